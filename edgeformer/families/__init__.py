@@ -1,0 +1,43 @@
+"""Model families: one file each, named by Hugging Face's `model_type`, found by being here.
+
+A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. Files that start
+with an underscore are tools for family files. See docs/adding-a-family.md.
+"""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from edgeformer.config import ModelConfig
+from edgeformer.errors import ConfigError
+from edgeformer.families._family import Family, Fields
+
+__all__ = ["Family", "Fields", "family_names", "load_family", "read_model_config"]
+
+
+def family_names() -> list[str]:
+    """Every supported `model_type`, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def load_family(model_type: str) -> Family:
+    """Return the family named `model_type`. Raises ConfigError listing the families where there is none."""
+    if model_type not in family_names():
+        known = ", ".join(family_names())
+        raise ConfigError(f"model_type {model_type!r} is not supported. Supported families: {known}.")
+    return importlib.import_module(f"{__name__}.{model_type}").FAMILY
+
+
+def read_model_config(data: dict[str, Any], context_length: int | None = None) -> tuple[Family, ModelConfig]:
+    """Turn a Hugging Face config.json into its family and a `ModelConfig`.
+
+    context_length: positions to provide for; by default all that the model has. A field of config.json that the family
+    neither uses nor knows to have no effect is a ConfigError.
+    """
+    if "model_type" not in data:
+        raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
+    family = load_family(data["model_type"])
+    fields = Fields(data)
+    config = family.read_config(fields, context_length)
+    fields.finish()
+    return family, config

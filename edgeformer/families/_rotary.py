@@ -1,0 +1,126 @@
+"""Read the rotary parameters of a Hugging Face config.json, in the layouts of transformers 4 and 5.
+
+Source: transformers/modeling_rope_utils.py. Two kinds of scaling depend there on the length reached so far, which no
+static graph follows; both are exact up to a length, and beyond it refused:
+
+- `dynamic` changes nothing until max_position_embeddings, where our context ends;
+- `longrope` uses its short factors until original_max_position_embeddings.
+"""
+
+import math
+from typing import Any
+
+from edgeformer.config import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    RotaryConfig,
+    RotaryScaling,
+    YarnScaling,
+)
+from edgeformer.errors import ConfigError
+from edgeformer.families._family import Fields
+
+DEFAULT_BASE = 10000.0
+
+
+def read_context_length(fields: Fields, wished: int | None) -> int:
+    """Return the context length to export: all positions of the model, or fewer if so wished."""
+    available = fields.take("max_position_embeddings")
+    if wished is not None and not 0 < wished <= available:
+        raise ConfigError(f"--context-length is {wished}; this model has positions 1 to {available}.")
+    return wished or available
+
+
+def read_rotary(fields: Fields, head_dim: int, context_length: int, *, interleaved: bool = False) -> RotaryConfig:
+    """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4)."""
+    parameters = dict(fields.take("rope_parameters", {}))
+    parameters.update(fields.take("rope_scaling", {}))
+    base = fields.take("rope_theta", DEFAULT_BASE)
+    base = parameters.pop("rope_theta", None) or base
+    # Both layouts may name the kind; transformers prefers rope_type.
+    legacy_kind = parameters.pop("type", "default")
+    kind = parameters.pop("rope_type", None) or legacy_kind
+    positions = fields.take("max_position_embeddings")
+    original = fields.take("original_max_position_embeddings", None)
+    read = {key: value for key, value in parameters.items() if value is not None}
+    scaling = _read_scaling(kind, read, positions, original, context_length)
+    if read:
+        raise ConfigError(f"RoPE scaling {kind!r} has parameters that are not known: {', '.join(sorted(read))}.")
+    return RotaryConfig(rotary_dim=head_dim, base=float(base), interleaved=interleaved, scaling=scaling)
+
+
+def _read_scaling(
+    kind: str, read: dict[str, Any], positions: int, original: int | None, context_length: int
+) -> RotaryScaling | None:
+    """Take the parameters of `kind` out of `read`."""
+
+    def take(name: str) -> Any:
+        if name not in read:
+            raise ConfigError(f"RoPE scaling {kind!r} requires {name} in config.json's rope parameters.")
+        return read.pop(name)
+
+    if kind == "default":
+        return None
+    if kind == "dynamic":
+        take("factor")
+        read.pop("original_max_position_embeddings", None)
+        return None
+    if kind == "linear":
+        return LinearScaling(factor=float(take("factor")))
+    if kind == "proportional":
+        fraction = float(read.pop("partial_rotary_factor", 1.0))
+        return ProportionalScaling(factor=float(read.pop("factor", 1.0)), fraction=fraction)
+
+    # The length of pre-training: beside the rope parameters (Phi-3), among them, or the whole context.
+    original = original or read.get("original_max_position_embeddings") or positions
+    read.pop("original_max_position_embeddings", None)
+    if kind == "llama3":
+        return Llama3Scaling(
+            factor=float(take("factor")),
+            low_freq_factor=float(take("low_freq_factor")),
+            high_freq_factor=float(take("high_freq_factor")),
+            original_context_length=original,
+        )
+    if kind == "yarn":
+        factor = float(read.pop("factor", positions / original))
+        return YarnScaling(
+            factor=factor,
+            attention_factor=_yarn_attention_factor(read, factor),
+            beta_fast=float(read.pop("beta_fast", 32) or 32),
+            beta_slow=float(read.pop("beta_slow", 1) or 1),
+            original_context_length=original,
+            truncate=bool(read.pop("truncate", True)),
+        )
+    if kind == "longrope":
+        if context_length > original:
+            raise ConfigError(
+                f"RoPE scaling 'longrope' turns to other frequencies once a text is longer than {original} tokens, "
+                f"which a static graph cannot follow. Export with --context-length {original} or less."
+            )
+        take("long_factor")
+        factor = float(read.pop("factor", positions / original))
+        attention_factor = read.pop("attention_factor", None)
+        if attention_factor is None:
+            attention_factor = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        return LongRopeScaling(factors=tuple(map(float, take("short_factor"))), attention_factor=attention_factor)
+    raise ConfigError(
+        f"RoPE scaling {kind!r} is not supported; supported: default, linear, dynamic, proportional, llama3, yarn, "
+        "longrope."
+    )
+
+
+def _yarn_attention_factor(read: dict[str, Any], factor: float) -> float:
+    """The temperature of YaRN: given, or from the factor (and DeepSeek's two multipliers, if both are set)."""
+
+    def temperature(multiplier: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
+
+    given = read.pop("attention_factor", None)
+    mscale, mscale_all_dim = read.pop("mscale", None), read.pop("mscale_all_dim", None)
+    if given is not None:
+        return float(given)
+    if mscale and mscale_all_dim:
+        return temperature(mscale) / temperature(mscale_all_dim)
+    return temperature(1)

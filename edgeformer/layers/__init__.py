@@ -1,0 +1,9 @@
+"""Layers built from a config, calling `edgeformer.ops`. Each takes its config, the hidden size and a dtype."""
+
+from edgeformer.layers.attention import Attention, Cache
+from edgeformer.layers.block import Block
+from edgeformer.layers.feed_forward import FeedForward
+from edgeformer.layers.norm import RMSNorm
+from edgeformer.layers.position import RotaryTable, rotary_table
+
+__all__ = ["Attention", "Block", "Cache", "FeedForward", "RMSNorm", "RotaryTable", "rotary_table"]

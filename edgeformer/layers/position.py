@@ -1,0 +1,86 @@
+"""Positions: the cosine and sine tables of rotary embeddings.
+
+Tables are computed in float64 and rounded once to the dtype of the graph. transformers computes angles in float32, so
+its own tables stray from these by up to 6e-8 · position.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    ProportionalScaling,
+    RotaryConfig,
+    YarnScaling,
+)
+
+
+class RotaryTable(nn.Module):
+    """Holds cos and sin [context_length, rotary_dim / 2] as buffers; `rotary_table` computes what goes into them."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: RotaryConfig, context_length: int, dtype: torch.dtype):
+        super().__init__()
+        for name in ("cos", "sin"):
+            table = torch.empty(context_length, config.rotary_dim // 2, dtype=dtype)
+            self.register_buffer(name, table, persistent=False)
+
+
+def rotary_table(config: RotaryConfig, context_length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of position · frequency, times the scaling's attention factor: float64 [C, R/2] each."""
+    positions = torch.arange(context_length, dtype=torch.float64)
+    angles = torch.outer(positions, rotary_frequencies(config))
+    scaling = config.scaling
+    factor = scaling.attention_factor if isinstance(scaling, YarnScaling | LongRopeScaling) else 1.0
+    return angles.cos() * factor, angles.sin() * factor
+
+
+def rotary_frequencies(config: RotaryConfig) -> Tensor:
+    """Angle per position of each pair, in radians, scaled as configured: float64 [R/2]."""
+    exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float64) / config.rotary_dim
+    frequencies = config.base**-exponents
+    match config.scaling:
+        case None:
+            return frequencies
+        case LinearScaling(factor=factor):
+            return frequencies / factor
+        case ProportionalScaling(factor=factor, fraction=fraction):
+            turning = int(fraction * config.rotary_dim // 2)
+            return torch.where(torch.arange(len(frequencies)) < turning, frequencies / factor, 0.0)
+        case LongRopeScaling(factors=factors):
+            return frequencies / torch.tensor(factors, dtype=torch.float64)
+        case Llama3Scaling() as scaling:
+            return _llama3(frequencies, scaling)
+        case YarnScaling() as scaling:
+            return _yarn(frequencies, scaling, config)
+    raise ValueError(f"no rule for {config.scaling!r}")
+
+
+def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Interpolate by how many turns a pair makes over the original context: kept above high, divided below low."""
+    turns = scaling.original_context_length * frequencies / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return frequencies * kept + frequencies / scaling.factor * (1 - kept)
+
+
+def _yarn(frequencies: Tensor, scaling: YarnScaling, config: RotaryConfig) -> Tensor:
+    """Interpolate over a ramp of pair indices between the pairs that make beta_fast and beta_slow turns."""
+
+    def pair_with_turns(turns: float) -> float:
+        wavelength = scaling.original_context_length / (turns * 2 * math.pi)
+        return config.rotary_dim * math.log(wavelength) / (2 * math.log(config.base))
+
+    low, high = pair_with_turns(scaling.beta_fast), pair_with_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, config.rotary_dim - 1)
+    width = (high - low) or 0.001  # the reference implementation's guard against a ramp of no width
+    divided = ((torch.arange(len(frequencies), dtype=torch.float64) - low) / width).clamp(0, 1)
+    return frequencies * (1 - divided) + frequencies / scaling.factor * divided

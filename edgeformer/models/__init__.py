@@ -1,0 +1,5 @@
+"""Whole models built from a `ModelConfig`."""
+
+from edgeformer.models.decoder import Decoder
+
+__all__ = ["Decoder"]

@@ -1,0 +1,15 @@
+"""The custom ops of domain `edgeformer`: the only statement of the maths.
+
+Each file holds one op: its eager maths in plain torch (in the dtype of its inputs, float64 included, with no hidden
+upcast), its fake shapes for `torch.export`, and its formula and source. The ONNX op of the same name in the canonical
+graph has the same inputs and attributes (`export/canonical.py`) and a body in primitive ops (`export/bodies.py`).
+
+Ops are functional: nothing is mutated; a cache goes in and comes out.
+"""
+
+from edgeformer.ops.group_query_attention import group_query_attention
+from edgeformer.ops.rms_norm import rms_norm, skip_rms_norm
+from edgeformer.ops.rotary_embedding import rotary_embedding
+from edgeformer.ops.token_positions import token_positions
+
+__all__ = ["group_query_attention", "rms_norm", "rotary_embedding", "skip_rms_norm", "token_positions"]

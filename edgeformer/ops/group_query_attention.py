@@ -1,0 +1,84 @@
+"""Grouped-query attention over a cache."""
+
+import torch
+from torch import Tensor
+
+from edgeformer.ops.rotary_embedding import rotate
+from edgeformer.ops.token_positions import new_positions
+
+
+@torch.library.custom_op("edgeformer::group_query_attention", mutates_args=())
+def group_query_attention(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    past_key: Tensor,
+    past_value: Tensor,
+    attention_mask: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    num_heads: int,
+    num_kv_heads: int,
+    scale: float,
+    rotary_interleaved: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Causal attention of new tokens to the cache and to themselves: softmax(q·kᵀ·scale)·v.
+
+    query           [B, S, H·D], or [B, S, (H + 2K)·D] with key and value packed behind it (both are then None)
+    key, value      [B, S, K·D]; query head h reads key/value head h // (H / K)
+    past_key/value  [B, K, P, D] with P ≤ T; only the valid prefix of each row is read, the rest may hold anything
+    attention_mask  int64 [B, T], ones then zeros, T = tokens in all; `token_positions` says where the new ones stand
+    cos, sin        [C, R/2]: rotate query and key by their positions first; None where that is done already, or never
+
+    Returns the output [B, S, H·D] and the present key and value [B, K, T, D]: the past with the new tokens written at
+    their positions. Source: arXiv 2305.13245.
+    """
+    batch, _, past_length, head_dim = past_key.shape
+    total = attention_mask.shape[1]
+    if past_length > total:
+        raise ValueError(f"the past holds {past_length} positions but attention_mask only {total}")
+    if key is None or value is None:
+        query, key, value = query.split([heads * head_dim for heads in (num_heads, num_kv_heads, num_kv_heads)], -1)
+    q = query.unflatten(-1, (num_heads, head_dim)).transpose(1, 2)  # [B, H, S, D]
+    k = key.unflatten(-1, (num_kv_heads, head_dim)).transpose(1, 2)  # [B, K, S, D]
+    v = value.unflatten(-1, (num_kv_heads, head_dim)).transpose(1, 2)  # [B, K, S, D]
+    positions = new_positions(attention_mask, query.shape[1])  # [B, S]
+    if cos is not None and sin is not None:
+        turn = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)  # [B, 1, S, R/2]
+        q, k = rotate(q, *turn, rotary_interleaved), rotate(k, *turn, rotary_interleaved)
+
+    slots = positions[:, None, :, None].expand_as(k)  # [B, K, S, D]
+    new = past_key.new_zeros(batch, num_kv_heads, total - past_length, head_dim)
+    present_key = torch.cat((past_key, new), 2).scatter(2, slots, k)  # [B, K, T, D]
+    present_value = torch.cat((past_value, new), 2).scatter(2, slots, v)
+
+    columns = torch.arange(total, device=query.device)
+    written = columns <= positions[:, -1:]  # [B, T]; beyond it the cache may hold NaN, and 0 · NaN is NaN
+    readable_value = present_value.masked_fill(~written[:, None, :, None], 0)
+    q = q.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, D]
+    scores = q @ present_key.unsqueeze(2).transpose(-1, -2) * scale  # [B, K, H/K, S, T]
+    visible = columns <= positions[:, None, None, :, None]  # [B, 1, 1, S, T]
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    output = (weights @ readable_value.unsqueeze(2)).flatten(1, 2)  # [B, H, S, D]
+    return output.transpose(1, 2).flatten(-2), present_key, present_value
+
+
+@group_query_attention.register_fake
+def _(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    past_key: Tensor,
+    past_value: Tensor,
+    attention_mask: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    num_heads: int,
+    num_kv_heads: int,
+    scale: float,
+    rotary_interleaved: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, _, _, head_dim = past_key.shape
+    present = (batch, num_kv_heads, attention_mask.shape[1], head_dim)
+    output = query.new_empty(*query.shape[:-1], num_heads * head_dim)
+    return output, past_key.new_empty(present), past_value.new_empty(present)

@@ -1,0 +1,106 @@
+"""Frozen dataclasses to JSON and back, strictly.
+
+One codec serves the model configuration and the bundle manifest. It reads the types that dataclass fields declare:
+numbers, strings, booleans, `Literal`, `T | None`, `tuple[T, ...]`, `dict[str, T]`, nested dataclasses, and unions of
+dataclasses told apart by a `kind` field. An unknown or absent field, or a value of another type, is a `ConfigError` that
+gives the path of the field (`blocks[3].attention.head_dim`). Dataclasses validate themselves in `__post_init__` with
+`check`.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from edgeformer.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def check(condition: bool, owner: object, field: str, expected: str) -> None:
+    """Raise a `ConfigError` naming `field`, its value and what would be right, unless `condition` holds."""
+    if not condition:
+        value = getattr(owner, field)
+        raise ConfigError(f"{type(owner).__name__}.{field} is {value!r}; it must be {expected}.")
+
+
+def to_json(value: Any) -> Any:
+    """Turn a tree of dataclasses into dicts, lists and scalars. Fields that hold None are left out."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: to_json(item) for name, item in fields.items() if item is not None}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    return value
+
+
+def from_json(kind: type[T], data: Any, path: str = "") -> T:
+    """Build a `kind` from what `to_json` made; `path` names the place in error messages."""
+    return typing.cast(T, _decode(kind, data, path))
+
+
+def _decode(kind: Any, data: Any, path: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, data, path)
+    if origin in (types.UnionType, typing.Union):
+        return _decode_union(arguments, data, path)
+    if origin is typing.Literal:
+        _expect(data in arguments, data, path, "one of " + ", ".join(map(repr, arguments)))
+        return data
+    if origin is tuple:
+        _expect(isinstance(data, list), data, path, "a list")
+        return tuple(_decode(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(data))
+    if origin is dict:
+        _expect(isinstance(data, dict), data, path, "an object")
+        return {key: _decode(arguments[1], item, f"{path}.{key}") for key, item in data.items()}
+    if kind is Any:
+        return data
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    _expect(type(data) is kind, data, path, f"of type {getattr(kind, '__name__', kind)}")
+    return data
+
+
+def _decode_dataclass(kind: Any, data: Any, path: str) -> Any:
+    _expect(isinstance(data, dict), data, path, f"an object with the fields of {kind.__name__}")
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for name in data.keys() - fields.keys():
+        raise ConfigError(f"{_join(path, name)} is not a field of {kind.__name__}; it has {', '.join(fields)}.")
+    values = {}
+    for name, field in fields.items():
+        if name in data:
+            values[name] = _decode(hints[name], data[name], _join(path, name))
+        elif type(None) in typing.get_args(hints[name]):
+            values[name] = None
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{_join(path, name)} is missing; {kind.__name__} requires it.")
+    return kind(**values)
+
+
+def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
+    if data is None and type(None) in members:
+        return None
+    choices = [member for member in members if member is not type(None)]
+    if len(choices) == 1:
+        return _decode(choices[0], data, path)
+    if not all(dataclasses.is_dataclass(member) for member in choices):
+        for member in choices:
+            if type(data) is member:
+                return data
+        _expect(False, data, path, "one of the types " + ", ".join(member.__name__ for member in choices))
+    by_kind = {typing.get_args(typing.get_type_hints(member)["kind"])[0]: member for member in choices}
+    _expect(isinstance(data, dict) and data.get("kind") in by_kind, data, path, f"an object of kind {sorted(by_kind)}")
+    return _decode_dataclass(by_kind[data["kind"]], data, path)
+
+
+def _expect(condition: bool, data: Any, path: str, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"{path or 'the document'} is {data!r}; it must be {expected}.")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

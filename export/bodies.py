@@ -1,0 +1,197 @@
+"""What each canonical op computes, in ONNX primitives of opset 18.
+
+A lowering that has no kernel for an op, or none that fits, puts the body in its place: slower, and always right. Bodies
+are also how passes are tested: a graph before and after a pass, both written out, must agree.
+
+Each function takes an `Emitter` and the op's node, emits the body and returns the values of the node's outputs.
+"""
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from edgeformer.export.canonical import DOMAIN
+from edgeformer.export.emit import Emitter, replace_node
+
+Outputs = Sequence[ir.Value]
+
+
+def rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
+    """x / sqrt(mean(x²) + ε) · weight."""
+    x, weight = node.inputs
+    assert x is not None
+    return [_rms_norm(emit, x, weight, node)]
+
+
+def skip_rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
+    """rms_norm(x + skip), x + skip."""
+    x, skip, weight = node.inputs
+    total = emit("Add", x, skip)
+    total.dtype = _dtype(node.outputs[1])
+    return [_rms_norm(emit, total, weight, node), total]
+
+
+def _rms_norm(emit: Emitter, x: ir.Value, weight: ir.Value | None, node: ir.Node) -> ir.Value:
+    epsilon = emit.constant(node.attributes.get_float("epsilon"), _dtype(x))
+    mean_square = emit("ReduceMean", emit("Mul", x, x), emit.constant([-1]), keepdims=1)
+    return emit("Mul", emit("Div", x, emit("Sqrt", emit("Add", mean_square, epsilon))), weight)
+
+
+def token_positions(emit: Emitter, node: ir.Node) -> Outputs:
+    """max(length − S, 0) + [0 … S)."""
+    attention_mask, input_ids = node.inputs
+    return [_token_positions(emit, attention_mask, emit("Shape", input_ids, start=1, end=2))]
+
+
+def _token_positions(emit: Emitter, attention_mask: ir.Value | None, new: ir.Value) -> ir.Value:
+    length = emit("ReduceSum", attention_mask, emit.constant([1]), keepdims=1)  # [B, 1]
+    start = emit("Max", emit("Sub", length, new), emit.constant([0]))  # [B, 1]
+    steps = emit("Range", emit.constant(0), emit("Squeeze", new), emit.constant(1))  # [S]
+    return emit("Add", start, steps)  # [B, S]
+
+
+def rotary_embedding(emit: Emitter, node: ir.Node) -> Outputs:
+    """Rotate the leading elements of each head of x [B, S, H·D]."""
+    x, positions, cos, sin = node.inputs
+    num_heads = node.attributes.get_int("num_heads")
+    heads = emit("Reshape", x, emit.constant([0, 0, num_heads, -1]))  # [B, S, H, D]
+    interleaved = bool(node.attributes.get_int("interleaved"))
+    width = int(_shape(x)[-1]) // num_heads
+    turned = _rotate(emit, heads, width, positions, cos, sin, interleaved)
+    return [emit("Reshape", turned, emit.constant([0, 0, -1]))]
+
+
+def _rotate(
+    emit: Emitter,
+    heads: ir.Value,
+    width: int,
+    positions: ir.Value | None,
+    cos: ir.Value | None,
+    sin: ir.Value | None,
+    interleaved: bool,
+) -> ir.Value:
+    """heads [B, S, H, width]; cos and sin [C, R/2]."""
+    assert cos is not None
+    half = int(_shape(cos)[-1])
+    c = emit("Unsqueeze", emit("Gather", cos, positions, axis=0), emit.constant([2]))  # [B, S, 1, R/2]
+    s = emit("Unsqueeze", emit("Gather", sin, positions, axis=0), emit.constant([2]))
+    turning = _slice(emit, heads, 0, 2 * half, axis=3)
+    if interleaved:
+        a, b = (_slice(emit, turning, first, 2 * half, axis=3, step=2) for first in (0, 1))
+    else:
+        a, b = (_slice(emit, turning, first, first + half, axis=3) for first in (0, half))
+    turned_a = emit("Sub", emit("Mul", a, c), emit("Mul", b, s))
+    turned_b = emit("Add", emit("Mul", b, c), emit("Mul", a, s))
+    if interleaved:
+        axis = emit.constant([4])
+        pairs = emit("Concat", emit("Unsqueeze", turned_a, axis), emit("Unsqueeze", turned_b, axis), axis=4)
+        turned = emit("Reshape", pairs, emit.constant([0, 0, 0, 2 * half]))
+    else:
+        turned = emit("Concat", turned_a, turned_b, axis=3)
+    if width == 2 * half:
+        return turned
+    return emit("Concat", turned, _slice(emit, heads, 2 * half, width, axis=3), axis=3)
+
+
+def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
+    """Write new keys and values into the cache, then softmax(q·kᵀ·scale)·v; see `ops.group_query_attention`.
+
+    The past may also be longer than the tokens so far (a static cache, bound to a buffer); present then is as long.
+    """
+    query, key, value, past_key, past_value, attention_mask, cos, sin = [*node.inputs, None, None][:8]
+    assert query is not None and past_key is not None
+    num_heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
+    head_dim = int(_shape(past_key)[-1])
+    dtype = _dtype(past_key)
+    if key is None:
+        sizes = emit.constant([num_heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+        query, key, value = emit.many("Split", query, sizes, outputs=3, axis=-1)
+
+    new = emit("Shape", query, start=1, end=2)  # [1]
+    total = emit("Shape", attention_mask, start=1, end=2)  # [1]
+    positions = _token_positions(emit, attention_mask, new)  # [B, S]
+    q = emit("Reshape", query, emit.constant([0, 0, num_heads, head_dim]))  # [B, S, H, D]
+    k = emit("Reshape", key, emit.constant([0, 0, kv_heads, head_dim]))  # [B, S, K, D]
+    v = emit("Reshape", value, emit.constant([0, 0, kv_heads, head_dim]))
+    if cos is not None:
+        interleaved = bool(node.attributes.get_int("rotary_interleaved"))
+        q, k = (_rotate(emit, heads, head_dim, positions, cos, sin, interleaved) for heads in (q, k))
+
+    present_key = _write_cache(emit, past_key, k, positions, total)  # [B, K, C, D]
+    present_value = _write_cache(emit, past_value, v, positions, total)
+    keys = _slice(emit, present_key, 0, total, axis=2)  # [B, K, T, D]
+    values = _slice(emit, present_value, 0, total, axis=2)
+
+    columns = emit("Range", emit.constant(0), emit("Squeeze", total), emit.constant(1))  # [T]
+    last = _slice(emit, positions, -1, 2**62, axis=1)  # [B, 1]
+    written = emit("Unsqueeze", emit("LessOrEqual", columns, last), emit.constant([1, 3]))  # [B, 1, T, 1]
+    # What was never written may be NaN, and 0 · NaN is NaN.
+    values = emit("Where", written, values, emit.constant(0.0, dtype))
+
+    group = num_heads // kv_heads
+    q = emit("Mul", q, emit.constant(node.attributes.get_float("scale"), dtype))
+    q = emit("Reshape", q, emit.constant([0, 0, kv_heads, group, head_dim]))  # [B, S, K, G, D]
+    q = emit("Transpose", q, perm=[0, 2, 3, 1, 4])  # [B, K, G, S, D]
+    keys = emit("Unsqueeze", emit("Transpose", keys, perm=[0, 1, 3, 2]), emit.constant([2]))  # [B, K, 1, D, T]
+    scores = emit("MatMul", q, keys)  # [B, K, G, S, T]
+    rows = emit("Unsqueeze", positions, emit.constant([1, 2, 4]))  # [B, 1, 1, S, 1]
+    visible = emit("LessOrEqual", columns, rows)  # [B, 1, 1, S, T]
+    scores = emit("Where", visible, scores, emit.constant(float("-inf"), dtype))
+    weights = emit("Softmax", scores, axis=-1)
+    output = emit("MatMul", weights, emit("Unsqueeze", values, emit.constant([2])))  # [B, K, G, S, D]
+    output = emit("Transpose", output, perm=[0, 3, 1, 2, 4])  # [B, S, K, G, D]
+    return [emit("Reshape", output, emit.constant([0, 0, num_heads * head_dim])), present_key, present_value]
+
+
+def _write_cache(
+    emit: Emitter, past: ir.Value | None, new: ir.Value, positions: ir.Value, total: ir.Value
+) -> ir.Value:
+    """Past [B, K, P, D], grown to `total` where it is shorter, with new [B, S, K, D] at its positions."""
+    assert past is not None
+    new = emit("Transpose", new, perm=[0, 2, 1, 3])  # [B, K, S, D]
+    grow = emit("Max", emit("Sub", total, emit("Shape", past, start=2, end=3)), emit.constant([0]))
+    zeros = emit.constant([0, 0, 0, 0, 0, 0]), emit.constant([0])
+    padding = emit("Concat", zeros[0], grow, zeros[1], axis=0)  # 4 starts, then 4 ends; the end of axis 2 is the 7th
+    grown = emit("Pad", past, padding)
+    slots = emit("Expand", emit("Unsqueeze", positions, emit.constant([1, 3])), emit("Shape", new))
+    return emit("ScatterElements", grown, slots, new, axis=2)
+
+
+def _slice(
+    emit: Emitter, value: ir.Value, start: int, end: int | ir.Value, *, axis: int, step: int = 1
+) -> ir.Value:
+    end = end if isinstance(end, ir.Value) else emit.constant([end])
+    return emit("Slice", value, emit.constant([start]), end, emit.constant([axis]), emit.constant([step]))
+
+
+def _dtype(value: ir.Value | None) -> ir.DataType:
+    assert value is not None and value.dtype is not None
+    return value.dtype
+
+
+def _shape(value: ir.Value | None) -> ir.Shape:
+    assert value is not None and value.shape is not None
+    return value.shape
+
+
+BODIES: dict[str, Callable[[Emitter, ir.Node], Outputs]] = {
+    "RMSNorm": rms_norm,
+    "SkipRMSNorm": skip_rms_norm,
+    "RotaryEmbedding": rotary_embedding,
+    "GroupQueryAttention": group_query_attention,
+    "TokenPositions": token_positions,
+}
+
+
+def write_out(node: ir.Node) -> None:
+    """Put the body of a canonical op in its place."""
+    emit = Emitter(node.name or node.op_type)
+    replace_node(node, emit, BODIES[node.op_type](emit, node))
+
+
+def write_out_all(model: ir.Model) -> None:
+    """Put bodies in the place of every canonical op: what is left is standard ONNX."""
+    for node in list(model.graph):
+        if node.domain == DOMAIN:
+            write_out(node)
+    model.opset_imports.pop(DOMAIN, None)

@@ -1,0 +1,164 @@
+"""Op set `ort`: the contrib ops of ONNX Runtime (domain com.microsoft).
+
+| canonical           | emitted                                     | where there is no kernel |
+|---------------------|---------------------------------------------|--------------------------|
+| RMSNorm             | SimplifiedLayerNormalization                |                          |
+| SkipRMSNorm         | SkipSimplifiedLayerNormalization            |                          |
+| GroupQueryAttention | GroupQueryAttention, RoPE and packed QKV in | its body                 |
+| RotaryEmbedding     | its body (only what could not be folded)    |                          |
+| tied head           | FusedMatMul over the embedding, transposed  |                          |
+
+Kernels of GroupQueryAttention (onnxruntime 1.31): CPU float32 and float16; CUDA float16 and bfloat16, no float32;
+head_dim a multiple of 8; with rotation inside, head_dim and rotary_dim multiples of 16.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+
+from edgeformer.errors import ExportError
+from edgeformer.export.bodies import write_out, write_out_all
+from edgeformer.export.canonical import DOMAIN
+from edgeformer.export.emit import Emitter, replace_node
+from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+
+Provider = Literal["cpu", "cuda"]
+CONTRIB = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What was done to a graph on its way to an op set.
+
+    passes: what each pass changed. fallbacks: canonical ops that were written out in primitives, and why.
+    """
+
+    passes: list[PassReport]
+    fallbacks: list[str]
+
+
+def lower_ort(model: ir.Model, provider: Provider, expected: dict[str, int] | None = None) -> Lowered:
+    """Rewrite a canonical graph in place for ONNX Runtime.
+
+    provider: whose kernels must exist. expected: how often each pass must fire for this model; fewer is an ExportError,
+    so that a model never silently loses a fusion (a pass that says why it missed a place is excused).
+    """
+    reports = [
+        transpose_weights(model),
+        fold_rotary(model, accepts=lambda head_dim, rotary_dim: head_dim % 16 == 0 and rotary_dim % 16 == 0),
+        pack_qkv(model),
+        fuse_skip_norm(model),
+    ]
+    for report in reports:
+        wanted = (expected or {}).get(report.name, report.changed)
+        if report.changed + len(report.missed) < wanted:
+            raise ExportError(
+                f"pass {report.name} changed {report.changed} places where this model has {wanted}. "
+                "This is a bug in edgeformer; please report it with the model's config.json."
+            )
+
+    fallbacks = _lower_attention(model, provider)
+    for node in list(model.graph):
+        if node.domain == DOMAIN and node.op_type in ("RMSNorm", "SkipRMSNorm"):
+            _lower_norm(node)
+        elif node.domain == "" and node.op_type == "MatMul":
+            _lower_tied_product(node)
+    write_out_all(model)
+    for value in (output for node in model.graph for output in node.outputs):
+        if not value.is_graph_output():
+            value.shape = value.type = None  # inferred again by whoever loads the graph
+    for clean_up in (
+        common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common_passes.DeduplicateInitializersPass(size_limit=64),
+        common_passes.CommonSubexpressionEliminationPass(),
+        common_passes.RemoveUnusedNodesPass(),
+    ):
+        clean_up(model)
+    model.opset_imports[CONTRIB] = 1
+    return Lowered(reports, fallbacks)
+
+
+def _lower_attention(model: ir.Model, provider: Provider) -> list[str]:
+    fallbacks: dict[str, int] = {}
+    lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+    for node in list(model.graph):
+        if node.domain != DOMAIN or node.op_type != "GroupQueryAttention":
+            continue
+        reason = _no_attention_kernel(node, provider)
+        if reason is not None:
+            fallbacks[reason] = fallbacks.get(reason, 0) + 1
+            write_out(node)
+            continue
+        mask = node.inputs[5]
+        assert mask is not None
+        if mask not in lengths:
+            emit = Emitter("lengths")
+            lengths[mask] = _lengths(emit, mask)
+            first = next(iter(model.graph))
+            model.graph.insert_before(first, emit.nodes)
+        _emit_attention(node, *lengths[mask])
+    return [f"GroupQueryAttention written out in {count} layers: {reason}" for reason, count in fallbacks.items()]
+
+
+def _no_attention_kernel(node: ir.Node, provider: Provider) -> str | None:
+    past_key = node.inputs[3]
+    assert past_key is not None and past_key.shape is not None
+    head_dim = int(past_key.shape[-1])
+    if head_dim % 8:
+        return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
+    if provider == "cuda" and past_key.dtype == ir.DataType.FLOAT:
+        return "there is no float32 CUDA kernel (float16 has one)"
+    return None
+
+
+def _lengths(emit: Emitter, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """seqlens_k, int32 [B]: valid tokens of each row less one; total_sequence_length, int32 scalar."""
+    valid = emit("ReduceSum", mask, emit.constant([1]), keepdims=0)
+    seqlens_k = emit("Cast", emit("Sub", valid, emit.constant(1)), to=ir.DataType.INT32)
+    total = emit("Squeeze", emit("Shape", mask, start=1, end=2))
+    return seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
+
+
+def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value) -> None:
+    query, key, value, past_key, past_value, _, cos, sin = [*node.inputs, None, None][:8]
+    attributes = node.attributes
+    emit = Emitter(node.name or "")
+    outputs = emit.many(
+        "GroupQueryAttention", query, key, value, past_key, past_value, seqlens_k, total, cos, sin,
+        outputs=3,
+        domain=CONTRIB,
+        num_heads=attributes.get_int("num_heads"),
+        kv_num_heads=attributes.get_int("num_kv_heads"),
+        scale=attributes.get_float("scale"),
+        do_rotary=int(cos is not None),
+        rotary_interleaved=attributes.get_int("rotary_interleaved"),
+    )  # fmt: skip
+    replace_node(node, emit, outputs)
+
+
+def _lower_norm(node: ir.Node) -> None:
+    emit = Emitter(node.name or "")
+    epsilon = node.attributes.get_float("epsilon")
+    if node.op_type == "RMSNorm":
+        # ONNX Runtime keeps this op in the default domain.
+        replace_node(node, emit, [emit("SimplifiedLayerNormalization", *node.inputs, axis=-1, epsilon=epsilon)])
+        return
+    outputs = emit.many("SkipSimplifiedLayerNormalization", *node.inputs, outputs=4, domain=CONTRIB, epsilon=epsilon)
+    # Outputs 1 and 2 are statistics for training; 3 is the sum.
+    for unused in outputs[1:3]:
+        unused.name = ""
+    replace_node(node, emit, [outputs[0], outputs[3]])
+
+
+def _lower_tied_product(node: ir.Node) -> None:
+    """MatMul(x, Transpose(W)) whose weight is stored untransposed: read it transposed instead of copying it."""
+    weight = node.inputs[1]
+    transpose = None if weight is None else weight.producer()
+    if transpose is None or transpose.op_type != "Transpose" or not transpose.inputs[0].is_initializer():  # type: ignore[union-attr]
+        return
+    emit = Emitter(node.name or "")
+    replace_node(
+        node, emit, [emit("FusedMatMul", node.inputs[0], transpose.inputs[0], domain=CONTRIB, transA=0, transB=1)]
+    )

@@ -1,0 +1,41 @@
+"""Add the residual inside the norm that follows.
+
+    x, skip → Add → RMSNorm     becomes     SkipRMSNorm(x, skip) → normed, sum
+
+Requires that the two summands have the same shape (a bias is no residual). Whatever else read the sum reads the op's second
+output.
+"""
+
+import onnx_ir as ir
+
+from edgeformer.export.canonical import DOMAIN
+from edgeformer.export.emit import Emitter
+from edgeformer.export.passes._report import PassReport, canonical_nodes, producer, remove_if_unused
+
+
+def fuse_skip_norm(model: ir.Model) -> PassReport:
+    """Fuse every norm whose input is a residual sum."""
+    report = PassReport("fuse_skip_norm")
+    for norm in canonical_nodes(model, "RMSNorm"):
+        add = producer(norm.inputs[0], "Add")
+        if add is None:
+            continue
+        x, skip = add.inputs
+        if x is None or skip is None or x.shape is None or x.shape != skip.shape:
+            report.miss(norm, "the summands before it differ in shape")
+            continue
+        emit = Emitter(norm.name or "")
+        epsilon = norm.attributes.get_float("epsilon")
+        normed, total = emit.many(
+            "SkipRMSNorm", x, skip, norm.inputs[1], outputs=2, domain=DOMAIN, epsilon=epsilon
+        )
+        emit.nodes[0].name = norm.name
+        total.dtype, total.shape, total.name = add.outputs[0].dtype, add.outputs[0].shape, add.outputs[0].name
+        # The sum may be read before the norm in graph order, so the fused node takes the place of the addition.
+        model.graph.insert_before(add, emit.nodes)
+        normed.dtype, normed.shape, normed.name = norm.outputs[0].dtype, norm.outputs[0].shape, norm.outputs[0].name
+        ir.convenience.replace_all_uses_with(norm.outputs[0], normed)
+        ir.convenience.replace_all_uses_with(add.outputs[0], total)
+        remove_if_unused(model, norm, add)
+        report.changed += 1
+    return report

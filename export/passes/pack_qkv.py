@@ -1,0 +1,88 @@
+"""Make one matrix product of the three projections before attention.
+
+    x → MatMul(Wq) (+ bq) ─┐
+    x → MatMul(Wk) (+ bk) ─┼→ GroupQueryAttention     becomes     x → MatMul([Wq Wk Wv]) (+ [bq bk bv]) → …(packed)
+    x → MatMul(Wv) (+ bv) ─┘
+
+Requires that the three read the same input, that their weights are stored [in, out] and used nowhere else, and that all
+three have biases or none has.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from edgeformer.export.emit import Emitter
+from edgeformer.export.passes._report import (
+    PassReport,
+    add_initializer,
+    canonical_nodes,
+    producer,
+    remove_if_unused,
+    streamed,
+)
+from edgeformer.export.tensors import StreamedTensor, join
+
+
+@dataclass(frozen=True)
+class _Projection:
+    x: ir.Value
+    weight: StreamedTensor
+    bias: StreamedTensor | None
+    matmul: ir.Node
+    add: ir.Node | None
+
+
+def pack_qkv(model: ir.Model) -> PassReport:
+    """Pack the projections of every attention that meets the requirements."""
+    report = PassReport("pack_qkv")
+    for attention in canonical_nodes(model, "GroupQueryAttention"):
+        if attention.inputs[1] is None:
+            continue
+        projections = [_projection(value) for value in attention.inputs[:3]]
+        q, k, v = projections
+        if q is None or k is None or v is None:
+            report.miss(attention, "query, key or value is not a plain projection")
+            continue
+        if not q.x is k.x is v.x:
+            report.miss(attention, "query, key and value read different inputs")
+            continue
+        biases = [projection.bias for projection in (q, k, v) if projection.bias is not None]
+        if len(biases) not in (0, 3):
+            report.miss(attention, "some of query, key and value have a bias and some have none")
+            continue
+        layer = q.weight.name.rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
+        emit = Emitter(f"{layer}.qkv")
+        weight = add_initializer(model, join(f"{layer}.qkv.weight", [q.weight, k.weight, v.weight]))
+        packed = emit("MatMul", q.x, weight)
+        if biases:
+            packed = emit("Add", packed, add_initializer(model, join(f"{layer}.qkv.bias", biases)))
+        query = attention.inputs[0]
+        assert query is not None
+        packed.dtype = query.dtype
+        model.graph.insert_before(attention, emit.nodes)
+        for index, value in enumerate((packed, None, None)):
+            attention.replace_input_with(index, value)
+        for projection in (q, k, v):
+            remove_if_unused(model, projection.add, projection.matmul)
+        report.changed += 1
+    return report
+
+
+def _projection(value: ir.Value | None) -> _Projection | None:
+    """Match value = MatMul(x, W) or Add(MatMul(x, W), b) that nothing else reads."""
+    if value is None or len(value.uses()) != 1:
+        return None
+    add, bias = producer(value, "Add"), None
+    if add is not None:
+        bias = streamed(add.inputs[1])
+        if bias is None:
+            return None
+        value = add.inputs[0]
+    matmul = producer(value, "MatMul")
+    weight = None if matmul is None else streamed(matmul.inputs[1])
+    if matmul is None or weight is None or len(matmul.inputs[1].uses()) != 1:  # type: ignore[union-attr]
+        return None
+    x = matmul.inputs[0]
+    assert x is not None
+    return _Projection(x, weight, bias, matmul, add)

@@ -1,0 +1,84 @@
+"""Weights of a graph that is still without weights: tensors that know how to make themselves.
+
+A `StreamedTensor` has a name, a dtype, a shape and a recipe: which parameters of the module it is made of, side by side
+along its last axis, transposed or not. Passes rearrange weights by rewriting recipes; bytes are read, rearranged and
+released one tensor at a time, when the bundle is written. The recipes go into the manifest, so that the parameters can be
+read back from a bundle.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.errors import ExportError
+
+TORCH_DTYPES = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
+    ir.DataType.DOUBLE: torch.float64,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Parameters joined along the last axis of the stored tensor; a transposed one stores [in, out] for [out, in]."""
+
+    parameters: tuple[str, ...]
+    transposed: bool = False
+
+
+class StreamedTensor(ir.LazyTensor):
+    """An initializer computed from `values` by its recipe whenever it is asked for, and never kept."""
+
+    def __init__(self, name: str, dtype: ir.DataType, shape: ir.Shape, recipe: Recipe, values: Mapping[str, Tensor]):
+        super().__init__(self._evaluate, dtype=dtype, shape=shape, name=name, cache=False)
+        self.recipe = recipe
+        self.values = values
+
+    def _evaluate(self) -> ir.TensorProtocol:
+        return ir.tensor_adapters.TorchTensor(self.read())
+
+    def read(self) -> Tensor:
+        """Read the parameters and arrange them."""
+        dtype = TORCH_DTYPES[self.dtype]
+        parts = [self._read_parameter(parameter, dtype) for parameter in self.recipe.parameters]
+        return (torch.cat(parts, -1) if len(parts) > 1 else parts[0]).contiguous()
+
+    def _read_parameter(self, parameter: str, dtype: torch.dtype) -> Tensor:
+        stored = self.values[parameter]
+        value = stored.to(dtype)
+        if dtype == torch.float16 and torch.isinf(value).any() and not torch.isinf(stored).any():
+            raise ExportError(
+                f"{parameter} holds values up to {stored.abs().max().item():.3g}, beyond float16's 65504. "
+                "Export with --precision fp32."
+            )
+        return value.t() if self.recipe.transposed else value
+
+
+def transpose(tensor: StreamedTensor) -> StreamedTensor:
+    """The same matrix with its axes exchanged."""
+    assert len(tensor.recipe.parameters) == 1, "transpose before joining"
+    recipe = replace(tensor.recipe, transposed=not tensor.recipe.transposed)
+    return StreamedTensor(tensor.name, tensor.dtype, ir.Shape(reversed(tensor.shape)), recipe, tensor.values)
+
+
+def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
+    """Matrices or vectors side by side along the last axis."""
+    first = tensors[0]
+    assert len({tensor.recipe.transposed for tensor in tensors}) == 1, "all transposed, or none"
+    parameters = tuple(parameter for tensor in tensors for parameter in tensor.recipe.parameters)
+    shape = ir.Shape([*first.shape[:-1], sum(int(tensor.shape[-1]) for tensor in tensors)])
+    return StreamedTensor(name, first.dtype, shape, Recipe(parameters, first.recipe.transposed), first.values)
+
+
+def split_stored(stored: Tensor, recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Undo a recipe: the parameters inside one stored tensor."""
+    widths = [shapes[name][0 if recipe.transposed else -1] for name in recipe.parameters]
+    parts = stored.split(widths, -1)
+    return {
+        name: part.t() if recipe.transposed else part for name, part in zip(recipe.parameters, parts, strict=True)
+    }
