@@ -9,6 +9,8 @@ from itertools import groupby
 from typing import Any, Literal
 
 from edgeformer import schema
+from edgeformer.contract import CacheGeometry
+from edgeformer.errors import ConfigError
 from edgeformer.schema import check
 
 Activation = Literal["silu", "relu", "gelu", "gelu_tanh"]
@@ -166,9 +168,17 @@ class ModelConfig:
         geometries = {(block.attention.num_kv_heads, block.attention.head_dim) for block in self.blocks}
         check(len(geometries) == 1, self, "blocks", "of one cache geometry (num_kv_heads and head_dim)")
 
+    @property
+    def cache_geometry(self) -> CacheGeometry:
+        """The shape of the key/value cache."""
+        attention = self.blocks[0].attention
+        return CacheGeometry(
+            num_layers=len(self.blocks), num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data. Runs of equal blocks are written once, with how often they repeat."""
-        data = schema.to_json(self)
+        data = schema.fields_to_json(self)
         data["blocks"] = [
             {"repeat": len(list(run)), "block": schema.to_json(block)} for block, run in groupby(self.blocks)
         ]
@@ -177,6 +187,8 @@ class ModelConfig:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ModelConfig":
         """Read what `to_json` made. Raises ConfigError naming the field that is wrong."""
-        runs = data.get("blocks", [])
-        blocks = [block for run in runs for block in [run["block"]] * run["repeat"]]
-        return schema.from_json(cls, data | {"blocks": blocks})
+        try:
+            blocks = [block for run in data["blocks"] for block in [run["block"]] * run["repeat"]]
+        except (KeyError, TypeError):
+            raise ConfigError("a ModelConfig needs blocks: a list of {repeat: number, block: {…}}.") from None
+        return schema.fields_from_json(cls, data | {"blocks": blocks})

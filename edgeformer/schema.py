@@ -4,7 +4,7 @@ One codec serves the model configuration and the bundle manifest. It reads the t
 numbers, strings, booleans, `Literal`, `T | None`, `tuple[T, ...]`, `dict[str, T]`, nested dataclasses, and unions of
 dataclasses told apart by a `kind` field. An unknown or absent field, or a value of another type, is a `ConfigError` that
 gives the path of the field (`blocks[3].attention.head_dim`). Dataclasses validate themselves in `__post_init__` with
-`check`.
+`check`. A dataclass may have a JSON form of its own: methods `to_json` and `from_json`.
 """
 
 import dataclasses
@@ -26,9 +26,10 @@ def check(condition: bool, owner: object, field: str, expected: str) -> None:
 
 def to_json(value: Any) -> Any:
     """Turn a tree of dataclasses into dicts, lists and scalars. Fields that hold None are left out."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
     if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {name: to_json(item) for name, item in fields.items() if item is not None}
+        return fields_to_json(value)
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     if isinstance(value, dict):
@@ -36,13 +37,26 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def fields_to_json(value: Any) -> dict[str, Any]:
+    """The plain form of one dataclass, whatever form it defines for itself."""
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {name: to_json(item) for name, item in fields.items() if item is not None}
+
+
 def from_json(kind: type[T], data: Any, path: str = "") -> T:
     """Build a `kind` from what `to_json` made; `path` names the place in error messages."""
     return typing.cast(T, _decode(kind, data, path))
 
 
+def fields_from_json(kind: type[T], data: Any, path: str = "") -> T:
+    """Build a `kind` from its plain form."""
+    return typing.cast(T, _decode_dataclass(kind, data, path))
+
+
 def _decode(kind: Any, data: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if hasattr(kind, "from_json"):
+        return kind.from_json(data)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, data, path)
     if origin in (types.UnionType, typing.Union):

@@ -8,7 +8,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
@@ -17,34 +16,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
+from edgeformer.contract import CacheGeometry, input_names, output_names
 from edgeformer.export.canonical import translation_table
 from edgeformer.export.tensors import Recipe, StreamedTensor
 
 OPSET = 20
 IR_VERSION = 10
-
-
-@dataclass(frozen=True)
-class CacheGeometry:
-    """The key/value cache of a decoder: numbers in its tensor shapes, the same for every layer."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-
-
-def input_names(geometry: CacheGeometry) -> list[str]:
-    """Graph inputs of a decoder, in order."""
-    return ["input_ids", "attention_mask", *_cache_names("past_key_values", geometry)]
-
-
-def output_names(geometry: CacheGeometry) -> list[str]:
-    """Graph outputs of a decoder, in order."""
-    return ["logits", *_cache_names("present", geometry)]
-
-
-def _cache_names(prefix: str, geometry: CacheGeometry) -> list[str]:
-    return [f"{prefix}.{layer}.{part}" for layer in range(geometry.num_layers) for part in ("key", "value")]
 
 
 class _FloatLogits(nn.Module):

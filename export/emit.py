@@ -32,7 +32,7 @@ class Emitter:
 
     def constant(self, value: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         """Make a constant from a Python number or list."""
-        return self("Constant", value=ir.tensor(np.asarray(value), dtype=dtype))
+        return self("Constant", value=ir.tensor(np.asarray(value, dtype.numpy()), dtype=dtype))
 
 
 def replace_node(node: ir.Node, emit: Emitter, outputs: Sequence[ir.Value]) -> None:

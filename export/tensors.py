@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.manifest import Precision
+
+TORCH_PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
 
 TORCH_DTYPES = {
     ir.DataType.FLOAT: torch.float32,
     ir.DataType.FLOAT16: torch.float16,
-    ir.DataType.BFLOAT16: torch.bfloat16,
-    ir.DataType.DOUBLE: torch.float64,
 }
 
 

@@ -23,6 +23,7 @@ from edgeformer.export.bodies import write_out, write_out_all
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+from edgeformer.export.tensors import StreamedTensor
 
 Provider = Literal["cpu", "cuda"]
 CONTRIB = "com.microsoft"
@@ -69,15 +70,28 @@ def lower_ort(model: ir.Model, provider: Provider, expected: dict[str, int] | No
     for value in (output for node in model.graph for output in node.outputs):
         if not value.is_graph_output():
             value.shape = value.type = None  # inferred again by whoever loads the graph
+    common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    _share_constants(model)
     for clean_up in (
-        common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        common_passes.DeduplicateInitializersPass(size_limit=64),
         common_passes.CommonSubexpressionEliminationPass(),
         common_passes.RemoveUnusedNodesPass(),
     ):
         clean_up(model)
     model.opset_imports[CONTRIB] = 1
     return Lowered(reports, fallbacks)
+
+
+def _share_constants(model: ir.Model) -> None:
+    """Keep one initializer of each constant. Weights are left alone: comparing them would read them."""
+    first: dict[tuple[ir.DataType, bytes, tuple[int, ...]], ir.Value] = {}
+    for value in list(model.graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is None or isinstance(tensor, StreamedTensor):
+            continue
+        kept = first.setdefault((tensor.dtype, tensor.tobytes(), tuple(tensor.shape.numpy())), value)
+        if kept is not value:
+            ir.convenience.replace_all_uses_with(value, kept)
+            model.graph.initializers.pop(value.name)
 
 
 def _lower_attention(model: ir.Model, provider: Provider) -> list[str]:

@@ -1,0 +1,122 @@
+"""`edgeformer.json`, the manifest of a bundle: what the folder holds, what it computes, and how it was made.
+
+The exporter writes it last, so a folder without one is no bundle. Names of files in it are relative and may not leave the
+folder.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from edgeformer import schema
+from edgeformer.config import ModelConfig
+from edgeformer.contract import CacheGeometry
+from edgeformer.errors import BundleError, ConfigError
+
+FILE_NAME = "edgeformer.json"
+SCHEMA_VERSION = 1
+
+Precision = Literal["fp32", "fp16"]
+Provider = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """Size and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWeight:
+    """How one tensor of the graph was made: parameters joined along its last axis, each transposed or not."""
+
+    parameters: tuple[str, ...]
+    transposed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """Token ids that generation needs: any of `eos` ends a text; `bos` and `pad` may be absent."""
+
+    eos: tuple[int, ...]
+    bos: int | None
+    pad: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything that a reader of the bundle may rely on.
+
+    provider: whose kernels the graph was lowered for. random_weights: the seed, where no checkpoint stands behind the
+    bundle. files: every other file of the folder. weights: graph initializers by name. parity: the summary of the check
+    made on export, or None where it was skipped.
+    """
+
+    schema_version: int
+    task: Literal["causal-lm"]
+    name: str
+    source: str
+    random_weights: int | None
+    ops: Literal["ort"]
+    precision: Precision
+    provider: Provider
+    graph: str
+    model: ModelConfig
+    cache: CacheGeometry
+    tokens: SpecialTokens
+    files: dict[str, FileEntry]
+    weights: dict[str, StoredWeight]
+    versions: dict[str, str]
+    parity: dict[str, Any] | None
+
+    def __post_init__(self) -> None:
+        for name in (self.graph, *self.files):
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+                raise BundleError(f"{FILE_NAME} names the file {name!r}, which is outside the bundle. Do not trust it.")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Read the manifest of a bundle folder. Raises BundleError where there is none that this version can read."""
+        path = folder / FILE_NAME
+        if not folder.is_dir():
+            raise BundleError(
+                f"there is no folder {folder}. Make a bundle with: edgeformer export --model MODEL --output {folder}"
+            )
+        if not path.is_file():
+            raise BundleError(f"{folder} is not a bundle: it has no {FILE_NAME}. Make one with: edgeformer export")
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            version = data["schema_version"]
+        except (ValueError, KeyError, TypeError):
+            raise BundleError(f"{path} is not a manifest of edgeformer. Export the model again.") from None
+        if version != SCHEMA_VERSION:
+            raise BundleError(
+                f"{path} has schema version {version}, and this edgeformer reads {SCHEMA_VERSION}. "
+                "Export the model again, or use the edgeformer that wrote it."
+            )
+        try:
+            return schema.from_json(cls, data)
+        except ConfigError as error:
+            raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest into a folder."""
+        text = json.dumps(schema.to_json(self), indent=1, ensure_ascii=False)
+        (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    def check_sizes(self, folder: Path) -> None:
+        """Raise BundleError naming every file that is missing or not of its size. Reads no file."""
+        problems = []
+        for name, entry in self.files.items():
+            path = folder / name
+            size = path.stat().st_size if path.is_file() else None
+            if size is None:
+                problems.append(f"{name} is missing")
+            elif size != entry.bytes:
+                problems.append(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
+        if problems:
+            raise BundleError(f"the bundle {folder} is damaged: {'; '.join(problems)}. Copy or export it again.")

@@ -1,0 +1,141 @@
+"""Where a model comes from: `--model` is the name of a preset, a folder, or a Hugging Face Hub id.
+
+Names of presets come first: after `edgeformer export --model tiny-llama` there is a folder of that name, and the same line
+must mean the same model again. `./tiny-llama` always means the folder.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeformer.config import ModelConfig
+from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
+from edgeformer.families import Family, read_model_config
+from edgeformer.manifest import SpecialTokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PRESETS = Path(__file__).parent / "presets"
+
+# What an export reads of a hub repository; anything else (pickles, other formats) is not downloaded.
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """A model that can be exported: its config is read, its weights are not.
+
+    name: what to call its bundle. origin: for people, where it comes from. random_weights: the seed of a preset that has no
+    trained weights; None where the folder holds a checkpoint.
+    """
+
+    name: str
+    origin: str
+    folder: Path
+    hf_config: dict[str, Any]
+    family: Family
+    config: ModelConfig
+    random_weights: int | None
+
+    def weights(self) -> Mapping[str, "Tensor"]:
+        """Open the weights: a mapping from our parameter names to tensors, each read when it is asked for."""
+        from edgeformer.weights import CheckpointWeights, RandomWeights
+
+        if self.random_weights is not None:
+            return RandomWeights(self.config, self.random_weights)
+        return CheckpointWeights(self.folder, self.family, self.config)
+
+    def special_tokens(self) -> SpecialTokens:
+        """Read the ids from generation_config.json, which overrides config.json."""
+        path = self.folder / "generation_config.json"
+        generation = _read_json(path) if path.is_file() else {}
+
+        def first(name: str) -> Any:
+            value = generation.get(name)
+            return self.hf_config.get(name) if value is None else value
+
+        eos = first("eos_token_id")
+        eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+        return SpecialTokens(eos=tuple(eos), bos=first("bos_token_id"), pad=first("pad_token_id"))
+
+
+def preset_names() -> list[str]:
+    """Names of the models that come with edgeformer."""
+    return sorted(path.name for path in PRESETS.iterdir() if (path / "config.json").is_file())
+
+
+def open_source(model: str | Path, context_length: int | None = None) -> ModelSource:
+    """Find a model and read its config. Raises an EdgeformerError that says what was looked for and where.
+
+    context_length: positions to provide for; None for all that the model has.
+    """
+    text = str(model)
+    if text in preset_names():
+        return _open_folder(PRESETS / text, text, f"preset {text}", context_length)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _open_folder(path, path.resolve().name, f"folder {path.name}", context_length)
+    looks_like_path = isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
+    if path.exists():
+        raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, or a hub id.")
+    if looks_like_path or "/" not in text:
+        raise ConfigError(
+            f"there is no model {text!r}: no preset of that name (presets: {', '.join(preset_names())}), and no folder "
+            f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in HuggingFaceTB/SmolLM2-135M."
+        )
+    return _open_folder(_download(text), text.split("/")[1], f"hub {text}", context_length)
+
+
+def _open_folder(folder: Path, name: str, origin: str, context_length: int | None) -> ModelSource:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
+    hf_config = _read_json(folder / "config.json")
+    family, config = read_model_config(hf_config, context_length)
+    preset_file = folder / "preset.json"
+    random_weights = _read_json(preset_file).get("random_weights") if preset_file.is_file() else None
+    return ModelSource(
+        name=name,
+        origin=origin,
+        folder=folder,
+        hf_config=hf_config,
+        family=family,
+        config=config,
+        random_weights=random_weights,
+    )
+
+
+def _download(hub_id: str) -> Path:
+    """Fetch a repository of the hub, or find it in the local cache; huggingface_hub draws its own progress bars."""
+    hub = require("huggingface_hub", "export")
+    errors = require("huggingface_hub.errors", "export")
+    try:
+        return Path(hub.snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+    except errors.GatedRepoError:
+        raise WeightsError(
+            f"{hub_id} is gated: accept its licence on its page of the hub, then log in with: hf auth login"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise WeightsError(
+            f"the hub has no model {hub_id!r}, or it is private (log in with: hf auth login). Check the spelling."
+        ) from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
+        raise WeightsError(
+            f"{hub_id} is not in the local cache, and the hub cannot be reached ({type(error).__name__}). Check the "
+            f"network and HF_HUB_OFFLINE, or download it elsewhere (hf download {hub_id} --local-dir DIR) and give that "
+            "folder to --model."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise EdgeformerError(f"the hub refused {hub_id}: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold a JSON object.")
+    return data

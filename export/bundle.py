@@ -1,0 +1,175 @@
+"""Bundle folders that are whole or not there, and the files in them.
+
+`staged` gives a temporary folder beside the destination and renames it when everything in it is written. What a killed
+export left behind is removed by the next one to the same destination; a lock tells it from an export that still runs.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.errors import ExportError
+from edgeformer.export.tensors import StreamedTensor
+from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the part of it that is done, 0 to 1."""
+
+# Memory maps start at pages; small tensors share one.
+PAGE = 4096
+SMALL = 64
+
+
+def check_destination(destination: Path, overwrite: bool) -> None:
+    """Raise ExportError if the bundle may not be written there."""
+    if not destination.exists():
+        return
+    if not (destination / FILE_NAME).is_file():
+        raise ExportError(f"{destination} exists and is not a bundle; it is left alone. Choose another --output.")
+    if not overwrite:
+        raise ExportError(f"{destination} exists. Replace it with --overwrite, or choose another --output.")
+
+
+@contextmanager
+def staged(destination: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary folder that takes the destination's place on success and vanishes on any error."""
+    check_destination(destination, overwrite)
+    parent = destination.absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(destination)
+        folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=parent))
+    except OSError as error:
+        raise ExportError(f"cannot write beside {destination}: {error.strerror}. Choose another --output.") from error
+    lock = _lock(folder)
+    try:
+        # mkdtemp makes folders private; a bundle is as readable as any other folder.
+        umask = os.umask(0)
+        os.umask(umask)
+        folder.chmod(0o777 & ~umask)
+        yield folder
+        check_destination(destination, overwrite)
+        if destination.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=parent))
+            destination.rename(old / "replaced")
+            folder.rename(destination)
+            shutil.rmtree(old)
+        else:
+            folder.rename(destination)
+        _remove_leftovers(destination)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ExportError(f"writing {destination} failed: {error.strerror or error}. Nothing was kept.") from error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Hold a lock on a folder until the process ends, however it ends; None if another process holds it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: leftovers stay, since nothing tells them from an export that runs
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_leftovers(destination: Path) -> None:
+    for folder in destination.absolute().parent.glob(f".{destination.name}.*.partial"):
+        lock = _lock(folder)
+        if lock is None:
+            continue
+        replaced = folder / "replaced"
+        if replaced.exists() and not destination.exists():
+            replaced.rename(destination)  # killed between the two renames: the old bundle is the one that is whole
+        shutil.rmtree(folder)
+        os.close(lock)
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raise ExportError if the disk cannot hold `needed` bytes more."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ExportError(
+            f"the bundle needs {needed / 1e9:.2f} GB and the disk of {folder.parent} has {free / 1e9:.2f} GB free. "
+            "Free some space, or choose an --output on another disk."
+        )
+
+
+class GraphWriter:
+    """Writes graphs into a bundle folder, streaming their weights, and remembers how each was stored and its hashes."""
+
+    def __init__(self, folder: Path, progress: Progress):
+        self._folder = folder
+        self._progress = progress
+        self.weights: dict[str, StoredWeight] = {}
+        self.hashes: dict[str, str] = {}
+
+    def write(self, model: ir.Model, name: str) -> None:
+        """Write `name` (onnx/model.onnx) and its weights beside it (onnx/model.onnx_data), one tensor at a time."""
+        data_name = f"{name}_data"
+        streams = [value for value in model.graph.initializers.values() if isinstance(value.const_value, StreamedTensor)]
+        tensors: list[StreamedTensor] = [value.const_value for value in streams]  # type: ignore[misc]
+        total = sum(tensor.nbytes for tensor in tensors)
+        check_space(self._folder, total + 4 * PAGE * len(tensors))
+        path = self._folder / data_name
+        path.parent.mkdir(exist_ok=True)
+        digest, written = hashlib.sha256(), 0
+        with path.open("wb") as file:
+            for value, tensor in zip(streams, tensors, strict=True):
+                alignment = PAGE if tensor.nbytes >= PAGE else SMALL
+                padding = bytes(-written % alignment)
+                data = _bytes(tensor.read())
+                assert len(data) == tensor.nbytes, f"{tensor.name} changed size"
+                for chunk in (padding, data):
+                    file.write(chunk)
+                    digest.update(chunk)
+                offset = written + len(padding)
+                written = offset + len(data)
+                self.weights[tensor.name] = StoredWeight(
+                    parameters=tensor.recipe.parameters, transposed=tensor.recipe.transposed
+                )
+                value.const_value = ir.ExternalTensor(
+                    path.name, offset, len(data), tensor.dtype, shape=tensor.shape, name=tensor.name, base_dir=path.parent
+                )
+                self._progress(f"writing {tensor.name}", written / max(total, 1))
+        self.hashes[data_name] = digest.hexdigest()
+        ir.save(model, self._folder / name)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor, without a copy."""
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+def file_entries(folder: Path, known_hashes: dict[str, str]) -> dict[str, FileEntry]:
+    """Sizes and hashes of all files in a bundle folder but the manifest."""
+    entries = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != FILE_NAME:
+            entries[name] = FileEntry(bytes=path.stat().st_size, sha256=known_hashes.get(name) or sha256(path))
+    return entries
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

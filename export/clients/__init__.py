@@ -1,0 +1,1 @@
+"""Configuration that other runtimes need to load a bundle."""

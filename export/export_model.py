@@ -1,0 +1,155 @@
+"""`export_model`: from a preset, a folder or a hub id to a verified bundle."""
+
+import json
+import shutil
+import time
+from collections import ChainMap
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from edgeformer import __version__, schema
+from edgeformer.config import ModelConfig
+from edgeformer.errors import ExportError, ParityError
+from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
+from edgeformer.export.capture import capture_decoder
+from edgeformer.export.clients.genai import genai_config
+from edgeformer.export.lower import Lowered, lower_ort
+from edgeformer.export.model_card import model_card
+from edgeformer.export.parity import Report, verify_graph
+from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider
+from edgeformer.models import Decoder
+from edgeformer.source import ModelSource, open_source
+
+GRAPH = "onnx/model.onnx"
+
+# Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
+COPIED_FILES = (
+    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """What an export made. report is None where it was not verified."""
+
+    path: Path
+    manifest: Manifest
+    lowered: Lowered
+    report: Report | None
+    seconds: float
+
+
+def export_model(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    precision: Precision = "fp32",
+    provider: Provider = "cpu",
+    context_length: int | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    progress: Progress = lambda what, part: None,
+) -> ExportResult:
+    """Export a model to a bundle folder.
+
+    model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
+    precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to provide
+    for, by default all. verify: compare the graph with PyTorch before the bundle is put in place; a graph that fails is a
+    ParityError and leaves nothing. Raises an EdgeformerError for anything that the user can mend.
+    """
+    start = time.perf_counter()
+    for name, value, choices in (
+        ("precision", precision, get_args(Precision)),
+        ("provider", provider, get_args(Provider)),
+    ):
+        if value not in choices:
+            raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")
+    source = open_source(model, context_length)
+    weights = source.weights()
+    destination = _destination(source, output)
+    with staged(destination, overwrite) as folder:
+        progress("capturing the graph", 0)
+        config = source.config
+        dtype = TORCH_PRECISIONS[precision]
+        with torch.device("meta"):
+            decoder = Decoder(config)
+        values = ChainMap(decoder.constants(), weights)
+        graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
+        lowered = lower_ort(graph, provider, expected=_expected_changes(config))
+        writer = GraphWriter(folder, progress)
+        writer.write(graph, GRAPH)
+        del graph
+        manifest = _manifest(source, precision, provider, writer)
+        report = None
+        if verify:
+            report = verify_graph(folder, manifest, weights, progress)
+            if not report.passed:
+                raise ParityError(
+                    f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"
+                    "No bundle was made. This is a bug in edgeformer; please report it with the model's config.json. "
+                    "To look at the graph, export it with --no-verify."
+                )
+            manifest = replace(manifest, parity=report.to_json())
+        _write_files(folder, source, manifest)
+        manifest = replace(manifest, files=file_entries(folder, writer.hashes))
+        manifest.write(folder)
+    return ExportResult(
+        path=destination, manifest=manifest, lowered=lowered, report=report, seconds=time.perf_counter() - start
+    )
+
+
+def _destination(source: ModelSource, output: str | Path | None) -> Path:
+    if output is not None:
+        return Path(output)
+    destination = Path(source.name)
+    # A checkpoint in the current folder keeps its name to itself.
+    return Path(f"{source.name}-onnx") if destination.resolve() == source.folder.resolve() else destination
+
+
+def _expected_changes(config: ModelConfig) -> dict[str, int]:
+    """How often each pass must fire for a model of this config."""
+    layers = len(config.blocks)
+    rotating = sum(block.attention.rotary is not None for block in config.blocks)
+    return {"fold_rotary": rotating, "pack_qkv": layers, "fuse_skip_norm": 2 * layers}
+
+
+def _manifest(source: ModelSource, precision: Precision, provider: Provider, writer: GraphWriter) -> Manifest:
+    packages = ("torch", "onnx", "onnx-ir", "onnxscript")
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        task="causal-lm",
+        name=source.name,
+        source=source.origin,
+        random_weights=source.random_weights,
+        ops="ort",
+        precision=precision,
+        provider=provider,
+        graph=GRAPH,
+        model=source.config,
+        cache=source.config.cache_geometry,
+        tokens=source.special_tokens(),
+        files={},
+        weights=writer.weights,
+        versions={"edgeformer": __version__, **{package: version(package) for package in packages}},
+        parity=None,
+    )
+
+
+def _write_files(folder: Path, source: ModelSource, manifest: Manifest) -> None:
+    for name in COPIED_FILES:
+        if (source.folder / name).is_file():
+            shutil.copyfile(source.folder / name, folder / name)
+    # A client must not go past the positions that the graph has.
+    hf_config = source.hf_config | {"max_position_embeddings": source.config.context_length}
+    _write_json(folder / "config.json", hf_config)
+    _write_json(folder / "genai_config.json", genai_config(manifest))
+    (folder / "README.md").write_text(model_card(manifest), encoding="utf-8")
+
+
+def _write_json(path: Path, data: object) -> None:
+    path.write_text(json.dumps(schema.to_json(data), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

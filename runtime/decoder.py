@@ -1,0 +1,114 @@
+"""Feed a decoder graph over a static cache: `prefill` one row, `decode_one_token` for all rows.
+
+Everything that a step needs is allocated and bound once; a step writes the new tokens, rebinds the mask (whose shape grows)
+and runs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.kv_cache import KVCache
+from edgeformer.runtime.session import CACHE_DTYPES
+
+PREFILL_CHUNK = 256
+"""Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's past."""
+
+
+class StaticDecoder:
+    """One request: a cache for its rows, their lengths, and the bindings of its decode steps."""
+
+    def __init__(
+        self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider = "cpu"
+    ):
+        self._session = session
+        self._vocab_size = manifest.model.vocab_size
+        self.cache = KVCache(manifest.cache, CACHE_DTYPES[manifest.precision], batch_size, capacity, provider)
+        self.lengths = np.zeros(batch_size, np.int64)
+        # Decode steps: one binding, filled in place.
+        self._tokens = np.zeros((batch_size, 1), np.int64)
+        self._logits = np.empty((batch_size, 1, self._vocab_size), np.float32)
+        self._mask = np.ones(batch_size * capacity, np.int64)
+        self._step = session.io_binding()
+        self.cache.bind(self._step)
+        _bind_input(self._step, "input_ids", self._tokens)
+        _bind_output(self._step, "logits", self._logits)
+
+    def prefill(self, row: int, tokens: Sequence[int], *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
+        """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
+        buffer = np.empty((min(chunk, len(tokens)), self._vocab_size), np.float32)
+        last = buffer
+        for start in range(0, len(tokens), chunk):
+            piece = tokens[start : start + chunk]
+            last = buffer[: len(piece)]
+            self._run_row(row, piece, last)
+        return last[-1]
+
+    def prefill_all(self, row: int, tokens: Sequence[int], *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
+        """As `prefill`, but returns the logits of every token [S, V]."""
+        logits = np.empty((len(tokens), self._vocab_size), np.float32)
+        for start in range(0, len(tokens), chunk):
+            self._run_row(row, tokens[start : start + chunk], logits[start : start + chunk])
+        return logits
+
+    def _run_row(self, row: int, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
+        """One row by itself: its result is the same whatever stands in the other rows."""
+        self._check_room(self.lengths[row] + len(tokens))
+        self.lengths[row] += len(tokens)
+        ids = np.asarray(tokens, np.int64)[None]
+        mask = np.ones((1, self.lengths[row]), np.int64)
+        binding = self._session.io_binding()
+        self.cache.bind(binding, row)
+        _bind_input(binding, "input_ids", ids)
+        _bind_input(binding, "attention_mask", mask)
+        _bind_output(binding, "logits", logits[None])
+        self._session.run_with_iobinding(binding)
+
+    def prefill_batch(self, tokens: NDArray[np.int64], lengths: Sequence[int]) -> NDArray[np.float32]:
+        """Feed right-padded prompts [B, S] to empty rows in one run, as simple clients do. Returns logits [B, S, V]."""
+        assert not self.lengths.any(), "only empty rows take a padded batch"
+        self._check_room(tokens.shape[1])
+        self.lengths[:] = lengths
+        logits = np.empty((*tokens.shape, self._vocab_size), np.float32)
+        mask = (np.arange(tokens.shape[1]) < self.lengths[:, None]).astype(np.int64)
+        binding = self._session.io_binding()
+        self.cache.bind(binding)
+        _bind_input(binding, "input_ids", np.ascontiguousarray(tokens))
+        _bind_input(binding, "attention_mask", mask)
+        _bind_output(binding, "logits", logits)
+        self._session.run_with_iobinding(binding)
+        return logits
+
+    def decode_one_token(
+        self, tokens: Sequence[int] | NDArray[np.int64], active: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float32]:
+        """Append one token to every active row (all, by default). Returns logits [B, V], overwritten by the next step.
+
+        A row that is not active is finished: it no longer grows, and what is computed in its last slot is never read.
+        """
+        self.lengths += 1 if active is None else active
+        total = int(self.lengths.max())
+        self._check_room(total)
+        self._tokens[:, 0] = tokens
+        batch = self.cache.batch_size
+        mask = self._mask[: batch * total].reshape(batch, total)
+        if batch > 1:  # a single row's mask is all ones, whatever its length
+            np.less(np.arange(total), self.lengths[:, None], out=mask, casting="unsafe")
+        _bind_input(self._step, "attention_mask", mask)
+        self._session.run_with_iobinding(self._step)
+        return self._logits[:, 0]
+
+    def _check_room(self, length: int) -> None:
+        if length > self.cache.capacity:
+            raise ValueError(f"{length} tokens do not fit a cache of {self.cache.capacity}")
+
+
+def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def _bind_output(binding: Any, name: str, array: NDArray[Any]) -> None:
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

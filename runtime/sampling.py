@@ -1,0 +1,102 @@
+"""Choose the next token from logits.
+
+The order is that of transformers: repetition penalty, temperature, top-k, top-p, min-p, then a draw.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen.
+
+    temperature: 0 takes the most likely token (greedy); larger flattens the distribution before a random draw.
+    top_k: keep the k most likely tokens; 0 keeps all. top_p: keep the fewest tokens whose probabilities reach p.
+    min_p: keep tokens of at least p times the largest probability. repetition_penalty: divide positive and multiply
+    negative logits of tokens already in the text by this; 1 leaves them. seed: of the random draws; None draws it.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or larger")
+        _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or larger")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 (off) and 1")
+        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0; 1 is off")
+        _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or larger")
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise RequestError(f"{name} is {value}; it must be {expected}.")
+
+
+class Sampler:
+    """Draws the tokens of one row: the same seed and logits give the same tokens, alone or in a batch."""
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]):
+        self._sampling = sampling
+        self._random = np.random.default_rng(sampling.seed)
+        self._seen = set(prompt)
+
+    def choose(self, logits: Logits) -> int:
+        """Return the next token's id from logits [V], and remember it for the repetition penalty."""
+        sampling = self._sampling
+        if sampling.repetition_penalty != 1:
+            logits = penalise(logits, self._seen, sampling.repetition_penalty)
+        if sampling.temperature == 0:
+            token = int(logits.argmax())
+        else:
+            probabilities = distribution(logits, sampling)
+            # Inverse of the cumulative distribution; the last token with any probability guards against rounding.
+            cumulative = np.cumsum(probabilities)
+            drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
+            token = int(min(drawn, np.flatnonzero(probabilities)[-1]))
+        self._seen.add(token)
+        return token
+
+
+def penalise(logits: Logits, seen: set[int], penalty: float) -> Logits:
+    """Make tokens that were seen less likely. Source: arXiv 1909.05858."""
+    logits = logits.copy()
+    tokens = np.fromiter(seen, np.int64, len(seen))
+    values = logits[tokens]
+    logits[tokens] = np.where(values > 0, values / penalty, values * penalty)
+    return logits
+
+
+def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
+    """Probabilities [V] after temperature and the filters, in float64; tokens filtered out have 0."""
+    scaled = logits.astype(np.float64) / sampling.temperature
+    if 0 < sampling.top_k < len(scaled):
+        kth = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
+        scaled[scaled < kth] = -np.inf
+    if sampling.top_p < 1:
+        order = np.argsort(-scaled, kind="stable")
+        reached = np.cumsum(_softmax(scaled[order]))
+        # A token stays while those before it have not reached p; the first always stays.
+        dropped = order[1:][reached[:-1] >= sampling.top_p]
+        scaled[dropped] = -np.inf
+    if sampling.min_p > 0:
+        probabilities = _softmax(scaled)
+        scaled[probabilities < sampling.min_p * probabilities.max()] = -np.inf
+    return _softmax(scaled)
+
+
+def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    exponentials = np.exp(values - values.max())
+    return exponentials / exponentials.sum()

@@ -1,0 +1,87 @@
+"""Open onnxruntime sessions with everything said: threads, provider, options."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from edgeformer.errors import BundleError, RequestError, require
+from edgeformer.manifest import Manifest, Provider
+
+ProviderChoice = Literal["auto", "cpu", "cuda"]
+
+CACHE_DTYPES: dict[str, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
+"""Element type of the cache, by the bundle's precision."""
+
+
+def onnxruntime() -> Any:
+    """Import onnxruntime, or say how to install it. It comes in two packages, so no bundle can depend on one."""
+    # Read by onnxruntime when it is imported; a user's own choice stands.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return require("onnxruntime", "cpu")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, and the CPU quota of its cgroup."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota_file = Path("/sys/fs/cgroup/cpu.max")
+    if quota_file.is_file():
+        quota, period = quota_file.read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
+    """Resolve `auto` and refuse what cannot work here, instead of running slowly somewhere else."""
+    available = onnxruntime().get_available_providers()
+    has_cuda = "CUDAExecutionProvider" in available
+    runs_on_cuda = manifest.precision != "fp32" or manifest.provider == "cuda"
+    if choice == "auto":
+        return "cuda" if has_cuda and runs_on_cuda else "cpu"
+    if choice == "cuda":
+        if not has_cuda:
+            raise RequestError(
+                "provider cuda was asked for, and the installed onnxruntime has no CUDAExecutionProvider (it has "
+                f"{', '.join(available)}). Install it with: pip install 'edgeformer[gpu]', or use provider cpu."
+            )
+        if not runs_on_cuda:
+            raise RequestError(
+                "this bundle is fp32 for the CPU, and its attention has no float32 CUDA kernel. Export it with "
+                "--precision fp16, or with --provider cuda."
+            )
+        return "cuda"
+    if choice != "cpu":
+        raise RequestError(f"provider is {choice!r}; it must be auto, cpu or cuda.")
+    return "cpu"
+
+
+def open_session(graph: Path, provider: Provider, threads: int | None = None, *, prepack: bool = True) -> Any:
+    """Open an `onnxruntime.InferenceSession`.
+
+    threads: None for all usable cores. prepack: rearrange weights for speed, at the price of a copy of them in memory;
+    without it they stay mapped to their file.
+    """
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or usable_cores()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if provider == "cuda":
+        ort.preload_dlls()
+        # TF32 rounds float32 products to 10 bits of mantissa, which no parity check of fp32 survives.
+        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
+    try:
+        session = ort.InferenceSession(str(graph), options, providers=providers)
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
+    if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+        raise RequestError(
+            "onnxruntime could not start its CUDAExecutionProvider; the driver or the CUDA libraries are missing. "
+            "Its log above says which. Use provider cpu to run without."
+        )
+    return session
