@@ -23,6 +23,7 @@ from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider
 from edgeformer.models import Decoder
+from edgeformer.runtime.session import onnxruntime
 from edgeformer.source import ModelSource, open_source
 
 GRAPH = "onnx/model.onnx"
@@ -69,6 +70,8 @@ def export_model(
     ):
         if value not in choices:
             raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")
+    if verify:
+        onnxruntime()  # missing, it is better missed now than after the graph is written
     source = open_source(model, context_length)
     weights = source.weights()
     destination = _destination(source, output)

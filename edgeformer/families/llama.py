@@ -51,6 +51,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
 
 
 FAMILY = Family(
+    summary="Llama 1–3, TinyLlama, SmolLM2; every RoPE scaling of transformers, biases, tied or free heads",
     read_config=read_config,
     tensors={
         "embedding": "model.embed_tokens",

@@ -1,0 +1,44 @@
+"""What the commands share in talking to a terminal: results go to stdout, everything else to stderr."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def print_json(data: Any) -> None:
+    """Print a result for programs."""
+    click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+def print_table(rows: list[tuple[str, ...]], *header: str) -> None:
+    """Print a result for people; the last columns are aligned to the right where they hold numbers."""
+    table = Table(box=None, pad_edge=False, show_header=bool(header))
+    for index in range(len(rows[0])):
+        numeric = all(row[index][:1].isdigit() for row in rows)
+        table.add_column(header[index] if header else "", justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def note(text: str) -> None:
+    """Say something to the person at the terminal."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """Yield a function that shows what is being done and how far it is; silent unless stderr is a terminal."""
+    console = Console(stderr=True)
+    columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=1.0)
+        yield lambda what, part: progress.update(task, description=what, completed=part)

@@ -1,0 +1,60 @@
+"""edgeformer export"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from edgeformer.cli._output import json_option, note, print_json, progress_bar
+from edgeformer.manifest import Precision, Provider
+
+
+@click.command("export")
+@click.option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
+@click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
+@click.option(
+    "--provider",
+    type=click.Choice(get_args(Provider)),
+    default="cpu",
+    show_default=True,
+    help="Whose kernels the graph must find.",
+)
+@click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
+@click.option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
+@click.option("--no-verify", is_flag=True, help="Do not compare the graph with PyTorch.")
+@json_option
+def export_command(model: str, output: Path | None, no_verify: bool, as_json: bool, **options: Any) -> None:
+    """Export a model to a bundle, and verify it."""
+    from edgeformer.export import export_model
+
+    with progress_bar() as progress:
+        result = export_model(model, output, verify=not no_verify, progress=progress, **options)
+
+    manifest, report = result.manifest, result.report
+    size = sum(entry.bytes for entry in manifest.files.values())
+    if as_json:
+        print_json(
+            {
+                "bundle": str(result.path),
+                "bytes": size,
+                "seconds": round(result.seconds, 2),
+                "random_weights": manifest.random_weights,
+                "passes": {done.name: {"changed": done.changed, "missed": done.missed} for done in result.lowered.passes},
+                "fallbacks": result.lowered.fallbacks,
+                "parity": report.to_json() if report else None,
+            }
+        )
+        return
+    passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
+    click.echo(f"exported {manifest.source} to {result.path}: {size / 1e6:.1f} MB, {result.seconds:.1f} s")
+    click.echo(f"graph: {manifest.ops} for {manifest.provider}, {manifest.precision}; {passes}")
+    for fallback in result.lowered.fallbacks:
+        click.echo(f"slower form: {fallback}")
+    if report:
+        click.echo(f"verified against {report.reference}: max |Δlogit| / max |logit|\n{report.describe()}")
+    else:
+        click.echo("not verified; do it with: edgeformer verify")
+    if manifest.random_weights is not None:
+        note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
+    click.echo(f'next: edgeformer run {result.path} "Once upon a time"')

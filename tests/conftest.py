@@ -1,0 +1,71 @@
+"""Fixtures shared by all tests: Hugging Face folders of seeded random models, and the bundles made from them."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Before anything imports transformers or huggingface_hub: no test may reach a real hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+logging.getLogger("transformers").setLevel(logging.ERROR)
+
+MakeLlama = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
+    """Return a function that saves a random Llama of transformers and returns its folder."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+
+    def make(seed: int = 0, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32, **options: object) -> Path:
+        settings = {
+            "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
+        }  # fmt: skip
+        config = transformers.LlamaConfig(**(settings | options))
+        torch.manual_seed(seed)
+        model = transformers.LlamaForCausalLM(config)
+        with torch.no_grad():
+            # transformers starts with flat attention, norms of one and biases of zero, which would hide many faults.
+            for name, parameter in model.named_parameters():
+                noise = torch.randn_like(parameter)
+                if parameter.dim() == 1:
+                    parameter.copy_(0.2 * noise + (1 if "norm" in name else 0))
+                else:
+                    parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+        folder = tmp_path_factory.mktemp("llama")
+        model.to(dtype).save_pretrained(folder, max_shard_size=shard_size)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def llama_folder(make_llama: MakeLlama) -> Path:
+    """A small Llama with grouped heads."""
+    return make_llama()
+
+
+@pytest.fixture(scope="session")
+def llama_bundle(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small Llama as an fp32 bundle. Read-only: copy it before changing it."""
+    from edgeformer.export import export_model
+
+    return export_model(llama_folder, tmp_path_factory.mktemp("bundles") / "llama").path
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The preset tiny-llama, with its tokenizer, as an fp32 bundle. Read-only."""
+    from edgeformer.export import export_model
+
+    return export_model("tiny-llama", tmp_path_factory.mktemp("bundles") / "tiny-llama").path
