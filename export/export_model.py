@@ -4,12 +4,14 @@ import json
 import shutil
 import time
 from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
-import torch
+import onnx_ir as ir
+from torch import Tensor
 
 from edgeformer import __version__, schema
 from edgeformer.config import ModelConfig
@@ -22,7 +24,7 @@ from edgeformer.export.model_card import model_card
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider
-from edgeformer.models import Decoder
+from edgeformer.models import Decoder, decoder_constants
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.source import ModelSource, open_source
 
@@ -77,13 +79,7 @@ def export_model(
     destination = _destination(source, output)
     with staged(destination, overwrite) as folder:
         progress("capturing the graph", 0)
-        config = source.config
-        dtype = TORCH_PRECISIONS[precision]
-        with torch.device("meta"):
-            decoder = Decoder(config)
-        values = ChainMap(decoder.constants(), weights)
-        graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
-        lowered = lower_ort(graph, provider, expected=_expected_changes(config))
+        graph, lowered = build_graph(source.config, weights, precision, provider)
         writer = GraphWriter(folder, progress)
         writer.write(graph, GRAPH)
         del graph
@@ -104,6 +100,16 @@ def export_model(
     return ExportResult(
         path=destination, manifest=manifest, lowered=lowered, report=report, seconds=time.perf_counter() - start
     )
+
+
+def build_graph(
+    config: ModelConfig, weights: Mapping[str, Tensor], precision: Precision = "fp32", provider: Provider = "cpu"
+) -> tuple[ir.Model, Lowered]:
+    """Capture a decoder and lower it; its weights are read when the graph is written."""
+    dtype = TORCH_PRECISIONS[precision]
+    values = ChainMap(decoder_constants(config), weights)  # type: ignore[arg-type]  # nothing writes to it
+    graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
+    return graph, lower_ort(graph, provider, expected=_expected_changes(config))
 
 
 def _destination(source: ModelSource, output: str | Path | None) -> Path:

@@ -21,6 +21,7 @@ TORCH_PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16":
 TORCH_DTYPES = {
     ir.DataType.FLOAT: torch.float32,
     ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.DOUBLE: torch.float64,
 }
 
 

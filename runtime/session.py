@@ -22,6 +22,14 @@ def onnxruntime() -> Any:
     return require("onnxruntime", "cpu")
 
 
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises; its exceptions have no base of their own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (RuntimeError, *own)
+
+
 def usable_cores() -> int:
     """Cores that this process may use: its affinity, and the CPU quota of its cgroup."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -77,7 +85,7 @@ def open_session(graph: Path, provider: Provider, threads: int | None = None, *,
         providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
     try:
         session = ort.InferenceSession(str(graph), options, providers=providers)
-    except Exception as error:  # onnxruntime's exceptions have no common base but this
+    except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise RequestError(

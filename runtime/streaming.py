@@ -65,5 +65,5 @@ class TextStream:
 
 
 def _is_byte(name: str) -> bool:
-    """Whether a token is one byte, as in Llama 2. A run of them decodes as a whole: one bad byte turns all into U+FFFD."""
+    """Whether a token is one byte, as in Llama 2. Runs of them decode as one: a bad byte turns all into U+FFFD."""
     return len(name) == 6 and name.startswith("<0x") and name.endswith(">")

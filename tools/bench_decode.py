@@ -218,7 +218,14 @@ def print_report(data: dict[str, Any]) -> None:
 
     title = "{prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds} rounds".format(**data)
     table = Table(title=f"{data['bundle']}, {data['precision']}: {title}", title_justify="left")
-    for column in ("", "prefill tokens/s", "decode tokens/s", "decode ms/token", "edgeformer is: prefill ×", "decode ×"):
+    for column in (
+        "",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "decode ms/token",
+        "edgeformer is: prefill ×",
+        "decode ×",
+    ):
         table.add_column(column, justify="right" if column else "left")
     for name, speeds in data["tokens_per_second"].items():
         ratios = data["edgeformer_over"].get(name, {})

@@ -91,7 +91,11 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer()
     tokenizer.save(str(FOLDER / "tokenizer.json"))
-    ids = {"bos_token_id": 0, "eos_token_id": [tokenizer.token_to_id(END), tokenizer.token_to_id(STOP)], "pad_token_id": 0}
+    ids = {
+        "bos_token_id": 0,
+        "eos_token_id": [tokenizer.token_to_id(END), tokenizer.token_to_id(STOP)],
+        "pad_token_id": 0,
+    }
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END,

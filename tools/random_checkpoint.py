@@ -135,7 +135,9 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="fp32", show_default=True, help="Of the tensors.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random weights.")
 @click.option(
-    "--tokenizer", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder to copy a tokenizer from."
+    "--tokenizer",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder to copy a tokenizer from.",
 )
 def main(geometry: str, output: Path, dtype: str, seed: int, tokenizer: Path | None) -> None:
     """Write one checkpoint."""

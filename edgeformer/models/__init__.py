@@ -1,5 +1,5 @@
 """Whole models built from a `ModelConfig`."""
 
-from edgeformer.models.decoder import Decoder
+from edgeformer.models.decoder import Decoder, decoder_constants
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "decoder_constants"]

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.config import ModelConfig
+from edgeformer.config import ModelConfig, RotaryConfig
 from edgeformer.layers import Block, Cache, RMSNorm, RotaryTable, rotary_table
 
 
@@ -18,11 +18,10 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, dtype: torch.dtype = torch.float32):
         super().__init__()
         self.config = config
-        rotaries = [block.attention.rotary for block in config.blocks]
-        distinct = [rotary for rotary in dict.fromkeys(rotaries) if rotary is not None]
-        self.rotary_of_block = [None if rotary is None else distinct.index(rotary) for rotary in rotaries]
-        self.rotary_configs = distinct
-
+        distinct = distinct_rotaries(config)
+        self.rotary_of_block = [
+            None if block.attention.rotary is None else distinct.index(block.attention.rotary) for block in config.blocks
+        ]
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.rotary = nn.ModuleList(RotaryTable(rotary, config.context_length, dtype) for rotary in distinct)
         self.blocks = nn.ModuleList(Block(block, config.hidden_size, dtype) for block in config.blocks)
@@ -60,10 +59,17 @@ class Decoder(nn.Module):
         x = self.final_norm(x)
         return F.linear(x, self.embedding.weight) if self.config.tied_head else self.head(x)
 
-    def constants(self) -> dict[str, Tensor]:
-        """Compute what no checkpoint stores: the buffers of this module by name, in float64."""
-        values = {}
-        for index, rotary in enumerate(self.rotary_configs):
-            cos, sin = rotary_table(rotary, self.config.context_length)
-            values |= {f"rotary.{index}.cos": cos, f"rotary.{index}.sin": sin}
-        return values
+
+def distinct_rotaries(config: ModelConfig) -> list[RotaryConfig]:
+    """The rotary embeddings that a model's blocks use, each once."""
+    rotaries = dict.fromkeys(block.attention.rotary for block in config.blocks)
+    return [rotary for rotary in rotaries if rotary is not None]
+
+
+def decoder_constants(config: ModelConfig) -> dict[str, Tensor]:
+    """Compute what no checkpoint stores: the buffers of a `Decoder` by name, in float64."""
+    values = {}
+    for index, rotary in enumerate(distinct_rotaries(config)):
+        cos, sin = rotary_table(rotary, config.context_length)
+        values |= {f"rotary.{index}.cos": cos, f"rotary.{index}.sin": sin}
+    return values

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.config import ModelConfig
-from edgeformer.models import Decoder
+from edgeformer.models import Decoder, decoder_constants
 
 # Rows of the embedding that the head multiplies with at once: float64 copies of a large vocabulary would not fit.
 VOCABULARY_CHUNK = 8192
@@ -22,7 +22,7 @@ class Reference:
         self._config = config
         self._weights = weights
         self._dtype = dtype
-        for name, value in self._decoder.constants().items():
+        for name, value in decoder_constants(config).items():
             table, _, last = name.rpartition(".")
             setattr(self._decoder.get_submodule(table), last, value.to(dtype))
 

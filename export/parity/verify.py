@@ -20,10 +20,11 @@ from edgeformer.export.parity.tolerances import RELATIVE_ERROR
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import StaticDecoder
-from edgeformer.runtime.session import choose_provider, open_session
+from edgeformer.runtime.session import choose_provider, onnxruntime_errors, open_session
 from edgeformer.source import open_source
 
 ROWS, PROMPT, STEPS = 3, 33, 8
+SPARE = 7  # slots of the cache that no token ever takes
 SEED = 0
 
 
@@ -74,7 +75,7 @@ def verify_graph(
     session = open_session(folder / manifest.graph, provider, prepack=False)
 
     def decoder(rows: int) -> StaticDecoder:
-        decoder = StaticDecoder(session, manifest, rows, prompt + steps, provider)
+        decoder = StaticDecoder(session, manifest, rows, prompt + steps + SPARE, provider)
         decoder.cache.fill(float("nan"))
         return decoder
 
@@ -91,10 +92,14 @@ def verify_graph(
         ),
     }  # fmt: skip
     limit = RELATIVE_ERROR[manifest.precision]
-    done = tuple(
-        Check(name=name, what=what, error=_error(run()), limit=limit) for name, (what, run) in checks.items()
-    )
-    return Report(reference=f"float64 PyTorch, {reference}", checks=done)
+    done = []
+    for name, (what, run) in checks.items():
+        try:
+            error = _error(run())
+        except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs
+            what, error = f"{what}: {stopped}", float("nan")
+        done.append(Check(name=name, what=what, error=error, limit=limit))
+    return Report(reference=f"float64 PyTorch, {reference}", checks=tuple(done))
 
 
 Pairs = list[tuple[NDArray[np.float32], NDArray[np.float64]]]

@@ -1,0 +1,181 @@
+"""The parity gate turns red for single faults, and stays green without one.
+
+Each fault is exported as if it were right (no check on export), then verified against the true model. Faults in config and
+weights go through the whole exporter; faults in the graph are made in the finished file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx
+import pytest
+import torch
+
+from edgeformer.config import ModelConfig
+from edgeformer.export import export_model
+from edgeformer.export.bundle import GraphWriter
+from edgeformer.export.export_model import build_graph
+from edgeformer.export.parity import verify_graph
+from edgeformer.manifest import Manifest
+from edgeformer.weights import RandomWeights
+
+
+@pytest.fixture(scope="module")
+def truth(make_llama, tmp_path_factory):
+    """A bundle of a Llama with 4 heads over 2 key-value heads, its manifest and its weights."""
+    folder = make_llama(num_hidden_layers=2)
+    path = export_model(folder, tmp_path_factory.mktemp("truth") / "bundle", verify=False).path
+    manifest = Manifest.read(path)
+    return path, manifest, RandomWeights(manifest.model, seed=1)
+
+
+def export_as(config: ModelConfig, weights: Mapping[str, torch.Tensor], folder) -> None:
+    """Write a graph of any config and weights to folder/onnx/model.onnx."""
+    graph, _ = build_graph(config, weights)
+    GraphWriter(folder, lambda what, part: None).write(graph, "onnx/model.onnx")
+
+
+def with_blocks(config: ModelConfig, **attention) -> ModelConfig:
+    blocks = tuple(replace(block, attention=replace(block.attention, **attention)) for block in config.blocks)
+    return replace(config, blocks=blocks)
+
+
+def wrong_eps(config, weights):
+    norm = replace(config.final_norm, eps=config.final_norm.eps * 10)
+    return replace(config, blocks=tuple(replace(block, norm=norm) for block in config.blocks)), weights
+
+
+def wrong_final_eps(config, weights):
+    return replace(config, final_norm=replace(config.final_norm, eps=0.001)), weights
+
+
+def interleaved_rotation(config, weights):
+    return with_blocks(config, rotary=replace(config.blocks[0].attention.rotary, interleaved=True)), weights
+
+
+def wrong_rotation_base(config, weights):
+    return with_blocks(config, rotary=replace(config.blocks[0].attention.rotary, base=10001.0)), weights
+
+
+def missing_scale(config, weights):
+    return with_blocks(config, scale=1.0), weights
+
+
+def swapped_key_value_heads(config, weights):
+    width = config.blocks[0].attention.head_dim
+    swapped = {name: weights[name].roll(width, 0) if "attention.key" in name else weights[name] for name in weights}
+    return config, swapped
+
+
+def swapped_gate_and_up(config, weights):
+    names = {name: name.replace("gate", "swap").replace("up", "gate").replace("swap", "up") for name in weights}
+    return config, {name: weights[names[name]] for name in weights}
+
+
+def one_weight_of_one_layer_transposed(config, weights):
+    name = "blocks.1.attention.query.weight"
+    return config, {**{each: weights[each] for each in weights}, name: weights[name].t().contiguous()}
+
+
+def activation_of_another_kind(config, weights):
+    blocks = (replace(config.blocks[0], feed_forward=replace(config.blocks[0].feed_forward, activation="gelu")),)
+    return replace(config, blocks=blocks + config.blocks[1:]), weights
+
+
+MODEL_FAULTS = [
+    wrong_eps,
+    wrong_final_eps,
+    interleaved_rotation,
+    wrong_rotation_base,
+    missing_scale,
+    swapped_key_value_heads,
+    swapped_gate_and_up,
+    one_weight_of_one_layer_transposed,
+    activation_of_another_kind,
+]
+
+
+def test_the_true_graph_passes(truth, tmp_path):
+    _, manifest, weights = truth
+    export_as(manifest.model, weights, tmp_path)
+    report = verify_graph(tmp_path, manifest, weights)
+    assert report.passed, report.describe()
+
+
+@pytest.mark.parametrize("fault", MODEL_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_in_the_model_fails_every_check(truth, tmp_path, fault):
+    _, manifest, weights = truth
+    export_as(*fault(manifest.model, weights), tmp_path)
+    report = verify_graph(tmp_path, manifest, weights)
+    assert [check.name for check in report.checks if check.passed] == [], report.describe()
+
+
+def positions_off_by_one(graph):
+    """seqlens_k counts a token too many: every step writes and turns one position too far."""
+    for node in graph.node:
+        if node.name.startswith("lengths/Sub"):
+            node.op_type, node.input[1] = "Add", zero(graph)
+
+
+def residual_of_one_layer_dropped(graph):
+    for node in graph.node:
+        if node.name == "blocks.1.feed_forward_norm/RMSNorm":
+            node.input[0] = node.input[1]
+
+
+def cache_of_another_layer(graph):
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name == "past_key_values.1.value":
+                node.input[index] = "past_key_values.0.value"
+
+
+def mask_ignored(graph):
+    """Every row counts as long as the longest."""
+    for node in graph.node:
+        if node.name.startswith("lengths/ReduceSum"):
+            ones = onnx.helper.make_node("Equal", ["attention_mask", "attention_mask"], ["every"])
+            cast = onnx.helper.make_node("Cast", ["every"], ["all_ones"], to=onnx.TensorProto.INT64)
+            node.input[0] = "all_ones"
+            for place, added in enumerate((ones, cast)):
+                graph.node.insert(place, added)
+            return
+
+
+def zero(graph):
+    graph.initializer.append(onnx.helper.make_tensor("zero", onnx.TensorProto.INT64, [], [0]))
+    return "zero"
+
+
+# Fault → the checks that must see it; a prompt in one run cannot show a fault of later steps.
+GRAPH_FAULTS = {
+    positions_off_by_one: {"decode", "chunks", "batch"},
+    residual_of_one_layer_dropped: {"prefill", "decode", "chunks", "batch"},
+    cache_of_another_layer: {"decode", "chunks", "batch"},
+    mask_ignored: {"batch"},
+}
+
+
+@pytest.mark.parametrize("fault", GRAPH_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_in_the_graph_fails_the_checks_that_can_see_it(truth, tmp_path, fault):
+    _, manifest, weights = truth
+    export_as(manifest.model, weights, tmp_path)
+    path = tmp_path / "onnx" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    before = model.SerializeToString(deterministic=True)
+    fault(model.graph)
+    assert model.SerializeToString(deterministic=True) != before, "the fault found nothing to change"
+    path.write_bytes(model.SerializeToString())
+    report = verify_graph(tmp_path, manifest, weights)
+    red = {check.name for check in report.checks if not check.passed}
+    assert red >= GRAPH_FAULTS[fault], report.describe()
+
+
+def test_an_export_that_fails_the_gate_leaves_nothing(make_llama, tmp_path, monkeypatch):
+    from edgeformer.errors import ParityError
+    from edgeformer.export.parity import tolerances
+
+    monkeypatch.setitem(tolerances.RELATIVE_ERROR, "fp32", 0.0)
+    with pytest.raises(ParityError, match=r"(?s)does not compute what PyTorch computes.*FAIL prefill.*No bundle was made"):
+        export_model(make_llama(num_hidden_layers=1), tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []

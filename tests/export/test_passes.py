@@ -1,0 +1,178 @@
+"""Every pass keeps what the graph computes, reports what it changed, and says why it left what it left.
+
+A small decoder is captured in float64. Before and after each pass the graph is written out in primitives and run: the
+key/value caches of the last layer, which everything before flows into, must agree to 1e-12.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+
+from edgeformer.config import ModelConfig
+from edgeformer.contract import past_names
+from edgeformer.errors import ExportError
+from edgeformer.export.bodies import write_out_all
+from edgeformer.export.capture import capture_decoder
+from edgeformer.export.lower import lower_ort
+from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+from edgeformer.families import read_model_config
+from edgeformer.models import Decoder, decoder_constants
+from edgeformer.weights import RandomWeights
+
+LAYERS = 2
+
+
+def config(**options) -> ModelConfig:
+    data = {
+        "model_type": "llama", "vocab_size": 31, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 32,
+        "attention_bias": True,
+    }  # fmt: skip
+    return read_model_config(data | options)[1]
+
+
+def capture(model: ModelConfig, build=None, dtype=torch.float64) -> ir.Model:
+    values = {**RandomWeights(model, 0), **decoder_constants(model)}
+    return capture_decoder(build or (lambda: Decoder(model, dtype)), model.cache_geometry, dtype, values)
+
+
+def caches_after_a_run(graph: ir.Model, model: ModelConfig) -> list[np.ndarray]:
+    """Caches of all layers after 4 tokens that follow 3; run on a copy, written out."""
+    copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
+    write_out_all(copy)
+    session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())
+    random = np.random.default_rng(0)
+    geometry = model.cache_geometry
+    shape = (1, geometry.num_kv_heads, 3, geometry.head_dim)
+    feeds = {"input_ids": random.integers(0, model.vocab_size, (1, 4)), "attention_mask": np.ones((1, 7), np.int64)}
+    feeds |= {name: random.normal(size=shape) for name in past_names(geometry)}
+    return session.run(None, feeds)[1:]
+
+
+def assert_keeps_the_maths(graph: ir.Model, model: ModelConfig, rewrite):
+    before = caches_after_a_run(graph, model)
+    report = rewrite(graph)
+    for old, new in zip(before, caches_after_a_run(graph, model), strict=True):
+        np.testing.assert_allclose(new, old, rtol=0, atol=1e-12)
+    return report
+
+
+def count(graph: ir.Model, op_type: str) -> int:
+    return sum(node.op_type == op_type for node in graph.graph)
+
+
+def test_transpose_weights_folds_every_weight_of_a_matmul():
+    model = config()
+    graph = capture(model)
+    report = assert_keeps_the_maths(graph, model, transpose_weights)
+    assert (report.changed, report.missed) == (7 * LAYERS + 1, [])
+    assert count(graph, "Transpose") == 0
+
+
+def test_transpose_weights_leaves_a_tied_embedding():
+    model = config(tie_word_embeddings=True)
+    graph = capture(model)
+    report = assert_keeps_the_maths(graph, model, transpose_weights)
+    assert report.changed == 7 * LAYERS
+    assert report.missed == ["Transpose: embedding.weight is also read untransposed (tied)"]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_fold_rotary_turns_inside_the_attention(interleaved):
+    model = config()
+    rotary = replace(model.blocks[0].attention.rotary, interleaved=interleaved)
+    blocks = tuple(replace(block, attention=replace(block.attention, rotary=rotary)) for block in model.blocks)
+    model = replace(model, blocks=blocks)
+    graph = capture(model)
+    report = assert_keeps_the_maths(graph, model, fold_rotary)
+    assert (report.changed, report.missed) == (LAYERS, [])
+    assert count(graph, "RotaryEmbedding") == count(graph, "TokenPositions") == 0
+
+
+def test_fold_rotary_leaves_sizes_without_a_kernel():
+    model = config()
+    graph = capture(model)
+    report = assert_keeps_the_maths(graph, model, lambda graph: fold_rotary(graph, accepts=lambda *sizes: False))
+    assert report.changed == 0
+    assert report.missed[0] == "blocks.0.attention/GroupQueryAttention: no kernel rotates 16 of 16 elements"
+
+
+def test_fold_rotary_leaves_positions_that_are_not_those_of_the_cache():
+    class Shifted(Decoder):
+        """As if the model counted positions from 1 in its first token only by convention of its own."""
+
+        def embed(self, input_ids, attention_mask):
+            x, positions = super().embed(input_ids, attention_mask)
+            return x, positions + 1
+
+    model = config()
+    graph = capture(model, build=lambda: Shifted(model, torch.float64))
+    report = assert_keeps_the_maths(graph, model, fold_rotary)
+    assert report.changed == 0
+    assert "positions are not the cache positions of the attention mask" in report.missed[0]
+
+
+def test_pack_qkv_makes_one_product_of_three():
+    model = config()
+    graph = capture(model)
+    transpose_weights(graph)
+    fold_rotary(graph)
+    products = count(graph, "MatMul")
+    report = assert_keeps_the_maths(graph, model, pack_qkv)
+    assert (report.changed, report.missed) == (LAYERS, [])
+    assert count(graph, "MatMul") == products - 2 * LAYERS
+    assert tuple(graph.graph.initializers["blocks.0.attention.qkv.weight"].shape) == (32, (4 + 2 + 2) * 16)
+
+
+def test_pack_qkv_leaves_projections_that_are_rotated_outside():
+    model = config()
+    graph = capture(model)
+    transpose_weights(graph)
+    report = assert_keeps_the_maths(graph, model, pack_qkv)
+    assert report.changed == 0
+    assert report.missed[0].endswith("query, key or value is not a plain projection")
+
+
+def test_fuse_skip_norm_takes_every_residual_but_no_bias():
+    model = config(mlp_bias=True)
+    graph = capture(model)
+    report = assert_keeps_the_maths(graph, model, fuse_skip_norm)
+    assert (report.changed, report.missed) == (2 * LAYERS, [])
+    assert count(graph, "RMSNorm") == 1  # the first, with nothing before it to add
+
+
+def test_all_passes_in_the_order_of_the_lowering():
+    model = config(tie_word_embeddings=True)
+    graph = capture(model)
+
+    def rewrite(graph):
+        return [each(graph).changed for each in (transpose_weights, fold_rotary, pack_qkv, fuse_skip_norm)]
+
+    assert assert_keeps_the_maths(graph, model, rewrite) == [7 * LAYERS, LAYERS, LAYERS, 2 * LAYERS]
+
+
+def test_a_pass_that_fires_less_often_than_it_must_is_an_error():
+    graph = capture(config(), dtype=torch.float32)
+    with pytest.raises(ExportError, match="pass pack_qkv changed 2 places where this model has 3. This is a bug"):
+        lower_ort(graph, "cpu", expected={"pack_qkv": LAYERS + 1})
+
+
+def test_the_ort_graph_has_nothing_but_the_ops_it_should():
+    graph = capture(config(), dtype=torch.float32)
+    lowered = lower_ort(graph, "cpu")
+    assert lowered.fallbacks == []
+    contrib = {node.op_type for node in graph.graph if node.domain == "com.microsoft"}
+    assert contrib == {"GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
+    assert {node.domain for node in graph.graph} == {"", "com.microsoft"}
+
+
+def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
+    graph = capture(config(), dtype=torch.float32)
+    lowered = lower_ort(graph, "cuda")
+    reason = "GroupQueryAttention written out in 2 layers: there is no float32 CUDA kernel (float16 has one)"
+    assert lowered.fallbacks == [reason]
+    assert count(graph, "GroupQueryAttention") == 0

@@ -1,0 +1,241 @@
+"""Sampling gives the distributions of transformers' logits processors, draws from them, and repeats under a seed."""
+
+import numpy as np
+import pytest
+import torch
+from edgeformer.runtime.sampling import Sampler, Sampling, distribution, penalise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from edgeformer.errors import RequestError
+
+# transformers compares the sum of the dropped tail with 1 - p, this package that of the kept head with p: they agree to
+# the rounding of float64.
+TOLERANCE = 1e-12
+
+OPTIONS = [
+    {"temperature": 0.7},
+    {"temperature": 1.0, "top_k": 5},
+    {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 1.5, "top_k": 7, "top_p": 0.6},
+    {"temperature": 0.6, "top_p": 0.9, "min_p": 0.1},
+    {"temperature": 2.0, "top_k": 20, "top_p": 0.7, "min_p": 0.3},
+    {"temperature": 1.3, "repetition_penalty": 1.8},
+    {"temperature": 0.8, "repetition_penalty": 0.6, "top_k": 9},
+    {"temperature": 1.7, "top_k": 12, "top_p": 0.75, "min_p": 0.15, "repetition_penalty": 1.4},
+]
+
+
+def _logits(seed, size=40):
+    return (3 * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
+
+
+def _transformers(logits, sampling, seen=(), order=("temperature", "top_k", "top_p", "min_p")):
+    """Probabilities after the processors, in the order in which `generate` puts them unless another is given.
+
+    The penalty works on the float32 logits, as `generate` has them; the rest in float64, to compare the form alone.
+    """
+    scores = torch.from_numpy(logits)[None]
+    ids = torch.tensor([list(seen)], dtype=torch.int64)
+    if sampling.repetition_penalty != 1:
+        scores = RepetitionPenaltyLogitsProcessor(penalty=float(sampling.repetition_penalty))(ids, scores)
+    scores = scores.double()
+    warpers = {
+        "temperature": TemperatureLogitsWarper(float(sampling.temperature)),
+        "top_k": TopKLogitsWarper(sampling.top_k) if sampling.top_k else None,
+        "top_p": TopPLogitsWarper(float(sampling.top_p)) if sampling.top_p < 1 else None,
+        "min_p": MinPLogitsWarper(float(sampling.min_p)) if sampling.min_p else None,
+    }
+    for name in order:
+        if warpers[name] is not None:
+            scores = warpers[name](ids, scores)
+    return scores.softmax(-1)[0].numpy()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 200),
+    temperature=st.floats(0.05, 5),
+    top_k=st.integers(0, 250),
+    top_p=st.floats(0.01, 1),
+    min_p=st.floats(0, 1),
+)
+def test_the_distribution_is_that_of_transformers(seed, size, temperature, top_k, top_p, min_p):
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    logits = _logits(seed, size)
+    np.testing.assert_allclose(distribution(logits, sampling), _transformers(logits, sampling), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_distribution_is_that_of_transformers_after_the_penalty(options, seed):
+    sampling = Sampling(**options)
+    logits, seen = _logits(seed), {1, 5, 8, 13, 39}
+    penalised = penalise(logits, seen, sampling.repetition_penalty)
+    expected = _transformers(logits, sampling, seen)
+    np.testing.assert_allclose(distribution(penalised, sampling), expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("top_p", "temperature", "top_k", "min_p"),
+        ("temperature", "top_p", "top_k", "min_p"),
+        ("temperature", "min_p", "top_k", "top_p"),
+        ("temperature", "top_k", "min_p", "top_p"),
+    ],
+    ids=str,
+)
+def test_the_comparison_notices_another_order(order):
+    # Negative control. Temperature and top-k are the one pair that may change places.
+    sampling = Sampling(temperature=1.7, top_k=12, top_p=0.75, min_p=0.15)
+    differences = [
+        np.abs(distribution(logits, sampling) - _transformers(logits, sampling, order=order)).max()
+        for logits in map(_logits, range(20))
+    ]
+    assert max(differences) > 1e6 * TOLERANCE
+
+
+@given(seed=st.integers(0, 10_000), penalty=st.floats(0.1, 5), seen=st.sets(st.integers(0, 39)))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_the_penalty_is_that_of_transformers_bit_for_bit(seed, penalty, seen):
+    logits = _logits(seed)
+    ids = torch.tensor([list(seen)], dtype=torch.int64)
+    expected = RepetitionPenaltyLogitsProcessor(penalty=penalty)(ids, torch.from_numpy(logits)[None])[0]
+    np.testing.assert_array_equal(penalise(logits, seen, penalty), expected.numpy())
+
+
+def test_the_penalty_lowers_tokens_of_either_sign_and_leaves_its_input_alone():
+    logits = np.array([2, -2, 2, -2], np.float32)
+    np.testing.assert_array_equal(penalise(logits, {0, 1}, 4.0), np.array([0.5, -8, 2, -2], np.float32))
+    np.testing.assert_array_equal(logits, [2, -2, 2, -2])
+
+
+def test_top_k_keeps_every_token_tied_with_the_last():
+    sampling = Sampling(temperature=1.0, top_k=2)
+    logits = np.array([3, 1, 2, 2, 0], np.float32)
+    probabilities = distribution(logits, sampling)
+    assert list(np.flatnonzero(probabilities)) == [0, 2, 3]
+    np.testing.assert_allclose(probabilities, _transformers(logits, sampling), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}], ids=str)
+def test_the_narrowest_filters_leave_the_most_likely_token(options):
+    logits = _logits(3)
+    probabilities = distribution(logits, Sampling(temperature=5.0, **options))
+    assert list(np.flatnonzero(probabilities)) == [logits.argmax()]
+    assert probabilities.max() == 1
+
+
+def test_logits_of_any_size_give_probabilities():
+    for logits in (np.array([1e30, -1e30, 0], np.float32), np.array([-np.inf, 0, -np.inf], np.float32)):
+        probabilities = distribution(logits, Sampling(temperature=0.01, top_p=0.9, min_p=0.1))
+        assert probabilities.sum() == 1
+        assert probabilities.argmax() == logits.argmax()
+
+
+def test_greedy_takes_the_most_likely_token_after_the_penalty():
+    logits = np.array([1.0, 3.0, 2.9, -1.0], np.float32)
+    plain, penalised = Sampler(Sampling(), []), Sampler(Sampling(repetition_penalty=1.2), [])
+    assert [plain.choose(logits) for _ in range(3)] == [1, 1, 1]
+    # Chosen tokens count as seen: 3.0 falls to 2.5, then 2.9 to 2.4.
+    assert [penalised.choose(logits) for _ in range(3)] == [1, 2, 1]
+
+
+def test_tokens_of_the_prompt_are_penalised_from_the_start():
+    logits = np.array([1.0, 3.0, 2.9, -1.0], np.float32)
+    assert Sampler(Sampling(repetition_penalty=1.2), [1, 1, 0]).choose(logits) == 2
+
+
+def test_greedy_ignores_filters_and_seed():
+    logits = _logits(0)
+    for seed in (None, 0, 1):
+        sampler = Sampler(Sampling(top_k=3, top_p=0.5, min_p=0.5, seed=seed), [])
+        assert sampler.choose(logits) == logits.argmax()
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_draws_are_quantiles_of_the_distribution_of_transformers(options):
+    # The whole sampler, step by step: what it draws is where the seed's next uniform number falls.
+    sampling = Sampling(**options, seed=7)
+    prompt = [2, 3, 3]
+    sampler, uniform, seen = Sampler(sampling, prompt), np.random.default_rng(7), list(prompt)
+    for step in range(30):
+        logits = _logits(step % 3)
+        expected = np.searchsorted(np.cumsum(_transformers(logits, sampling, seen)), uniform.random())
+        token = sampler.choose(logits)
+        assert token == expected
+        seen.append(token)
+
+
+def test_draws_follow_the_distribution():
+    sampling = Sampling(temperature=1.2, top_k=10, top_p=0.95, seed=11)
+    logits = _logits(1, size=16)
+    sampler = Sampler(sampling, [])
+    count = 20_000
+    counts = np.bincount([sampler.choose(logits) for _ in range(count)], minlength=len(logits))
+    probabilities = distribution(logits, sampling)
+    possible = probabilities > 0
+    assert counts[~possible].sum() == 0
+    degrees = possible.sum() - 1
+    # Mean of chi-square is its degrees of freedom, its variance twice that.
+    assert _chi_square(counts[possible], probabilities[possible]) < degrees + 4 * np.sqrt(2 * degrees)
+    # Negative control: the counts don't fit a slightly colder distribution.
+    colder = distribution(logits, Sampling(temperature=1.1, top_k=10, top_p=0.95))
+    assert _chi_square(counts[possible], colder[possible]) > degrees + 10 * np.sqrt(2 * degrees)
+
+
+def _chi_square(counts, probabilities):
+    expected = counts.sum() * probabilities
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def _draw(seed, count=50):
+    sampler = Sampler(Sampling(temperature=1.0, seed=seed), [])
+    return [sampler.choose(_logits(step)) for step in range(count)]
+
+
+def test_a_seed_repeats_its_draws_and_another_does_not():
+    assert _draw(5) == _draw(5)
+    assert _draw(5) != _draw(6)
+    assert _draw(None) != _draw(None)
+
+
+def test_samplers_of_one_seed_do_not_disturb_each_other():
+    samplers = [Sampler(Sampling(temperature=1.0, seed=5), []) for _ in range(2)]
+    together = [[sampler.choose(_logits(step)) for sampler in samplers] for step in range(50)]
+    assert together == [[token, token] for token in _draw(5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.5}, r"^temperature is -0\.5; it must be 0 \(greedy\) or larger\.$"),
+        ({"temperature": float("nan")}, r"^temperature is nan; it must be 0 \(greedy\) or larger\.$"),
+        ({"top_k": -1}, r"^top_k is -1; it must be 0 \(off\) or larger\.$"),
+        ({"top_p": 0}, r"^top_p is 0; it must be above 0 and at most 1 \(off\)\.$"),
+        ({"top_p": 1.5}, r"^top_p is 1\.5; it must be above 0 and at most 1 \(off\)\.$"),
+        ({"min_p": -0.1}, r"^min_p is -0\.1; it must be between 0 \(off\) and 1\.$"),
+        ({"min_p": 1.1}, r"^min_p is 1\.1; it must be between 0 \(off\) and 1\.$"),
+        ({"repetition_penalty": 0}, r"^repetition_penalty is 0; it must be above 0; 1 is off\.$"),
+        ({"seed": -1}, r"^seed is -1; it must be 0 or larger\.$"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(RequestError, match=message):
+        Sampling(**options)
+
+
+def test_the_ends_of_the_ranges_are_allowed():
+    Sampling(temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1, seed=0)
+    Sampling(temperature=100, top_k=10**6, top_p=1e-9, min_p=1, repetition_penalty=1e-9, seed=2**63)
