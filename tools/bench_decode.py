@@ -37,7 +37,7 @@ from edgeformer.runtime.streaming import TextStream
 
 @dataclass(frozen=True)
 class Run:
-    """One prompt continued: the new tokens and what they took. The first token counts as prefill, the rest as decode."""
+    """One prompt continued: the new tokens and what they took. The first one counts as prefill, the rest as decode."""
 
     tokens: list[int]
     prefill_seconds: float
@@ -214,7 +214,7 @@ def print_report(data: dict[str, Any]) -> None:
         if spread is None:
             return ""
         low, high = (f"{spread[side]:,.{digits}f}" for side in ("low", "high"))
-        return f"{spread['median']:,.{digits}f} ({low}–{high})"
+        return f"{spread['median']:,.{digits}f} ({low} to {high})"
 
     title = "{prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds} rounds".format(**data)
     table = Table(title=f"{data['bundle']}, {data['precision']}: {title}", title_justify="left")
@@ -223,8 +223,8 @@ def print_report(data: dict[str, Any]) -> None:
         "prefill tokens/s",
         "decode tokens/s",
         "decode ms/token",
-        "edgeformer is: prefill ×",
-        "decode ×",
+        "edgeformer / this: prefill",
+        "decode",
     ):
         table.add_column(column, justify="right" if column else "left")
     for name, speeds in data["tokens_per_second"].items():

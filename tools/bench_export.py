@@ -2,13 +2,13 @@
 
     python tools/bench_export.py --model /tmp/tinyllama-1.1b --workdir /tmp
 
-The export runs in a child process. The parent samples the child's /proc/<pid>/status and keeps two kinds of memory apart:
+The export runs in a child process. The parent samples its /proc/<pid>/status and keeps two kinds of memory apart:
 
 - private: RssAnon + RssShmem, which the machine must have;
 - file-backed: RssFile, mapped checkpoints and libraries, which the system may drop and read again.
 
-These two are peaks of samples: one shorter than the interval can hide between two. The peak of their sum is the kernel's
-own (VmHWM) and exact. The bundle is written below --workdir and removed.
+These two are peaks of samples: one shorter than the interval can hide between two. The peak of their sum is the
+kernel's own (VmHWM) and exact. The bundle is written below --workdir and removed.
 """
 
 import json
@@ -157,7 +157,7 @@ def main(model: str, precision: Precision, no_verify: bool, workdir: Path, as_js
             "file_backed": max(sample.file_backed for sample in samples),
             "total": samples[-1].peak_total,
         },
-        "method": f"{len(samples)} samples of the child's /proc/<pid>/status, one every {1000 * INTERVAL_SECONDS:.0f} ms",
+        "method": f"{len(samples)} samples of /proc/<pid>/status, one every {1000 * INTERVAL_SECONDS:.0f} ms",
         "environment": environment(),
     }
     if as_json:

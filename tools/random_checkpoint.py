@@ -2,8 +2,8 @@
 
     python tools/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
 
-What it writes is a plain Llama checkpoint that transformers, edgeformer and other exporters read alike. Tensors are made
-and written shard by shard, so that memory holds one shard and not the model.
+What it writes is a plain Llama checkpoint that transformers, edgeformer and other exporters read alike. Tensors are
+made and written shard by shard, so that memory holds one shard and not the model.
 """
 
 import json
@@ -57,8 +57,8 @@ def write_checkpoint(
     """Write the checkpoint into a new folder; return how many parameters it has.
 
     geometry and dtype: keys of GEOMETRIES and DTYPES. tokenizer: a folder to copy the tokenizer from. config.json comes
-    last, so that a folder that was cut short is not taken for a checkpoint. Raises ClickException for a folder that exists
-    and for a tokenizer that does not fit.
+    last, so that a folder that was cut short is not taken for a checkpoint. Raises ClickException for a folder that
+    exists and for a tokenizer that does not fit.
     """
     hf_config = GEOMETRIES[geometry] | {"dtype": str(DTYPES[dtype]).removeprefix("torch.")}
     if tokenizer is not None:

@@ -60,16 +60,16 @@ def test_stop_strings_cut_the_text_as_soon_as_one_is_complete(tokenizer, sentenc
     stop = data.draw(st.lists(st.one_of(inside, st.sampled_from(["\n", "e", "The dog", "好,", "zz"])), max_size=3))
     stop = [string for string in stop if string and "\N{REPLACEMENT CHARACTER}" not in string]
 
-    expected, taken = text, len(tokens)
+    expected, taken, stopped = text, len(tokens), False
     for count in range(1, len(tokens) + 1):
         decoded = tokenizer.decode(tokens[:count])
         if found := [decoded.index(string) for string in stop if string in decoded]:
-            expected, taken = decoded[: min(found)], count
+            expected, taken, stopped = decoded[: min(found)], count, True
             break
 
     pieces, stream = _pieces(tokenizer, tokens, stop)
     assert "".join(pieces) == expected
-    assert stream.stopped == (any(string in tokenizer.decode(tokens[:taken]) for string in stop))
+    assert stream.stopped == stopped
     assert len(pieces) == taken + 1, "it stops at the token that completes the stop string"
     shown = ""
     for piece in pieces:
@@ -130,8 +130,8 @@ def test_special_tokens_are_not_shown(byte_level):
 
 def test_the_first_space_is_dropped_and_later_ones_are_kept(byte_fallback, metaspace):
     for tokenizer in (byte_fallback, metaspace):
-        tokens = _ids(tokenizer, ["▁The", "▁dog", "▁", "▁dog"])
-        assert "".join(_pieces(tokenizer, tokens)[0]) == "The dog  dog"
+        tokens = _ids(tokenizer, ["▁The", "▁dog", "▁", "▁dog", "", "▁dog"])
+        assert "".join(_pieces(tokenizer, tokens)[0]) == tokenizer.decode(tokens) == "The dog  dog dog"
 
 
 @pytest.mark.parametrize(

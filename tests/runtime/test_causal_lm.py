@@ -1,0 +1,203 @@
+"""Generation from a bundle: rows, chunks, limits, reasons to end, and the environment it needs."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
+from edgeformer.runtime import load
+from edgeformer.runtime.kv_cache import KVCache
+
+
+@pytest.fixture(scope="module")
+def model(tiny_llama_bundle):
+    return load(tiny_llama_bundle)
+
+
+def greedy_by_hand(model, prompt, steps):
+    """The oracle: the whole text again for every token, no cache carried over."""
+    tokens = list(prompt)
+    for _ in range(steps):
+        tokens.append(int(model.forward(tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_greedy_generation_is_the_argmax_of_the_whole_text(model):
+    prompt = model.tokenizer.encode("Once upon a time")
+    assert model.generate(prompt, max_new_tokens=12).token_ids == greedy_by_hand(model, prompt, 12)
+
+
+def test_each_row_of_a_batch_equals_its_solo_run(model):
+    prompts = ["Once upon a time, there was a dog", "a", "12 + 30 = ", "The old bear walked to the river. " * 12]
+    for options in ({}, {"temperature": 0.9, "top_k": 40, "seed": 5}):
+        batch = model.generate(prompts, max_new_tokens=24, **options)
+        solo = [model.generate(prompt, max_new_tokens=24, **options) for prompt in prompts]
+        assert [row.token_ids for row in batch] == [row.token_ids for row in solo]
+        assert [row.text for row in batch] == [row.text for row in solo]
+
+
+def test_rows_of_a_batch_end_for_themselves(model):
+    prompts = ["Once upon a time", "12 + 30 = ", "A cat"]
+    solo = [model.generate(prompt, max_new_tokens=20) for prompt in prompts]
+    stop = solo[1].text[2:5]
+    batch = model.generate(prompts, max_new_tokens=20, stop=stop)
+    expected = [model.generate(prompt, max_new_tokens=20, stop=stop) for prompt in prompts]
+    assert batch[1].finish_reason == "stop"
+    assert [(row.text, row.token_ids, row.finish_reason) for row in batch] == [
+        (row.text, row.token_ids, row.finish_reason) for row in expected
+    ]
+
+
+def test_a_prompt_longer_than_a_chunk_is_the_same_in_one_piece(model):
+    tokens = np.random.default_rng(0).integers(3, 480, 600).tolist()
+    chunked = model.new_decoder(1, 600).prefill(0, tokens)
+    whole = model.new_decoder(1, 600).prefill(0, tokens, chunk=600)
+    assert np.abs(chunked - whole).max() <= 1e-5 * np.abs(whole).max()
+    assert np.abs(model.forward(tokens)[-1] - whole).max() <= 1e-5 * np.abs(whole).max()
+
+
+def test_the_end_of_text_token_ends_it_and_is_not_shown(model, monkeypatch):
+    expected = model.generate("Once", max_new_tokens=10)
+    token = expected.token_ids[4]
+    first = expected.token_ids.index(token)
+    monkeypatch.setattr(model, "manifest", _with_eos(model.manifest, token))
+    result = model.generate("Once", max_new_tokens=10)
+    assert result.finish_reason == "eos"
+    assert result.token_ids == expected.token_ids[: first + 1]
+    assert result.text == model.tokenizer.decode(expected.token_ids[:first])
+
+
+def _with_eos(manifest: Manifest, token: int) -> Manifest:
+    from dataclasses import replace
+
+    return replace(manifest, tokens=replace(manifest.tokens, eos=(token,)))
+
+
+def test_a_stream_is_the_text_in_pieces(model):
+    expected = model.generate("Once upon a time", max_new_tokens=30)
+    stream = model.stream("Once upon a time", max_new_tokens=30)
+    pieces = list(stream)
+    assert len(pieces) > 1
+    assert "".join(pieces) == expected.text == stream.finish().text
+
+
+def test_a_chat_is_the_prompt_of_its_template(model):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert model.tokenizer.render_chat(messages) == text
+    prompt = model.tokenizer.encode(text)
+    assert model.chat(messages, max_new_tokens=5).finish().token_ids == greedy_by_hand(model, prompt, 5)
+
+
+def test_the_cache_is_sized_to_the_request(model, monkeypatch):
+    asked = []
+    new_decoder = model.new_decoder
+    monkeypatch.setattr(model, "new_decoder", lambda rows, capacity: asked.append((rows, capacity)) or new_decoder(rows, capacity))
+    model.generate([[3, 4, 5], [6]], max_new_tokens=10)
+    assert asked == [(2, 3 + 10)]
+    geometry = model.manifest.cache
+    per_token = 2 * geometry.num_layers * geometry.num_kv_heads * geometry.head_dim * 4
+    assert new_decoder(2, 13).cache.bytes == 2 * 13 * per_token
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([3] * 1000, {"max_new_tokens": 100}, "the prompt has 1000 tokens and 100 more are to come, but the model's context is"),
+        ([3] * 1024, {}, "the prompt has 1024 tokens and 1 more are to come"),
+        ("Hi", {"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
+        ([], {}, "the prompt is empty; give at least one token"),
+        ("", {}, "the prompt is empty"),
+        ([480], {}, "token ids outside 0 to 479"),
+        ([-1], {}, "token ids outside 0 to 479"),
+        ("Hi", {"temperature": -1.0}, "temperature is -1.0; it must be 0"),
+    ],
+)  # fmt: skip
+def test_a_request_that_cannot_be_served_says_why(model, prompt, options, message):
+    with pytest.raises(RequestError, match=message):
+        model.generate(prompt, **options)
+
+
+def test_an_unknown_option_is_not_ignored(model):
+    with pytest.raises(TypeError, match="temprature"):
+        model.generate("Hi", temprature=1.0)
+
+
+def test_a_bundle_without_a_tokenizer_takes_ids_and_says_so(llama_bundle):
+    model = load(llama_bundle)
+    result = model.generate([3, 4], max_new_tokens=3)
+    assert (result.text, len(result.token_ids)) == (None, 3)
+    with pytest.raises(RequestError, match=r"has no tokenizer\.json, so it takes token ids, not text"):
+        model.generate("Hi")
+    with pytest.raises(RequestError, match="takes token ids"):
+        model.generate([3], stop="x")
+
+
+def test_a_cache_that_does_not_fit_the_memory_is_refused_before_it_is_allocated(model):
+    with pytest.raises(
+        RequestError, match=r"the cache for 1 × 1000000000000 tokens takes [\d.]+ GB, and [\d.]+ GB of memory"
+    ):
+        KVCache(model.manifest.cache, np.float32, 1, 10**12)
+
+
+def test_cuda_where_there_is_none_is_an_error(tiny_llama_bundle):
+    with pytest.raises(RequestError, match="has no CUDAExecutionProvider .*edgeformer.gpu.*or use provider cpu"):
+        load(tiny_llama_bundle, provider="cuda")
+
+
+def test_an_unknown_provider_is_an_error(tiny_llama_bundle):
+    with pytest.raises(RequestError, match="provider is 'tpu'; it must be auto, cpu or cuda"):
+        load(tiny_llama_bundle, provider="tpu")
+
+
+BLOCK = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def in_fresh_interpreter(code, blocked):
+    program = BLOCK.format(blocked=blocked) + code
+    # Not from the repository's root, where the folders of the packages lie about.
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=os.path.dirname(__file__), check=False
+    )
+
+
+def test_the_runtime_needs_neither_torch_nor_onnx_nor_transformers(tiny_llama_bundle, model):
+    code = f"""
+from edgeformer.runtime import load
+model = load({str(tiny_llama_bundle)!r})
+print(model.generate("Once upon a time", max_new_tokens=8).token_ids)
+print(model.chat([{{"role": "user", "content": "Hi"}}], max_new_tokens=2).finish().finish_reason)
+"""
+    blocked = {"torch", "onnx", "onnx_ir", "onnxscript", "transformers", "safetensors", "huggingface_hub"}
+    done = in_fresh_interpreter(code, blocked)
+    assert done.returncode == 0, done.stderr
+    expected = model.generate("Once upon a time", max_new_tokens=8).token_ids
+    assert done.stdout.splitlines() == [str(expected), "length"]
+
+
+@pytest.mark.parametrize(
+    ("code", "blocked", "message"),
+    [
+        ("import edgeformer.export", {"torch"}, "torch is not installed, and this needs it. .*'edgeformer[export]'"),
+        ("from edgeformer.runtime import load; load({bundle!r})", {"onnxruntime"}, "onnxruntime is not installed"),
+    ],
+)
+def test_a_missing_package_names_the_extra_to_install(tiny_llama_bundle, code, blocked, message):
+    done = in_fresh_interpreter(code.format(bundle=str(tiny_llama_bundle)), blocked)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("edgeformer.errors.MissingDependencyError: ")
+    assert message.split(" .*")[0] in last
+    assert "pip install 'edgeformer[" in last

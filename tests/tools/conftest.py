@@ -1,0 +1,29 @@
+"""What the tests of the tools share: the tools as modules, and one tiny checkpoint with its bundle."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+# As for `python tools/NAME.py`: a tool imports its neighbours by their names.
+sys.path.insert(0, str(TOOLS))
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory):
+    from random_checkpoint import write_checkpoint
+
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    write_checkpoint("tiny", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory, tiny_checkpoint):
+    from edgeformer.export import export_model
+
+    folder = tmp_path_factory.mktemp("bundle") / "tiny"
+    export_model(tiny_checkpoint, folder, verify=False)
+    return folder

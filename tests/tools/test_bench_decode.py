@@ -1,0 +1,83 @@
+"""The decode benchmark measures three loops that do the same work, and says so when they do not."""
+
+import json
+from pathlib import Path
+
+import bench_decode
+import pytest
+from click.testing import CliRunner
+
+OPTIONS = ["--prompt", "8", "--new", "8", "--rounds", "1", "--threads", "1"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(bench_decode.main, [str(argument) for argument in arguments])
+
+
+def test_the_report_holds_speeds_and_ratios_of_all_three_loops(tiny_bundle, tiny_checkpoint):
+    result = run(tiny_bundle, "--checkpoint", tiny_checkpoint, *OPTIONS, "--json")
+
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert list(data["tokens_per_second"]) == ["edgeformer", "bare", "eager"]
+    for speeds in data["tokens_per_second"].values():
+        assert speeds["prefill"]["median"] > 0
+        assert speeds["decode"]["low"] <= speeds["decode"]["median"] <= speeds["decode"]["high"]
+    ours, bare = (data["tokens_per_second"][name]["decode"]["median"] for name in ("edgeformer", "bare"))
+    assert data["edgeformer_over"]["bare"]["decode"]["median"] == pytest.approx(ours / bare)
+    assert data["same_leading_tokens"] == {"bare": 8, "eager": 8}
+    assert data["environment"]["onnxruntime"]
+
+
+def test_without_a_checkpoint_the_table_compares_with_the_bare_graph(tiny_bundle):
+    result = run(tiny_bundle, *OPTIONS)
+
+    assert result.exit_code == 0, result.output
+    assert "8 of 8 tokens agree with bare" in result.stdout
+    assert "eager" not in result.stdout
+
+
+def test_an_end_of_text_token_ends_no_run(tiny_bundle):
+    """The loop that the benchmark times takes no notice of the bundle's own end-of-text tokens."""
+    from edgeformer.runtime import load
+
+    model = load(tiny_bundle, threads=1)
+    first = bench_decode.edgeformer_loop(model)([1, 2, 3], 8).tokens[0]
+    object.__setattr__(model.manifest.tokens, "eos", (first,))
+
+    assert len(model.generate([1, 2, 3], max_new_tokens=8).token_ids) == 1
+    assert len(bench_decode.edgeformer_loop(model)([1, 2, 3], 8).tokens) == 8
+
+
+def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch):
+    honest = bench_decode.bare_loop
+
+    def feeds_another_prompt(graph: Path, threads: int):
+        bare = honest(graph, threads)
+        return lambda prompt, new: bare(prompt[::-1], new)
+
+    monkeypatch.setattr(bench_decode, "bare_loop", feeds_another_prompt)
+    result = run(tiny_bundle, *OPTIONS, "--json")
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "the loops disagree from new token" in result.stderr
+
+
+def test_a_loop_that_stops_early_is_not_taken_for_one_that_agrees():
+    with pytest.raises(bench_decode.click.ClickException, match="disagree from new token 2"):
+        bench_decode.check_same_tokens([5, 6], [5, 6, 7])
+
+
+def test_contenders_take_turns_in_another_order_each_round():
+    order = []
+
+    def contender(name):
+        def run(prompt, new):
+            order.append(name)
+            return bench_decode.Run([0] * new, 1.0, 1.0)
+
+        return run
+
+    bench_decode.measure({name: contender(name) for name in "abc"}, [1], 2, rounds=3)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab"

@@ -1,0 +1,38 @@
+"""The export benchmark: what it measures, and that it leaves nothing behind."""
+
+import json
+import sys
+
+import bench_export
+import pytest
+from click.testing import CliRunner
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+
+
+def run(*arguments):
+    return CliRunner().invoke(bench_export.main, [str(argument) for argument in arguments])
+
+
+def test_the_report_tells_private_memory_from_mapped_files(tiny_checkpoint, tmp_path):
+    result = run("--model", tiny_checkpoint, "--workdir", tmp_path, "--precision", "fp16", "--json")
+
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["precision"] == "fp16"
+    assert data["export_seconds"] > 0
+    assert data["parity"]["passed"]
+    peaks = data["peak_bytes"]
+    # Whoever imports torch has more than this of both.
+    assert min(peaks["private"], peaks["file_backed"]) > 20e6
+    assert max(peaks["private"], peaks["file_backed"]) <= peaks["total"]
+    assert "every 20 ms" in data["method"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_exported_is_one_line_and_leaves_nothing(tmp_path):
+    result = run("--model", tmp_path / "absent", "--workdir", tmp_path)
+
+    assert result.exit_code == 1
+    assert "there is no model" in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,71 @@
+"""The CUDA check, where there is no CUDA: it says what is missing, and its steps work on the CPU."""
+
+import json
+
+import check_cuda
+import onnxruntime
+import pytest
+from click.testing import CliRunner
+
+without_cuda = pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this onnxruntime has CUDA"
+)
+
+
+@without_cuda
+def test_without_cuda_it_says_what_is_missing_and_invents_nothing(tmp_path):
+    output = tmp_path / "cuda.json"
+    result = CliRunner().invoke(check_cuda.main, ["--full", "--output", str(output)])
+
+    assert result.exit_code == 1
+    assert "CUDA is not available: onnxruntime" in result.stderr
+    data = json.loads(output.read_text())
+    assert data["available"] is False
+    assert data["passed"] is False
+    assert "has no CUDAExecutionProvider (it has" in data["reason"]
+    assert data["cases"] == []
+    assert data["environment"]["torch"]
+
+
+def test_a_machine_without_the_nvidia_driver_says_so(monkeypatch):
+    def absent(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(check_cuda.ctypes, "CDLL", absent)
+    assert "cannot be loaded" in check_cuda.driver_problem()
+
+
+def test_one_case_exports_verifies_profiles_and_times(tiny_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(check_cuda, "PROMPTS", (8, 2000))
+    monkeypatch.setattr(check_cuda, "NEW_TOKENS", 4)
+    case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", "fp32", "cpu")
+
+    assert check_cuda.passed(case), case
+    assert case["nodes"]["by_provider"].keys() == {"CPUExecutionProvider"}
+    assert case["nodes"]["on_the_cpu"]["GroupQueryAttention"] == 2
+    assert case["nodes"]["copies"] == {}
+    # A prompt that the context does not hold is left out.
+    assert case["speeds"]["cpu"].keys() == {"providers_of_the_session", "prompt_8"}
+    assert case["speeds"]["cpu"]["prompt_8"]["decode_tokens_per_second"] > 0
+    assert json.dumps(case)
+    assert "ok   fp32 for cpu" in check_cuda.summary(case)
+
+
+@without_cuda
+def test_a_case_that_fails_keeps_what_was_found_before(tiny_checkpoint, tmp_path):
+    case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", "fp32", "cuda")
+
+    assert not check_cuda.passed(case)
+    assert case["slower_forms"] == [
+        "GroupQueryAttention written out in 2 layers: there is no float32 CUDA kernel (float16 has one)"
+    ]
+    assert "parity" not in case
+    assert case["error"].startswith("RequestError: provider cuda was asked for")
+    assert "FAIL fp32 for cuda" in check_cuda.summary(case)
+
+
+def test_a_case_that_ran_beside_the_gpu_has_not_passed():
+    case = {"exported_for": "cuda", "parity": {"passed": True}, "nodes": {"by_provider": {"CPUExecutionProvider": 9}}}
+    assert not check_cuda.passed(case)
+    case["nodes"]["by_provider"]["CUDAExecutionProvider"] = 1
+    assert check_cuda.passed(case)

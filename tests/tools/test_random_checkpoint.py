@@ -1,0 +1,103 @@
+"""Checkpoints of random weights: real ones, whoever reads them."""
+
+import json
+
+import pytest
+import random_checkpoint
+import torch
+from click.testing import CliRunner
+from safetensors import safe_open
+
+from edgeformer.families import read_model_config
+from edgeformer.source import open_source
+from edgeformer.weights import CheckpointWeights, RandomWeights
+
+
+def run(*arguments):
+    return CliRunner().invoke(random_checkpoint.main, [str(argument) for argument in arguments])
+
+
+def test_transformers_finds_every_tensor_and_no_other(tiny_checkpoint):
+    from transformers import LlamaForCausalLM
+
+    model, found = LlamaForCausalLM.from_pretrained(tiny_checkpoint, output_loading_info=True)
+
+    assert not any(found.values()), found
+    expected = RandomWeights(open_source(tiny_checkpoint).config, seed=0)
+    query = model.model.layers[1].self_attn.q_proj.weight
+    assert torch.equal(query, expected["blocks.1.attention.query.weight"])
+
+
+def test_edgeformer_reads_what_was_written(tiny_checkpoint):
+    source = open_source(tiny_checkpoint)
+    weights = source.weights()
+
+    assert isinstance(weights, CheckpointWeights)
+    expected = RandomWeights(source.config, seed=0)
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_the_seed_changes_the_weights(tiny_checkpoint, tmp_path):
+    assert run("tiny", "--output", tmp_path / "other", "--seed", 1).exit_code == 0
+    name = "final_norm.weight"
+    assert not torch.equal(
+        open_source(tiny_checkpoint).weights()[name], open_source(tmp_path / "other").weights()[name]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_half_precision_is_stored_as_such_and_named_in_the_config(tmp_path, dtype):
+    assert run("tiny", "--output", tmp_path / "half", "--dtype", dtype).exit_code == 0
+    expected = random_checkpoint.DTYPES[dtype]
+    assert {weight.dtype for weight in open_source(tmp_path / "half").weights().values()} == {expected}
+    assert str(expected).endswith(json.loads((tmp_path / "half/config.json").read_text())["dtype"])
+
+
+def test_a_large_checkpoint_comes_in_shards_with_an_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(random_checkpoint, "SHARD_BYTES", 150_000)
+    folder = tmp_path / "shards"
+    assert run("tiny", "--output", folder).exit_code == 0
+
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    shards = sorted(path.name for path in folder.glob("*.safetensors"))
+    assert len(shards) > 1
+    assert sorted(set(index["weight_map"].values())) == shards
+    assert all((folder / shard).stat().st_size < 160_000 for shard in shards)
+    for name, shard in index["weight_map"].items():
+        with safe_open(folder / shard, framework="pt") as file:
+            assert name in file.keys()  # noqa: SIM118 - safe_open is no mapping
+    assert len(open_source(folder).weights()) == len(index["weight_map"])
+
+
+def test_the_named_geometries_have_the_sizes_of_their_models():
+    from edgeformer.accounting import account
+
+    sizes = {
+        name: account(read_model_config(hf_config)[1]).parameters
+        for name, hf_config in random_checkpoint.GEOMETRIES.items()
+    }
+    assert sizes == {"smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "tiny": 106_816}
+
+
+def test_a_tokenizer_is_copied(tmp_path):
+    from edgeformer.source import PRESETS
+
+    assert run("tiny", "--output", tmp_path / "text", "--tokenizer", PRESETS / "tiny-llama").exit_code == 0
+    assert (tmp_path / "text/tokenizer.json").read_bytes() == (PRESETS / "tiny-llama/tokenizer.json").read_bytes()
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path, monkeypatch):
+    from edgeformer.source import PRESETS
+
+    monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", 100)
+    result = run("tiny", "--output", tmp_path / "text", "--tokenizer", PRESETS / "tiny-llama")
+    assert result.exit_code == 1
+    assert "tokens, and this geometry has embeddings for 100" in result.output
+    assert not (tmp_path / "text").exists()
+
+
+def test_a_folder_that_exists_is_left_alone(tiny_checkpoint):
+    result = run("tiny", "--output", tiny_checkpoint)
+    assert result.exit_code == 1
+    assert "exists; give --output a new folder" in result.output
