@@ -185,10 +185,10 @@ class ModelConfig:
         return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ModelConfig":
+    def from_json(cls, data: dict[str, Any], path: str = "") -> "ModelConfig":
         """Read what `to_json` made. Raises ConfigError naming the field that is wrong."""
         try:
             blocks = [block for run in data["blocks"] for block in [run["block"]] * run["repeat"]]
         except (KeyError, TypeError):
             raise ConfigError("a ModelConfig needs blocks: a list of {repeat: number, block: {…}}.") from None
-        return schema.fields_from_json(cls, data | {"blocks": blocks})
+        return schema.fields_from_json(cls, data | {"blocks": blocks}, path)

@@ -99,9 +99,12 @@ class Manifest:
                 "Export the model again, or use the edgeformer that wrote it."
             )
         try:
-            return schema.from_json(cls, data)
+            manifest = schema.from_json(cls, data)
         except ConfigError as error:
             raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
+        if manifest.graph not in manifest.files:
+            raise BundleError(f"{path} is damaged: it does not list {manifest.graph}. Export the model again.")
+        return manifest
 
     def write(self, folder: Path) -> None:
         """Write the manifest into a folder."""

@@ -56,7 +56,7 @@ def fields_from_json(kind: type[T], data: Any, path: str = "") -> T:
 def _decode(kind: Any, data: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if hasattr(kind, "from_json"):
-        return kind.from_json(data)
+        return kind.from_json(data, path)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, data, path)
     if origin in (types.UnionType, typing.Union):
@@ -107,7 +107,8 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
                 return data
         _expect(False, data, path, "one of the types " + ", ".join(member.__name__ for member in choices))
     by_kind = {typing.get_args(typing.get_type_hints(member)["kind"])[0]: member for member in choices}
-    _expect(isinstance(data, dict) and data.get("kind") in by_kind, data, path, f"an object of kind {sorted(by_kind)}")
+    known = isinstance(data, dict) and isinstance(data.get("kind"), str) and data["kind"] in by_kind
+    _expect(known, data, path, f"an object of kind {sorted(by_kind)}")
     return _decode_dataclass(by_kind[data["kind"]], data, path)
 
 

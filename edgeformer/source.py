@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 PRESETS = Path(__file__).parent / "presets"
 
-# What an export reads of a hub repository; anything else (pickles, other formats) is not downloaded.
-HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
+# What is read of a hub repository: these to know the model, the weights when they are needed, and nothing else.
+HUB_CONFIGS = ["*.json", "*.jinja"]
+HUB_WEIGHTS = ["*.safetensors"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class ModelSource:
     """A model that can be exported: its config is read, its weights are not.
 
     name: what to call its bundle. origin: for people, where it comes from. random_weights: the seed of a preset that has no
-    trained weights; None where the folder holds a checkpoint.
+    trained weights; None where there is a checkpoint. hub_id: where its weights are to be downloaded from.
     """
 
     name: str
@@ -38,14 +39,17 @@ class ModelSource:
     hf_config: dict[str, Any]
     family: Family
     config: ModelConfig
-    random_weights: int | None
+    random_weights: int | None = None
+    hub_id: str | None = None
 
     def weights(self) -> Mapping[str, "Tensor"]:
-        """Open the weights: a mapping from our parameter names to tensors, each read when it is asked for."""
+        """Open the weights (downloading them first): parameter name → tensor, each read when it is asked for."""
         from edgeformer.weights import CheckpointWeights, RandomWeights
 
         if self.random_weights is not None:
             return RandomWeights(self.config, self.random_weights)
+        if self.hub_id is not None:
+            _download(self.hub_id, HUB_WEIGHTS)
         return CheckpointWeights(self.folder, self.family, self.config)
 
     def special_tokens(self) -> SpecialTokens:
@@ -86,10 +90,13 @@ def open_source(model: str | Path, context_length: int | None = None) -> ModelSo
             f"there is no model {text!r}: no preset of that name (presets: {', '.join(preset_names())}), and no folder "
             f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in HuggingFaceTB/SmolLM2-135M."
         )
-    return _open_folder(_download(text), text.split("/")[1], f"hub {text}", context_length)
+    folder = _download(text, HUB_CONFIGS)
+    return _open_folder(folder, text.split("/")[1], f"hub {text}", context_length, hub_id=text)
 
 
-def _open_folder(folder: Path, name: str, origin: str, context_length: int | None) -> ModelSource:
+def _open_folder(
+    folder: Path, name: str, origin: str, context_length: int | None, hub_id: str | None = None
+) -> ModelSource:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
     hf_config = _read_json(folder / "config.json")
@@ -104,15 +111,16 @@ def _open_folder(folder: Path, name: str, origin: str, context_length: int | Non
         family=family,
         config=config,
         random_weights=random_weights,
+        hub_id=hub_id,
     )
 
 
-def _download(hub_id: str) -> Path:
-    """Fetch a repository of the hub, or find it in the local cache; huggingface_hub draws its own progress bars."""
+def _download(hub_id: str, patterns: list[str]) -> Path:
+    """Fetch files of a hub repository, or find them in the local cache; huggingface_hub draws its own progress bars."""
     hub = require("huggingface_hub", "export")
     errors = require("huggingface_hub.errors", "export")
     try:
-        return Path(hub.snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+        return Path(hub.snapshot_download(hub_id, allow_patterns=patterns))
     except errors.GatedRepoError:
         raise WeightsError(
             f"{hub_id} is gated: accept its licence on its page of the hub, then log in with: hf auth login"

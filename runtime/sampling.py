@@ -86,15 +86,28 @@ def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
         kth = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
         scaled[scaled < kth] = -np.inf
     if sampling.top_p < 1:
-        order = np.argsort(-scaled, kind="stable")
-        reached = np.cumsum(_softmax(scaled[order]))
-        # A token stays while those before it have not reached p; the first always stays.
-        dropped = order[1:][reached[:-1] >= sampling.top_p]
-        scaled[dropped] = -np.inf
+        kept = _nucleus(_softmax(scaled), sampling.top_p)
+        scaled = np.where(kept, scaled, -np.inf)
     if sampling.min_p > 0:
         probabilities = _softmax(scaled)
         scaled[probabilities < sampling.min_p * probabilities.max()] = -np.inf
     return _softmax(scaled)
+
+
+def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
+    """Mark the fewest tokens whose probabilities reach top_p; sorts no more of the vocabulary than it has to."""
+    count = min(256, len(probabilities))
+    while True:
+        candidates = np.argpartition(-probabilities, count - 1)[:count]
+        if count == len(probabilities) or probabilities[candidates].sum() >= top_p:
+            break
+        count = min(8 * count, len(probabilities))
+    order = candidates[np.argsort(-probabilities[candidates], kind="stable")]
+    before = np.concatenate(([0.0], np.cumsum(probabilities[order])[:-1]))
+    kept = np.zeros(len(probabilities), np.bool_)
+    # A token stays while those before it have not reached p; the first always stays.
+    kept[order[before < top_p]] = True
+    return kept
 
 
 def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:

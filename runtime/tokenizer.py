@@ -4,9 +4,11 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import jinja2.ext
 import tokenizers
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgeformer.errors import BundleError, RequestError
 
@@ -24,17 +26,19 @@ class Tokenizer:
         # A bundle's limits are its model's; padding and truncation left over from training are not wanted.
         self.backend.no_padding()
         self.backend.no_truncation()
-        config_file = folder / "tokenizer_config.json"
-        self._config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
+        self._config = _read_config(folder / "tokenizer_config.json")
         template_file = folder / "chat_template.jinja"
-        self._template = (
-            template_file.read_text(encoding="utf-8") if template_file.is_file() else self._config.get("chat_template")
-        )
+        template = self._config.get("chat_template")
+        if template_file.is_file():
+            template = template_file.read_text(encoding="utf-8")
+        elif isinstance(template, list):  # several, by name
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        self._template: str | None = template
 
     @property
     def has_chat_template(self) -> bool:
         """Whether `encode_chat` works."""
-        return isinstance(self._template, str)
+        return self._template is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer puts around it."""
@@ -53,36 +57,62 @@ class Tokenizer:
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The conversation as the text that the model was trained on."""
-        if not self.has_chat_template:
+        if self._template is None:
             raise RequestError("this model has no chat template; give it a plain prompt.")
-        # Templates come with downloaded models: they run sandboxed. The environment is that of transformers.
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
         tokens = {name: _content(value) for name, value in self._config.items() if name.endswith("_token")}
         try:
-            template = environment.from_string(self._template)
-            return template.render(messages=list(messages), add_generation_prompt=True, **tokens)
-        except TemplateError as error:
+            return _environment().from_string(self._template).render(
+                # transformers defines these for every template, and drops what is None from a message.
+                messages=[{key: value for key, value in message.items() if value is not None} for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **{name: value for name, value in tokens.items() if isinstance(value, str)},
+            )
+        except Exception as error:  # a template is a foreign program: it may raise anything
             raise RequestError(f"the chat template of this model refuses the conversation: {error}") from error
+
+
+class _Generation(jinja2.ext.Extension):
+    """{% generation %}…{% endgeneration %} marks the assistant's words for training; here it is only its content."""
+
+    tags: ClassVar[set[str]] = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """Keep what is between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> jinja2.Environment:
+    """Where templates run: sandboxed, since they come with downloaded models. Otherwise that of transformers."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return environment
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise BundleError(f"{path} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise BundleError(f"{path} cannot be read: it must hold a JSON object.")
+    return config
 
 
 def _content(token: Any) -> Any:
     """tokenizer_config.json holds special tokens as strings or as objects."""
-    return token["content"] if isinstance(token, dict) else token
+    return token.get("content") if isinstance(token, dict) else token
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _raise_exception(message: str) -> None:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
+    raise jinja2.TemplateError(message)

@@ -25,14 +25,13 @@ from typing import Any
 
 import click
 import numpy as np
-from environment import environment
-from rich.console import Console
-from rich.table import Table
-
 from edgeformer.runtime import CausalLM, Sampling, load
 from edgeformer.runtime.generate import Row, run_rows
 from edgeformer.runtime.session import usable_cores
 from edgeformer.runtime.streaming import TextStream
+from environment import environment
+from rich.console import Console
+from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -214,28 +213,23 @@ def print_report(data: dict[str, Any]) -> None:
         if spread is None:
             return ""
         low, high = (f"{spread[side]:,.{digits}f}" for side in ("low", "high"))
-        return f"{spread['median']:,.{digits}f} ({low} to {high})"
+        return f"{spread['median']:,.{digits}f} ({low}..{high})"
 
-    title = "{prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds} rounds".format(**data)
-    table = Table(title=f"{data['bundle']}, {data['precision']}: {title}", title_justify="left")
-    for column in (
-        "",
-        "prefill tokens/s",
-        "decode tokens/s",
-        "decode ms/token",
-        "edgeformer / this: prefill",
-        "decode",
-    ):
+    title = (
+        "{bundle}, {precision}: {prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds}"
+    )
+    table = Table(title=title.format(**data), title_justify="left", caption="ratio: edgeformer's speed over this one's")
+    for column in ("", "prefill tokens/s", "ratio", "decode tokens/s", "ratio", "decode ms/token"):
         table.add_column(column, justify="right" if column else "left")
     for name, speeds in data["tokens_per_second"].items():
         ratios = data["edgeformer_over"].get(name, {})
         table.add_row(
             name,
             cell(speeds["prefill"], 1),
-            cell(speeds["decode"], 2),
+            cell(ratios.get("prefill"), 2),
+            cell(speeds["decode"], 1),
+            cell(ratios.get("decode"), 2),
             f"{1000 / speeds['decode']['median']:.3f}",
-            cell(ratios.get("prefill"), 3),
-            cell(ratios.get("decode"), 3),
         )
     console = Console(highlight=False)
     console.print(table)

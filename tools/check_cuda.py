@@ -2,13 +2,13 @@
 
     python tools/check_cuda.py --full --output cuda-check.json
 
-For each model: exports float16 and float32 for CUDA (float32 attention has no CUDA kernel and is written out in primitives)
-and, to compare speeds, float32 for the CPU. Each bundle is verified against float64 PyTorch, on CUDA where it was made for
-CUDA; it is timed on CUDA and on the CPU; and one profiled run tells which nodes onnxruntime left to the CPU.
+For each model: exports float16 and float32 for CUDA (float32 attention has no CUDA kernel and is written out in
+primitives) and, to compare speeds, float32 for the CPU. On the provider that it was made for, each bundle is verified
+against float64 PyTorch and profiled, to tell which nodes onnxruntime left to the CPU; it is timed there and on the CPU.
 
-Everything goes into one JSON file, failures included: a machine with a GPU is rarely at hand, so one case's failure does
-not stop the others. Exits with 1 unless every bundle runs on CUDA and passes; where CUDA is not available, the file says
-`"available": false` and why.
+Everything goes into one JSON file, failures included: a machine with a GPU is rarely at hand, so the failure of one
+case does not stop the others. Exits with 1 unless every bundle passes where it was meant to run. Where CUDA is not
+available, the file says `"available": false` and why.
 """
 
 import ctypes
@@ -28,16 +28,16 @@ import click
 import numpy as np
 import onnx
 from bench_decode import edgeformer_loop
+from edgeformer.export import export_model
+from edgeformer.export.parity import verify
+from edgeformer.runtime import load
+from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.session import onnxruntime, open_session
 from environment import environment
 from random_checkpoint import write_checkpoint
 
 from edgeformer.errors import EdgeformerError
-from edgeformer.export import export_model
-from edgeformer.export.parity import verify
 from edgeformer.manifest import Manifest, Precision, Provider
-from edgeformer.runtime import load
-from edgeformer.runtime.decoder import StaticDecoder
-from edgeformer.runtime.session import onnxruntime, open_session
 
 # The last is what a user without a GPU would run: the CPU's own speed.
 CASES: tuple[tuple[Precision, Provider], ...] = (("fp16", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"))
@@ -152,7 +152,7 @@ def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
 
 
 def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
-    """Tokens a second of prefill and decode: the median of a few rounds after one unmeasured, for each prompt length."""
+    """Tokens a second of prefill and decode for each prompt length: medians, after one run not counted."""
     model = load(bundle, provider=provider)
     run = edgeformer_loop(model)
     measured: dict[str, Any] = {"providers_of_the_session": model.session.get_providers()}

@@ -48,7 +48,7 @@ def run_command(
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     if prompt is None and not (chat and sys.stdin.isatty()):
-        prompt = click.get_text_stream("stdin").read()
+        prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
     if prompt is None:
         _converse(model, system, options)
         return

@@ -15,13 +15,13 @@ def run(*arguments):
 
 
 def test_the_report_tells_private_memory_from_mapped_files(tiny_checkpoint, tmp_path):
-    result = run("--model", tiny_checkpoint, "--workdir", tmp_path, "--precision", "fp16", "--json")
+    result = run("--model", tiny_checkpoint, "--workdir", tmp_path, "--precision", "fp16", "--no-verify", "--json")
 
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert data["precision"] == "fp16"
     assert data["export_seconds"] > 0
-    assert data["parity"]["passed"]
+    assert not data["verified"]
     peaks = data["peak_bytes"]
     # Whoever imports torch has more than this of both.
     assert min(peaks["private"], peaks["file_backed"]) > 20e6

@@ -1,0 +1,210 @@
+"""The commands as a user meets them: what they print, where, and how they exit."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from edgeformer.cli.main import cli
+from edgeformer.runtime import load
+
+
+def run(*arguments, input=None):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], input=input)
+
+
+def test_export_says_what_it_made_and_what_to_do_next(tmp_path):
+    result = run("export", "--model", "tiny-llama", "-o", tmp_path / "tiny")
+    assert result.exit_code == 0, result.output
+    assert f"exported preset tiny-llama to {tmp_path / 'tiny'}" in result.stdout
+    assert "pack_qkv 6" in result.stdout
+    assert "verified against float64 PyTorch" in result.stdout
+    assert result.stdout.splitlines()[-1] == f'next: edgeformer run {tmp_path / "tiny"} "Once upon a time"'
+    assert "the weights of tiny-llama are random, not trained" in result.stderr
+
+
+def test_export_as_json(tmp_path, llama_folder):
+    result = run("export", "--model", llama_folder, "-o", tmp_path / "b", "--precision", "fp16", "--json")
+    data = json.loads(result.stdout)
+    assert data["bundle"] == str(tmp_path / "b")
+    assert data["parity"]["passed"] is True
+    assert data["passes"]["fuse_skip_norm"] == {"changed": 6, "missed": []}
+
+
+def test_export_without_verification_says_so(tmp_path, llama_folder):
+    result = run("export", "--model", llama_folder, "-o", tmp_path / "b", "--no-verify")
+    assert "not verified; do it with: edgeformer verify" in result.stdout
+    assert load(tmp_path / "b").manifest.parity is None
+
+
+def test_export_names_a_slower_form(tmp_path, llama_folder):
+    result = run("export", "--model", llama_folder, "-o", tmp_path / "b", "--provider", "cuda", "--no-verify")
+    assert "slower form: GroupQueryAttention written out in 3 layers: there is no float32 CUDA kernel" in result.stdout
+
+
+def test_an_error_is_one_message_and_exit_code_1(tmp_path):
+    result = run("export", "--model", "nowhere", "-o", tmp_path / "b")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: there is no model 'nowhere'")
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = run("--debug", "export", "--model", "nowhere")
+    assert type(result.exception).__name__ == "ConfigError"
+
+
+@pytest.mark.parametrize("arguments", [["export"], ["run"], ["export", "--model", "x", "--precision", "fp8"], ["nope"]])
+def test_usage_errors_exit_with_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+@pytest.fixture
+def greedy(tiny_llama_bundle):
+    return load(tiny_llama_bundle).generate("Once upon a time", max_new_tokens=12)
+
+
+def test_run_prints_the_text_on_stdout_and_the_rest_on_stderr(tiny_llama_bundle, greedy):
+    result = run("run", tiny_llama_bundle, "Once upon a time", "-n", 12)
+    assert result.stdout == greedy.text + "\n"
+    assert "weights are random, not trained" in result.stderr
+    assert "12 tokens; ended by length; prefill" in result.stderr
+
+
+def test_run_reads_the_prompt_from_standard_input(tiny_llama_bundle, greedy):
+    assert run("run", tiny_llama_bundle, "-n", 12, input="Once upon a time\n").stdout == greedy.text + "\n"
+
+
+def test_run_as_json(tiny_llama_bundle, greedy):
+    data = json.loads(run("run", tiny_llama_bundle, "Once upon a time", "-n", 12, "--json").stdout)
+    assert (data["text"], data["token_ids"], data["finish_reason"]) == (greedy.text, greedy.token_ids, "length")
+
+
+def test_run_samples_repeatably(tiny_llama_bundle):
+    options = ["-n", 20, "--temperature", 1, "--top-k", 50, "--seed", 7]
+    first, second = (run("run", tiny_llama_bundle, "A", *options).stdout for _ in range(2))
+    assert first == second != run("run", tiny_llama_bundle, "A", *options[:-1], 8).stdout
+
+
+def test_run_as_a_chat(tiny_llama_bundle):
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    expected = load(tiny_llama_bundle).chat(messages, max_new_tokens=8).finish()
+    result = run("run", tiny_llama_bundle, "Hi", "--chat", "--system", "Be kind.", "-n", 8, "--json")
+    assert json.loads(result.stdout)["token_ids"] == expected.token_ids
+
+
+def test_run_without_a_bundle_says_how_to_make_one(tmp_path):
+    result = run("run", tmp_path / "none", "Hi")
+    assert result.exit_code == 1
+    assert "Make a bundle with: edgeformer export --model MODEL --output" in result.stderr
+
+
+def test_verify_prints_a_table_and_exits_with_0(tiny_llama_bundle):
+    result = run("verify", tiny_llama_bundle, "--against", "tiny-llama")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:5]] == ["check", "prefill", "decode", "chunks"]
+    assert result.stdout.splitlines()[-1] == "verified"
+
+
+def test_verify_exits_with_1_where_the_graph_is_another(llama_bundle, make_llama):
+    result = run("verify", llama_bundle, "--against", make_llama(seed=5))
+    assert result.exit_code == 1
+    assert "FAIL" in result.stdout
+    assert result.stdout.splitlines()[-1] == "NOT verified: the graph computes something else"
+
+
+def test_verify_against_a_model_of_another_shape_is_refused(llama_bundle):
+    result = run("verify", llama_bundle, "--against", "tiny-llama")
+    assert result.exit_code == 1
+    assert "tiny-llama is another model than the one that" in result.stderr
+
+
+def test_info_counts_what_transformers_counts(llama_folder):
+    import transformers
+
+    data = json.loads(run("info", llama_folder, "--json").stdout)
+    model = transformers.LlamaForCausalLM.from_pretrained(llama_folder)
+    assert data["parameters"] == model.num_parameters()
+    assert data["total_bytes"] == 4 * data["parameters"]
+    assert data["cache_bytes_per_token"] == 2 * 3 * 2 * 16 * 4
+    linear = [module.weight.numel() for module in model.modules() if type(module).__name__ == "Linear"]
+    assert data["flops_per_token"] == 2 * sum(linear)
+
+
+def test_info_of_a_bundle_lists_its_files(llama_bundle, llama_folder):
+    data = json.loads(run("info", llama_bundle, "--json").stdout)
+    assert data["files"]["onnx/model.onnx_data"] == (llama_bundle / "onnx" / "model.onnx_data").stat().st_size
+    assert data["parameters"] == json.loads(run("info", llama_folder, "--json").stdout)["parameters"]
+
+
+def test_models_lists_presets_and_families():
+    data = json.loads(run("models", "--json").stdout)
+    assert "random weights" in data["presets"]["tiny-llama"]
+    assert "llama" in data["families"]
+    assert "tiny-llama" in run("models").stdout
+
+
+@pytest.mark.parametrize("command", [[], ["export"], ["run"], ["verify"], ["info"], ["models"]])
+def test_help_fits_80_columns(command):
+    result = CliRunner().invoke(cli, [*command, "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_tables_fit_80_columns(tiny_llama_bundle):
+    line = [sys.executable, "-m", "edgeformer"]
+    for arguments in (["info", "tiny-llama"], ["models"]):
+        environment = {**os.environ, "COLUMNS": "80"}
+        done = subprocess.run([*line, *arguments], capture_output=True, text=True, env=environment, check=True)
+        assert max(map(len, done.stdout.splitlines()[1:])) <= 80
+
+
+def in_terminal(line, words):
+    """Run a command on a pseudo-terminal and type `words`; return all that appeared."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(line[0], line)
+    shown = b""
+    for word in [*words, None]:
+        while word is None or not shown.endswith(b"> "):
+            if not select.select([terminal], [], [], 60)[0]:
+                break
+            try:
+                piece = os.read(terminal, 4096)
+            except OSError:  # the other end is closed
+                piece = b""
+            if not piece:
+                break
+            shown += piece
+        if word is not None:
+            os.write(terminal, word)
+    os.close(terminal)
+    return shown.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_conversation_in_a_terminal_remembers_its_turns(tiny_llama_bundle):
+    line = [sys.executable, "-m", "edgeformer", "run", str(tiny_llama_bundle), "--chat", "-n", "6"]
+    shown, code = in_terminal(line, [b"Hi\n", b"And then?\n", b"\x04"])
+    assert code == 0
+    model = load(tiny_llama_bundle)
+    messages = [{"role": "user", "content": "Hi"}]
+    first = model.chat(messages, max_new_tokens=6).finish()
+    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And then?"}]
+    second = model.chat(messages, max_new_tokens=6).finish()
+    assert first.text.strip() in shown
+    assert f"{second.prompt_tokens} + {len(second.token_ids)} tokens" in shown
+
+
+def test_progress_is_shown_on_a_terminal_only(tiny_llama_bundle):
+    line = [sys.executable, "-m", "edgeformer", "verify", str(tiny_llama_bundle)]
+    shown, code = in_terminal(line, [])
+    assert code == 0
+    assert "hashing" in shown or "reference" in shown or "running" in shown
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

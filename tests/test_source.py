@@ -1,0 +1,169 @@
+"""Where `--model` finds a model: presets, folders, and a hub (a local stand-in that speaks its protocol)."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from edgeformer.errors import ConfigError
+from edgeformer.source import open_source, preset_names
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_preset_comes_before_a_folder_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny-llama").mkdir()
+    assert open_source("tiny-llama").origin == "preset tiny-llama"
+    with pytest.raises(ConfigError, match=r"tiny-llama has no config\.json; a model folder has one beside"):
+        open_source("./tiny-llama")
+
+
+def test_a_folder_is_found_by_path(llama_folder):
+    source = open_source(llama_folder)
+    assert (source.name, source.origin, source.random_weights) == (
+        llama_folder.name,
+        f"folder {llama_folder.name}",
+        None,
+    )
+
+
+@pytest.mark.parametrize("model", ["nothing-here", "./nothing/here", "/nothing/here", "a/b/c"])
+def test_a_model_that_is_nowhere_is_said_with_what_was_looked_for(model):
+    with pytest.raises(ConfigError, match=rf"there is no model {model!r}: no preset of that name \(presets: .*tiny-llama"):
+        open_source(model)
+
+
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.safetensors").write_text("")
+    with pytest.raises(ConfigError, match="is a file; --model takes a preset, a model folder, or a hub id"):
+        open_source(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "is not valid JSON"), ("[]", "must hold a JSON object")])
+def test_a_broken_config_is_named(tmp_path, content, message):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=rf"config\.json {message}"):
+        open_source(tmp_path)
+
+
+def test_every_preset_opens():
+    assert "tiny-llama" in preset_names()
+    for name in preset_names():
+        source = open_source(name)
+        assert source.weights()["embedding.weight"].shape == (source.config.vocab_size, source.config.hidden_size)
+
+
+def test_generation_config_overrides_the_ids_of_the_config(tmp_path, llama_folder):
+    data = json.loads((llama_folder / "config.json").read_text()) | {"eos_token_id": 2, "pad_token_id": 9}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    tokens = open_source(tmp_path).special_tokens()
+    assert (tokens.eos, tokens.bos, tokens.pad) == ((2,), 1, 9)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 5], "bos_token_id": None}))
+    tokens = open_source(tmp_path).special_tokens()
+    assert (tokens.eos, tokens.bos, tokens.pad) == ((4, 5), 1, 9)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """One repository, some/model, of the files in `folder`; everything else is not found."""
+
+    folder: Path
+    asked: list[str]
+
+    def do_GET(self):
+        self._answer(with_body=True)
+
+    def do_HEAD(self):
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body):
+        path = self.path.split("?")[0]
+        self.asked.append(path)
+        names = [file.name for file in self.folder.iterdir()]
+        if path.startswith("/api/models/some/model/tree/"):
+            listing = [
+                {"type": "file", "oid": COMMIT, "size": (self.folder / name).stat().st_size, "path": name} for name in names
+            ]
+            return self._send(json.dumps(listing).encode(), with_body)
+        if path.startswith("/api/models/some/model"):
+            siblings = [{"rfilename": name} for name in names]
+            info = {"id": "some/model", "sha": COMMIT, "siblings": siblings, "tags": [], "downloads": 0, "private": False}
+            return self._send(json.dumps(info).encode(), with_body)
+        if path.startswith("/some/model/resolve/") and (file := self.folder / path.rsplit("/", 1)[1]).is_file():
+            content = file.read_bytes()
+            tag = hashlib.sha256(content).hexdigest()
+            return self._send(content, with_body, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT})
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
+
+    def _send(self, content, with_body, headers=None):
+        self.send_response(200)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub(make_llama):
+    folder = make_llama(shard_size="80KB")
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle that nobody needs")
+    handler = type("ThisHub", (Hub,), {"folder": folder, "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", handler
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def edgeformer(*arguments, endpoint, home, offline=False):
+    environment = {
+        **os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": str(int(offline)),
+        "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
+    }  # fmt: skip
+    line = [sys.executable, "-m", "edgeformer", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_a_hub_id_is_downloaded_once_and_without_pickles(hub, tmp_path):
+    endpoint, handler = hub
+    bundle = tmp_path / "bundle"
+    about = edgeformer("info", "some/model", endpoint=endpoint, home=tmp_path / "home")
+    assert "hub some/model: 3 layers of 64" in about.stdout
+    assert not any(path.endswith(".safetensors") for path in handler.asked), "its config is enough to know a model"
+    done = edgeformer("export", "--model", "some/model", "-o", str(bundle), endpoint=endpoint, home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    assert "exported hub some/model" in done.stdout
+    assert not any(path.endswith(".bin") for path in handler.asked)
+    assert sum(path.endswith(".safetensors") for path in handler.asked) >= 3
+    # Again without a network: from the cache.
+    offline = edgeformer("info", "some/model", "--json", endpoint=endpoint, home=tmp_path / "home", offline=True)
+    assert json.loads(offline.stdout)["source"] == "hub some/model"
+
+
+@pytest.mark.parametrize(
+    ("model", "offline", "message"),
+    [
+        ("some/other", False, "error: the hub has no model 'some/other', or it is private"),
+        ("some/model", True, "error: some/model is not in the local cache, and the hub cannot be reached"),
+    ],
+)
+def test_a_model_that_the_hub_cannot_give_is_said(hub, tmp_path, model, offline, message):
+    done = edgeformer("info", model, endpoint=hub[0], home=tmp_path / "home", offline=offline)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith(message)
