@@ -12,9 +12,9 @@ ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2}
 class Account:
     """Costs of one model in one precision.
 
-    parameters: each counted once, a tied head not again. bytes: of the parameters, by part. cache_bytes_per_token: keys and
-    values of all layers. flops_per_token: multiplications and additions of the matrix products of one decode step, attention
-    to earlier tokens apart; attention_flops_per_token: those to add for each token already in the cache.
+    parameters: each counted once, a tied head not again. bytes: of the parameters, by part. cache_bytes_per_token: keys
+    and values of all layers. flops_per_token: multiplications and additions of the matrix products of one decode step,
+    attention to earlier tokens apart; attention_flops_per_token: those to add for each token already in the cache.
     """
 
     parameters: int

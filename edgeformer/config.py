@@ -1,7 +1,8 @@
 """What a model is: a tree of small frozen dataclasses, independent of torch and of any checkpoint format.
 
-Behaviour is carried by fields, never by a model's name. A decoder is a list of `BlockConfig`, so that layers may differ.
-Every field that changes the maths is required, so that nothing is decided silently; a `families` reader fills them all.
+Behaviour is carried by fields, never by a model's name. A decoder is a list of `BlockConfig`, so that layers may
+differ. Every field that changes the maths is required, so that nothing is decided silently; a `families` reader fills
+them all.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,8 @@ Both sides of a bundle agree here: `edgeformer.export` writes graphs of this for
 
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length]
     past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length, head_dim]
-    → logits float32 [batch_size, sequence_length, vocab_size]; present.{i}.key|value, the past with the new tokens in it
+    → logits float32 [batch_size, sequence_length, vocab_size]; present.{i}.key|value, the past with the new tokens in
+    it
 """
 
 from dataclasses import dataclass

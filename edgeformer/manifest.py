@@ -1,7 +1,7 @@
 """`edgeformer.json`, the manifest of a bundle: what the folder holds, what it computes, and how it was made.
 
-The exporter writes it last, so a folder without one is no bundle. Names of files in it are relative and may not leave the
-folder.
+The exporter writes it last, so a folder without one is no bundle. Names of files in it are relative and may not leave
+the folder.
 """
 
 import json

@@ -2,9 +2,9 @@
 
 One codec serves the model configuration and the bundle manifest. It reads the types that dataclass fields declare:
 numbers, strings, booleans, `Literal`, `T | None`, `tuple[T, ...]`, `dict[str, T]`, nested dataclasses, and unions of
-dataclasses told apart by a `kind` field. An unknown or absent field, or a value of another type, is a `ConfigError` that
-gives the path of the field (`blocks[3].attention.head_dim`). Dataclasses validate themselves in `__post_init__` with
-`check`. A dataclass may have a JSON form of its own: methods `to_json` and `from_json`.
+dataclasses told apart by a `kind` field. An unknown or absent field, or a value of another type, is a `ConfigError`
+that gives the path of the field (`blocks[3].attention.head_dim`). Dataclasses validate themselves in `__post_init__`
+with `check`. A dataclass may have a JSON form of its own: methods `to_json` and `from_json`.
 """
 
 import dataclasses

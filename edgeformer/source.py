@@ -1,7 +1,7 @@
 """Where a model comes from: `--model` is the name of a preset, a folder, or a Hugging Face Hub id.
 
-Names of presets come first: after `edgeformer export --model tiny-llama` there is a folder of that name, and the same line
-must mean the same model again. `./tiny-llama` always means the folder.
+Names of presets come first: after `edgeformer export --model tiny-llama` there is a folder of that name, and the same
+line must mean the same model again. `./tiny-llama` always means the folder.
 """
 
 import json
@@ -29,8 +29,8 @@ HUB_WEIGHTS = ["*.safetensors"]
 class ModelSource:
     """A model that can be exported: its config is read, its weights are not.
 
-    name: what to call its bundle. origin: for people, where it comes from. random_weights: the seed of a preset that has no
-    trained weights; None where there is a checkpoint. hub_id: where its weights are to be downloaded from.
+    name: what to call its bundle. origin: for people, where it comes from. random_weights: the seed of a preset that
+    has no trained weights; None where there is a checkpoint. hub_id: where its weights are to be downloaded from.
     """
 
     name: str
@@ -82,13 +82,16 @@ def open_source(model: str | Path, context_length: int | None = None) -> ModelSo
     path = Path(text).expanduser()
     if path.is_dir():
         return _open_folder(path, path.resolve().name, f"folder {path.name}", context_length)
-    looks_like_path = isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
+    looks_like_path = (
+        isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
+    )
     if path.exists():
         raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, or a hub id.")
     if looks_like_path or "/" not in text:
         raise ConfigError(
             f"there is no model {text!r}: no preset of that name (presets: {', '.join(preset_names())}), and no folder "
-            f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in HuggingFaceTB/SmolLM2-135M."
+            f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in "
+            "HuggingFaceTB/SmolLM2-135M."
         )
     folder = _download(text, HUB_CONFIGS)
     return _open_folder(folder, text.split("/")[1], f"hub {text}", context_length, hub_id=text)
@@ -132,8 +135,8 @@ def _download(hub_id: str, patterns: list[str]) -> Path:
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
         raise WeightsError(
             f"{hub_id} is not in the local cache, and the hub cannot be reached ({type(error).__name__}). Check the "
-            f"network and HF_HUB_OFFLINE, or download it elsewhere (hf download {hub_id} --local-dir DIR) and give that "
-            "folder to --model."
+            f"network and HF_HUB_OFFLINE, or download it elsewhere (hf download {hub_id} --local-dir DIR) and give "
+            "that folder to --model."
         ) from error
     except errors.HfHubHTTPError as error:
         raise EdgeformerError(f"the hub refused {hub_id}: {error}") from error

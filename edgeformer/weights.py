@@ -33,8 +33,8 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
 class CheckpointWeights(Mapping[str, Tensor]):
     """The safetensors of a Hugging Face folder (one file, or shards with an index), under our names.
 
-    Opening compares names and shapes with the config, reading headers only. Every missing, unexpected and misshapen tensor
-    is reported in one WeightsError.
+    Opening compares names and shapes with the config, reading headers only. Every missing, unexpected and misshapen
+    tensor is reported in one WeightsError.
     """
 
     def __init__(self, folder: Path, family: Family, config: ModelConfig):
@@ -86,7 +86,8 @@ class RandomWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         shape = self._shapes[name]
-        generator = torch.Generator().manual_seed(self._seed * 2**32 + zlib.crc32(name.encode()))
+        # One 32-bit number from both: torch's generator drops higher bits of its seed.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{name}".encode()))
         noise = torch.randn(shape, generator=generator)
         if len(shape) == 1:
             return 0.1 * noise + (1 if "norm" in name else 0)

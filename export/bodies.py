@@ -9,9 +9,9 @@ Each function takes an `Emitter` and the op's node, emits the body and returns t
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
-
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of
 
 Outputs = Sequence[ir.Value]
 
@@ -19,7 +19,6 @@ Outputs = Sequence[ir.Value]
 def rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
     """x / sqrt(mean(x²) + ε) · weight."""
     x, weight = node.inputs
-    assert x is not None
     return [_rms_norm(emit, x, weight, node)]
 
 
@@ -27,12 +26,12 @@ def skip_rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
     """rms_norm(x + skip), x + skip."""
     x, skip, weight = node.inputs
     total = emit("Add", x, skip)
-    total.dtype = _dtype(node.outputs[1])
+    total.dtype = dtype_of(node.outputs[1])
     return [_rms_norm(emit, total, weight, node), total]
 
 
-def _rms_norm(emit: Emitter, x: ir.Value, weight: ir.Value | None, node: ir.Node) -> ir.Value:
-    epsilon = emit.constant(node.attributes.get_float("epsilon"), _dtype(x))
+def _rms_norm(emit: Emitter, x: ir.Value | None, weight: ir.Value | None, node: ir.Node) -> ir.Value:
+    epsilon = emit.constant(node.attributes.get_float("epsilon"), dtype_of(x))
     mean_square = emit("ReduceMean", emit("Mul", x, x), emit.constant([-1]), keepdims=1)
     return emit("Mul", emit("Div", x, emit("Sqrt", emit("Add", mean_square, epsilon))), weight)
 
@@ -56,7 +55,7 @@ def rotary_embedding(emit: Emitter, node: ir.Node) -> Outputs:
     num_heads = node.attributes.get_int("num_heads")
     heads = emit("Reshape", x, emit.constant([0, 0, num_heads, -1]))  # [B, S, H, D]
     interleaved = bool(node.attributes.get_int("interleaved"))
-    width = int(_shape(x)[-1]) // num_heads
+    width = dim(x, -1) // num_heads
     turned = _rotate(emit, heads, width, positions, cos, sin, interleaved)
     return [emit("Reshape", turned, emit.constant([0, 0, -1]))]
 
@@ -71,8 +70,7 @@ def _rotate(
     interleaved: bool,
 ) -> ir.Value:
     """heads [B, S, H, width]; cos and sin [C, R/2]."""
-    assert cos is not None
-    half = int(_shape(cos)[-1])
+    half = dim(cos, -1)
     c = emit("Unsqueeze", emit("Gather", cos, positions, axis=0), emit.constant([2]))  # [B, S, 1, R/2]
     s = emit("Unsqueeze", emit("Gather", sin, positions, axis=0), emit.constant([2]))
     turning = _slice(emit, heads, 0, 2 * half, axis=3)
@@ -99,10 +97,9 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     The past may also be longer than the tokens so far (a static cache, bound to a buffer); present then is as long.
     """
     query, key, value, past_key, past_value, attention_mask, cos, sin = [*node.inputs, None, None][:8]
-    assert query is not None and past_key is not None
     num_heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
-    head_dim = int(_shape(past_key)[-1])
-    dtype = _dtype(past_key)
+    head_dim = dim(past_key, -1)
+    dtype = dtype_of(past_key)
     if key is None:
         sizes = emit.constant([num_heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
         query, key, value = emit.many("Split", query, sizes, outputs=3, axis=-1)
@@ -143,9 +140,7 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     return [emit("Reshape", output, emit.constant([0, 0, num_heads * head_dim])), present_key, present_value]
 
 
-def _write_cache(
-    emit: Emitter, past: ir.Value | None, new: ir.Value, positions: ir.Value, total: ir.Value
-) -> ir.Value:
+def _write_cache(emit: Emitter, past: ir.Value | None, new: ir.Value, positions: ir.Value, total: ir.Value) -> ir.Value:
     """Past [B, K, P, D], grown to `total` where it is shorter, with new [B, S, K, D] at its positions."""
     assert past is not None
     new = emit("Transpose", new, perm=[0, 2, 1, 3])  # [B, K, S, D]
@@ -157,21 +152,9 @@ def _write_cache(
     return emit("ScatterElements", grown, slots, new, axis=2)
 
 
-def _slice(
-    emit: Emitter, value: ir.Value, start: int, end: int | ir.Value, *, axis: int, step: int = 1
-) -> ir.Value:
+def _slice(emit: Emitter, value: ir.Value, start: int, end: int | ir.Value, *, axis: int, step: int = 1) -> ir.Value:
     end = end if isinstance(end, ir.Value) else emit.constant([end])
     return emit("Slice", value, emit.constant([start]), end, emit.constant([axis]), emit.constant([step]))
-
-
-def _dtype(value: ir.Value | None) -> ir.DataType:
-    assert value is not None and value.dtype is not None
-    return value.dtype
-
-
-def _shape(value: ir.Value | None) -> ir.Shape:
-    assert value is not None and value.shape is not None
-    return value.shape
 
 
 BODIES: dict[str, Callable[[Emitter, ir.Node], Outputs]] = {
@@ -191,7 +174,6 @@ def write_out(node: ir.Node) -> None:
 
 def write_out_all(model: ir.Model) -> None:
     """Put bodies in the place of every canonical op: what is left is standard ONNX."""
-    for node in list(model.graph):
-        if node.domain == DOMAIN:
-            write_out(node)
+    for node in canonical_nodes(model, *BODIES):
+        write_out(node)
     model.opset_imports.pop(DOMAIN, None)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
+from edgeformer.export.tensors import StreamedTensor
 from torch import Tensor
 
 from edgeformer.errors import ExportError
-from edgeformer.export.tensors import StreamedTensor
 from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight
 
 Progress = Callable[[str, float], None]
@@ -125,38 +125,41 @@ class GraphWriter:
     def write(self, model: ir.Model, name: str) -> None:
         """Write `name` (onnx/model.onnx) and its weights beside it (onnx/model.onnx_data), one tensor at a time."""
         data_name = f"{name}_data"
-        streams = [value for value in model.graph.initializers.values() if isinstance(value.const_value, StreamedTensor)]
-        tensors: list[StreamedTensor] = [value.const_value for value in streams]  # type: ignore[misc]
-        total = sum(tensor.nbytes for tensor in tensors)
-        check_space(self._folder, total + 4 * PAGE * len(tensors))
+        tensors = {
+            name: (value, value.const_value)
+            for name, value in model.graph.initializers.items()
+            if isinstance(value.const_value, StreamedTensor)
+        }
+        total = sum(tensor.nbytes for _, tensor in tensors.values())
+        check_space(self._folder, total + PAGE * len(tensors))
         path = self._folder / data_name
         path.parent.mkdir(exist_ok=True)
         digest, written = hashlib.sha256(), 0
         with path.open("wb") as file:
-            for value, tensor in zip(streams, tensors, strict=True):
+            for weight, (value, tensor) in tensors.items():
                 alignment = PAGE if tensor.nbytes >= PAGE else SMALL
                 padding = bytes(-written % alignment)
                 data = _bytes(tensor.read())
-                assert len(data) == tensor.nbytes, f"{tensor.name} changed size"
+                assert len(data) == tensor.nbytes, f"{weight} changed size"
                 for chunk in (padding, data):
                     file.write(chunk)
                     digest.update(chunk)
                 offset = written + len(padding)
                 written = offset + len(data)
-                self.weights[tensor.name] = StoredWeight(
+                self.weights[weight] = StoredWeight(
                     parameters=tensor.recipe.parameters, transposed=tensor.recipe.transposed
                 )
                 value.const_value = ir.ExternalTensor(
-                    path.name, offset, len(data), tensor.dtype, shape=tensor.shape, name=tensor.name, base_dir=path.parent
+                    path.name, offset, len(data), tensor.dtype, shape=tensor.shape, name=weight, base_dir=path.parent
                 )
-                self._progress(f"writing {tensor.name}", written / max(total, 1))
+                self._progress(f"writing {weight}", written / max(total, 1))
         self.hashes[data_name] = digest.hexdigest()
         ir.save(model, self._folder / name)
 
 
 def _bytes(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor, without a copy."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def file_entries(folder: Path, known_hashes: dict[str, str]) -> dict[str, FileEntry]:

@@ -1,7 +1,7 @@
 """The canonical domain `edgeformer` in ONNX: one op for each torch op, derived from its signature.
 
-Tensors of the torch op are inputs, `Tensor?` are optional inputs, numbers are attributes, returns are outputs; so the two
-cannot drift apart. What the ops compute is stated in `edgeformer/ops` and, in ONNX primitives, in `bodies.py`.
+Tensors of the torch op are inputs, `Tensor?` are optional inputs, numbers are attributes, returns are outputs; so the
+two cannot drift apart. What the ops compute is stated in `edgeformer/ops` and, in ONNX primitives, in `bodies.py`.
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """From a torch module to the canonical ONNX graph, without its weights in memory.
 
-The module is built and traced under fake tensors, so capturing costs the same for a billion parameters as for a thousand.
-Initializers keep the module's parameter names and become `StreamedTensor`s.
+The module is built and traced under fake tensors, so capturing costs the same for a billion parameters as for a
+thousand. Initializers keep the module's parameter names and become `StreamedTensor`s.
 """
 
 import logging
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 import torch
+from edgeformer.export.canonical import translation_table
+from edgeformer.export.tensors import Recipe, StreamedTensor
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
 from edgeformer.contract import CacheGeometry, input_names, output_names
-from edgeformer.export.canonical import translation_table
-from edgeformer.export.tensors import Recipe, StreamedTensor
 
 OPSET = 20
 IR_VERSION = 10
@@ -106,8 +106,10 @@ def _name_dimensions(graph: ir.Graph) -> None:
     values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
     for value in values:
         if value.shape is not None:
-            dims = [names.get(dim.value, dim.value) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
-            value.shape = ir.Shape(dims)
+            renamed = [
+                names.get(dim.value, dim.value) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape
+            ]
+            value.shape = ir.Shape(renamed)
 
 
 def _shape(value: ir.Value) -> ir.Shape:
@@ -133,7 +135,7 @@ def _stream_initializers(graph: ir.Graph, values: Mapping[str, Tensor]) -> None:
         parameter = name.removeprefix("decoder.")
         if parameter not in values:
             raise ValueError(f"the graph needs {parameter}, which the weights do not hold")
-        dtype, shape = value.const_value.dtype, ir.Shape(value.const_value.shape)
+        dtype, shape = value.const_value.dtype, ir.Shape(value.const_value.shape.numpy())
         value.name = parameter
         value.const_value = StreamedTensor(parameter, dtype, shape, Recipe((parameter,)), values)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from edgeformer.export.graph import same_type
 
 
 class Emitter:
@@ -40,7 +41,6 @@ def replace_node(node: ir.Node, emit: Emitter, outputs: Sequence[ir.Value]) -> N
     if len(emit.nodes) == 1:
         emit.nodes[0].name = node.name
     for old, new in zip(node.outputs, outputs, strict=True):
-        new.dtype, new.shape = old.dtype, old.shape
-        new.name = old.name
+        same_type(new, old)
     assert node.graph is not None
     ir.convenience.replace_nodes_and_values(node.graph, node, [node], emit.nodes, node.outputs, outputs)

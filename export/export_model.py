@@ -11,11 +11,6 @@ from pathlib import Path
 from typing import get_args
 
 import onnx_ir as ir
-from torch import Tensor
-
-from edgeformer import __version__, schema
-from edgeformer.config import ModelConfig
-from edgeformer.errors import ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.capture import capture_decoder
 from edgeformer.export.clients.genai import genai_config
@@ -23,17 +18,26 @@ from edgeformer.export.lower import Lowered, lower_ort
 from edgeformer.export.model_card import model_card
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.runtime.session import onnxruntime
+from torch import Tensor
+
+from edgeformer import __version__, schema
+from edgeformer.config import ModelConfig
+from edgeformer.errors import ExportError, ParityError
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider
 from edgeformer.models import Decoder, decoder_constants
-from edgeformer.runtime.session import onnxruntime
 from edgeformer.source import ModelSource, open_source
 
 GRAPH = "onnx/model.onnx"
 
 # Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
 COPIED_FILES = (
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-)  # fmt: skip
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +65,9 @@ def export_model(
     """Export a model to a bundle folder.
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
-    precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to provide
-    for, by default all. verify: compare the graph with PyTorch before the bundle is put in place; a graph that fails is a
-    ParityError and leaves nothing. Raises an EdgeformerError for anything that the user can mend.
+    precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to
+    provide for, by default all. verify: compare the graph with PyTorch before the bundle is put in place; a graph that
+    fails is a ParityError and leaves nothing. Raises an EdgeformerError for anything that the user can mend.
     """
     start = time.perf_counter()
     for name, value, choices in (

@@ -11,8 +11,8 @@ def model_card(manifest: Manifest) -> str:
     warning = ""
     if manifest.random_weights is not None:
         warning = (
-            f"\n**The weights are random (seed {manifest.random_weights}), not trained:** the text it makes is noise. It is "
-            "here to try the tools.\n"
+            f"\n**The weights are random (seed {manifest.random_weights}), not trained:** the text it makes is noise. "
+            "It is here to try the tools.\n"
         )
     if manifest.parity is None:
         parity = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."

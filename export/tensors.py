@@ -2,8 +2,8 @@
 
 A `StreamedTensor` has a name, a dtype, a shape and a recipe: which parameters of the module it is made of, side by side
 along its last axis, transposed or not. Passes rearrange weights by rewriting recipes; bytes are read, rearranged and
-released one tensor at a time, when the bundle is written. The recipes go into the manifest, so that the parameters can be
-read back from a bundle.
+released one tensor at a time, when the bundle is written. The recipes go into the manifest, so that the parameters can
+be read back from a bundle.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,11 @@ class StreamedTensor(ir.LazyTensor):
         self.recipe = recipe
         self.values = values
 
+    @property
+    def sizes(self) -> list[int]:
+        """The shape as plain numbers."""
+        return [int(size) for size in self.shape.numpy()]
+
     def _evaluate(self) -> ir.TensorProtocol:
         return ir.tensor_adapters.TorchTensor(self.read())
 
@@ -65,7 +70,8 @@ def transpose(tensor: StreamedTensor) -> StreamedTensor:
     """The same matrix with its axes exchanged."""
     assert len(tensor.recipe.parameters) == 1, "transpose before joining"
     recipe = replace(tensor.recipe, transposed=not tensor.recipe.transposed)
-    return StreamedTensor(tensor.name, tensor.dtype, ir.Shape(reversed(tensor.shape)), recipe, tensor.values)
+    shape = ir.Shape(tensor.sizes[::-1])
+    return StreamedTensor(tensor.name or "", tensor.dtype, shape, recipe, tensor.values)
 
 
 def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
@@ -73,7 +79,7 @@ def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
     first = tensors[0]
     assert len({tensor.recipe.transposed for tensor in tensors}) == 1, "all transposed, or none"
     parameters = tuple(parameter for tensor in tensors for parameter in tensor.recipe.parameters)
-    shape = ir.Shape([*first.shape[:-1], sum(int(tensor.shape[-1]) for tensor in tensors)])
+    shape = ir.Shape([*first.sizes[:-1], sum(tensor.sizes[-1] for tensor in tensors)])
     return StreamedTensor(name, first.dtype, shape, Recipe(parameters, first.recipe.transposed), first.values)
 
 
@@ -81,6 +87,4 @@ def split_stored(stored: Tensor, recipe: Recipe, shapes: Mapping[str, tuple[int,
     """Undo a recipe: the parameters inside one stored tensor."""
     widths = [shapes[name][0 if recipe.transposed else -1] for name in recipe.parameters]
     parts = stored.split(widths, -1)
-    return {
-        name: part.t() if recipe.transposed else part for name, part in zip(recipe.parameters, parts, strict=True)
-    }
+    return {name: part.t() if recipe.transposed else part for name, part in zip(recipe.parameters, parts, strict=True)}

@@ -1,9 +1,9 @@
 """Run bundles with onnxruntime: no torch, no onnx.
 
-    from edgeformer.runtime import load
-    model = load("tiny-llama")
-    for text in model.stream("Once upon a time", max_new_tokens=64):
-        print(text, end="")
+from edgeformer.runtime import load
+model = load("tiny-llama")
+for text in model.stream("Once upon a time", max_new_tokens=64):
+    print(text, end="")
 """
 
 from edgeformer.runtime.causal_lm import CausalLM, load

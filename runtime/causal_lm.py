@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
-
-from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import StaticDecoder
 from edgeformer.runtime.generate import Generation, Row, run_rows
 from edgeformer.runtime.sampling import Sampling
 from edgeformer.runtime.session import ProviderChoice, choose_provider, open_session
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message, Tokenizer
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
 
 DEFAULT_NEW_TOKENS = 256
 
@@ -25,9 +25,9 @@ Prompt = str | Sequence[int]
 def load(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> "CausalLM":
     """Open a bundle folder.
 
-    provider: `auto` takes CUDA where onnxruntime has it and the bundle runs on it, else the CPU. threads: None for all usable
-    cores. Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and RequestError
-    for a provider that cannot be had.
+    provider: `auto` takes CUDA where onnxruntime has it and the bundle runs on it, else the CPU. threads: None for all
+    usable cores. Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
+    RequestError for a provider that cannot be had.
     """
     folder = Path(path)
     manifest = Manifest.read(folder)
@@ -117,8 +117,8 @@ class CausalLM:
             new = min(DEFAULT_NEW_TOKENS, room) if max_new_tokens is None else max_new_tokens
             if new > room or new < 1:
                 raise RequestError(
-                    f"the prompt has {len(tokens)} tokens and {max(new, 1)} more are to come, but the model's context is "
-                    f"{self.manifest.model.context_length} tokens. Shorten the prompt or lower max_new_tokens."
+                    f"the prompt has {len(tokens)} tokens and {max(new, 1)} more are to come, but the model's context "
+                    f"is {self.manifest.model.context_length} tokens. Shorten the prompt or lower max_new_tokens."
                 )
             stream = TextStream(self.tokenizer, stop) if self.tokenizer else None
             rows.append(Row(tokens, new, eos, sampling, stream))

@@ -1,29 +1,31 @@
 """Feed a decoder graph over a static cache: `prefill` one row, `decode_one_token` for all rows.
 
-Everything that a step needs is allocated and bound once; a step writes the new tokens, rebinds the mask (whose shape grows)
-and runs.
+Everything that a step needs is allocated and bound once; a step writes the new tokens, rebinds the mask (whose shape
+grows) and runs.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from edgeformer.runtime.kv_cache import KVCache
+from edgeformer.runtime.session import CACHE_DTYPES
 from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.kv_cache import KVCache
-from edgeformer.runtime.session import CACHE_DTYPES
 
 PREFILL_CHUNK = 256
-"""Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's past."""
+"""Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's
+past."""
+
+
+Tokens = Sequence[int] | NDArray[np.int64]
 
 
 class StaticDecoder:
     """One request: a cache for its rows, their lengths, and the bindings of its decode steps."""
 
-    def __init__(
-        self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider = "cpu"
-    ):
+    def __init__(self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider = "cpu"):
         self._session = session
         self._vocab_size = manifest.model.vocab_size
         self.cache = KVCache(manifest.cache, CACHE_DTYPES[manifest.precision], batch_size, capacity, provider)
@@ -37,7 +39,7 @@ class StaticDecoder:
         _bind_input(self._step, "input_ids", self._tokens)
         _bind_output(self._step, "logits", self._logits)
 
-    def prefill(self, row: int, tokens: Sequence[int], *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
+    def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
         """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
         buffer = np.empty((min(chunk, len(tokens)), self._vocab_size), np.float32)
         last = buffer
@@ -47,14 +49,14 @@ class StaticDecoder:
             self._run_row(row, piece, last)
         return last[-1]
 
-    def prefill_all(self, row: int, tokens: Sequence[int], *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
+    def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
         """As `prefill`, but returns the logits of every token [S, V]."""
         logits = np.empty((len(tokens), self._vocab_size), np.float32)
         for start in range(0, len(tokens), chunk):
             self._run_row(row, tokens[start : start + chunk], logits[start : start + chunk])
         return logits
 
-    def _run_row(self, row: int, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
+    def _run_row(self, row: int, tokens: Tokens, logits: NDArray[np.float32]) -> None:
         """One row by itself: its result is the same whatever stands in the other rows."""
         self._check_room(self.lengths[row] + len(tokens))
         self.lengths[row] += len(tokens)
@@ -67,7 +69,7 @@ class StaticDecoder:
         _bind_output(binding, "logits", logits[None])
         self._session.run_with_iobinding(binding)
 
-    def prefill_batch(self, tokens: NDArray[np.int64], lengths: Sequence[int]) -> NDArray[np.float32]:
+    def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> NDArray[np.float32]:
         """Feed right-padded prompts [B, S] to empty rows in one run, as simple clients do. Returns logits [B, S, V]."""
         assert not self.lengths.any(), "only empty rows take a padded batch"
         self._check_room(tokens.shape[1])
@@ -82,9 +84,7 @@ class StaticDecoder:
         self._session.run_with_iobinding(binding)
         return logits
 
-    def decode_one_token(
-        self, tokens: Sequence[int] | NDArray[np.int64], active: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.float32]:
+    def decode_one_token(self, tokens: Tokens, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Append one token to every active row (all, by default). Returns logits [B, V], overwritten by the next step.
 
         A row that is not active is finished: it no longer grows, and what is computed in its last slot is never read.

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-
 from edgeformer.runtime.decoder import StaticDecoder
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.streaming import TextStream
+from numpy.typing import NDArray
 
 FinishReason = Literal["eos", "stop", "length"]
 
@@ -19,8 +18,8 @@ FinishReason = Literal["eos", "stop", "length"]
 class Generation:
     """What was generated for one prompt.
 
-    text: without special tokens, up to the stop string; None for a bundle without a tokenizer. token_ids: the new tokens,
-    the end-of-text token included. finish_reason: `eos`, `stop` (a stop string) or `length` (max_new_tokens).
+    text: without special tokens, up to the stop string; None for a bundle without a tokenizer. token_ids: the new
+    tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string) or `length` (max_new_tokens).
     prefill_seconds: from the prompt's first to its last token; decode_seconds: all steps after the first new token.
     """
 

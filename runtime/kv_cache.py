@@ -3,19 +3,19 @@
     key of layer i    [ row 0 | row 1 | … ]     a row: [K, C, D], of which the first `length` tokens are valid
     value of layer i  [ row 0 | row 1 | … ]
 
-The graph's past and present are bound to the same buffer, so a step moves only what is new. A single row is a view of the
-buffers, bound by address.
+The graph's past and present are bound to the same buffer, so a step moves only what is new. A single row is a view of
+the buffers, bound by address.
 """
 
 import os
 from typing import Any
 
 import numpy as np
+from edgeformer.runtime.session import onnxruntime
 
 from edgeformer.contract import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Provider
-from edgeformer.runtime.session import onnxruntime
 
 
 class KVCache:

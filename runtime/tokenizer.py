@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jinja2.ext
 import tokenizers
@@ -61,13 +61,19 @@ class Tokenizer:
             raise RequestError("this model has no chat template; give it a plain prompt.")
         tokens = {name: _content(value) for name, value in self._config.items() if name.endswith("_token")}
         try:
-            return _environment().from_string(self._template).render(
-                # transformers defines these for every template, and drops what is None from a message.
-                messages=[{key: value for key, value in message.items() if value is not None} for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **{name: value for name, value in tokens.items() if isinstance(value, str)},
+            return (
+                _environment()
+                .from_string(self._template)
+                .render(
+                    # transformers defines these for every template, and drops what is None from a message.
+                    messages=[
+                        {key: value for key, value in message.items() if value is not None} for message in messages
+                    ],
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                    **{name: value for name, value in tokens.items() if isinstance(value, str)},
+                )
             )
         except Exception as error:  # a template is a foreign program: it may raise anything
             raise RequestError(f"the chat template of this model refuses the conversation: {error}") from error
@@ -76,7 +82,7 @@ class Tokenizer:
 class _Generation(jinja2.ext.Extension):
     """{% generation %}…{% endgeneration %} marks the assistant's words for training; here it is only its content."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - so jinja2 declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         """Keep what is between the tags."""

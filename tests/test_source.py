@@ -36,7 +36,9 @@ def test_a_folder_is_found_by_path(llama_folder):
 
 @pytest.mark.parametrize("model", ["nothing-here", "./nothing/here", "/nothing/here", "a/b/c"])
 def test_a_model_that_is_nowhere_is_said_with_what_was_looked_for(model):
-    with pytest.raises(ConfigError, match=rf"there is no model {model!r}: no preset of that name \(presets: .*tiny-llama"):
+    with pytest.raises(
+        ConfigError, match=rf"there is no model {model!r}: no preset of that name \(presets: .*tiny-llama"
+    ):
         open_source(model)
 
 
@@ -88,12 +90,20 @@ class Hub(BaseHTTPRequestHandler):
         names = [file.name for file in self.folder.iterdir()]
         if path.startswith("/api/models/some/model/tree/"):
             listing = [
-                {"type": "file", "oid": COMMIT, "size": (self.folder / name).stat().st_size, "path": name} for name in names
+                {"type": "file", "oid": COMMIT, "size": (self.folder / name).stat().st_size, "path": name}
+                for name in names
             ]
             return self._send(json.dumps(listing).encode(), with_body)
         if path.startswith("/api/models/some/model"):
             siblings = [{"rfilename": name} for name in names]
-            info = {"id": "some/model", "sha": COMMIT, "siblings": siblings, "tags": [], "downloads": 0, "private": False}
+            info = {
+                "id": "some/model",
+                "sha": COMMIT,
+                "siblings": siblings,
+                "tags": [],
+                "downloads": 0,
+                "private": False,
+            }
             return self._send(json.dumps(info).encode(), with_body)
         if path.startswith("/some/model/resolve/") and (file := self.folder / path.rsplit("/", 1)[1]).is_file():
             content = file.read_bytes()

@@ -1,7 +1,7 @@
 """What the commands share in talking to a terminal: results go to stdout, everything else to stderr."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=1, ensure_ascii=False))
 
 
-def print_table(rows: list[tuple[str, ...]], *header: str) -> None:
+def print_table(rows: Sequence[tuple[str, ...]], *header: str) -> None:
     """Print a result for people; the last columns are aligned to the right where they hold numbers."""
     table = Table(box=None, pad_edge=False, show_header=bool(header))
     for index in range(len(rows[0])):

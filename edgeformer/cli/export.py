@@ -40,7 +40,9 @@ def export_command(model: str, output: Path | None, no_verify: bool, as_json: bo
                 "bytes": size,
                 "seconds": round(result.seconds, 2),
                 "random_weights": manifest.random_weights,
-                "passes": {done.name: {"changed": done.changed, "missed": done.missed} for done in result.lowered.passes},
+                "passes": {
+                    done.name: {"changed": done.changed, "missed": done.missed} for done in result.lowered.passes
+                },
                 "fallbacks": result.lowered.fallbacks,
                 "parity": report.to_json() if report else None,
             }

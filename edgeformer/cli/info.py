@@ -21,12 +21,12 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
         manifest = Manifest.read(Path(model))
         manifest.check_sizes(Path(model))
         config, precision, source = manifest.model, manifest.precision, manifest.source
-        facts = {"bundle": model, "files": {name: entry.bytes for name, entry in manifest.files.items()}}
+        files = {name: entry.bytes for name, entry in manifest.files.items()}
     else:
         from edgeformer.source import open_source
 
         opened = open_source(model)
-        config, precision, source, facts = opened.config, precision or "fp32", opened.origin, {}
+        config, precision, source, files = opened.config, precision or "fp32", opened.origin, {}
     numbers = account(config, precision)
     attention = config.blocks[0].attention
     data: dict[str, Any] = {
@@ -42,7 +42,7 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
         "tied_head": config.tied_head,
         **asdict(numbers),
         "total_bytes": numbers.total_bytes,
-        **facts,
+        **({"files": files} if files else {}),
     }
     if as_json:
         print_json(data)
@@ -56,7 +56,7 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
         (f"  at the full context of {config.context_length:,}", f"{full_cache:,}"),
         ("FLOPs a token", f"{numbers.flops_per_token:,}"),
         ("  and for each token in the cache", f"{numbers.attention_flops_per_token:,}"),
-        *((f"file {name}", f"{size:,}") for name, size in facts.get("files", {}).items()),
+        *((f"file {name}", f"{size:,}") for name, size in files.items()),
     ]
     click.echo(
         f"{source}: {len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of "

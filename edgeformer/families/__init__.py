@@ -1,7 +1,7 @@
 """Model families: one file each, named by Hugging Face's `model_type`, found by being here.
 
-A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. Files that start
-with an underscore are tools for family files. See docs/adding-a-family.md.
+A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. Files that
+start with an underscore are tools for family files. See docs/adding-a-family.md.
 """
 
 import importlib

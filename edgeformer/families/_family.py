@@ -61,9 +61,10 @@ class Fields:
 class Family:
     """How checkpoints of one `model_type` are read.
 
-    summary: one line for people, what is read. read_config: from the fields of config.json and a wished context length (None: all there is) to a ModelConfig.
-    tensors: our module → the checkpoint's module, `*` for the block's number; parameters keep their last name.
-    ignored_tensors: patterns of tensor names that carry nothing (tables that old checkpoints stored).
+    summary: one line for people, what is read. read_config: from the fields of config.json and a wished context length
+    (None: all there is) to a ModelConfig. tensors: our module → the checkpoint's module, `*` for the block's number;
+    parameters keep their last name. ignored_tensors: patterns of tensor names that carry nothing (tables that old
+    checkpoints stored).
     """
 
     summary: str

@@ -67,6 +67,7 @@ FAMILY = Family(
         "final_norm": "model.norm",
         "head": "lm_head",
     },
-    # Old checkpoints stored a table that the config determines; a tied head is the embedding, also where both are stored.
+    # Old checkpoints stored a table that the config determines; a tied head is the embedding, also where both are
+    # stored.
     ignored_tensors=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
 )

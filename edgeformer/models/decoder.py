@@ -20,7 +20,8 @@ class Decoder(nn.Module):
         self.config = config
         distinct = distinct_rotaries(config)
         self.rotary_of_block = [
-            None if block.attention.rotary is None else distinct.index(block.attention.rotary) for block in config.blocks
+            None if block.attention.rotary is None else distinct.index(block.attention.rotary)
+            for block in config.blocks
         ]
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.rotary = nn.ModuleList(RotaryTable(rotary, config.context_length, dtype) for rotary in distinct)
@@ -68,7 +69,7 @@ def distinct_rotaries(config: ModelConfig) -> list[RotaryConfig]:
 
 def decoder_constants(config: ModelConfig) -> dict[str, Tensor]:
     """Compute what no checkpoint stores: the buffers of a `Decoder` by name, in float64."""
-    values = {}
+    values: dict[str, Tensor] = {}
     for index, rotary in enumerate(distinct_rotaries(config)):
         cos, sin = rotary_table(rotary, config.context_length)
         values |= {f"rotary.{index}.cos": cos, f"rotary.{index}.sin": sin}

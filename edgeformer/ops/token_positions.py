@@ -8,8 +8,8 @@ from torch import Tensor
 def token_positions(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
     """Positions of the new tokens, from how many tokens of each row are valid.
 
-    attention_mask int64 [B, T]: each row is ones, then zeros (padding is on the right); its sum is the row's length with
-    the new tokens in it. input_ids int64 [B, S]. Returns int64 [B, S]: row b counts up from max(length(b) − S, 0).
+    attention_mask int64 [B, T]: each row is ones, then zeros (padding is on the right); its sum is the row's length
+    with the new tokens in it. input_ids int64 [B, S]. Returns int64 [B, S]: row b counts up from max(length(b) − S, 0).
 
     So S tokens after a past of P stand at P … P + S − 1, and in a right-padded first prompt (length ≤ S) every row
     starts at 0; what the padding computes there is never read.

@@ -1,7 +1,7 @@
 """genai_config.json, with which onnxruntime-genai loads the same folder.
 
-Source: tested with onnxruntime-genai 0.18, which takes unknown keys as errors. `type: decoder` stands for any decoder-only
-graph; tensor names are its defaults.
+Source: tested with onnxruntime-genai 0.18, which takes unknown keys as errors. `type: decoder` stands for any
+decoder-only graph; tensor names are its defaults.
 """
 
 from typing import Any

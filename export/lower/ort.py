@@ -13,19 +13,18 @@ head_dim a multiple of 8; with rotation inside, head_dim and rotary_dim multiple
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
-
-from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out, write_out_all
-from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of, producer, remove_initializer, streamed
 from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.export.tensors import StreamedTensor
 
-Provider = Literal["cpu", "cuda"]
+from edgeformer.errors import ExportError
+from edgeformer.manifest import Provider
+
 CONTRIB = "com.microsoft"
 
 
@@ -61,10 +60,10 @@ def lower_ort(model: ir.Model, provider: Provider, expected: dict[str, int] | No
             )
 
     fallbacks = _lower_attention(model, provider)
+    for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm"):
+        _lower_norm(node)
     for node in list(model.graph):
-        if node.domain == DOMAIN and node.op_type in ("RMSNorm", "SkipRMSNorm"):
-            _lower_norm(node)
-        elif node.domain == "" and node.op_type == "MatMul":
+        if node.domain == "" and node.op_type == "MatMul":
             _lower_tied_product(node)
     write_out_all(model)
     for value in (output for node in model.graph for output in node.outputs):
@@ -91,15 +90,13 @@ def _share_constants(model: ir.Model) -> None:
         kept = first.setdefault((tensor.dtype, tensor.tobytes(), tuple(tensor.shape.numpy())), value)
         if kept is not value:
             ir.convenience.replace_all_uses_with(value, kept)
-            model.graph.initializers.pop(value.name)
+            remove_initializer(model, value)
 
 
 def _lower_attention(model: ir.Model, provider: Provider) -> list[str]:
     fallbacks: dict[str, int] = {}
     lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
-    for node in list(model.graph):
-        if node.domain != DOMAIN or node.op_type != "GroupQueryAttention":
-            continue
+    for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_attention_kernel(node, provider)
         if reason is not None:
             fallbacks[reason] = fallbacks.get(reason, 0) + 1
@@ -118,11 +115,10 @@ def _lower_attention(model: ir.Model, provider: Provider) -> list[str]:
 
 def _no_attention_kernel(node: ir.Node, provider: Provider) -> str | None:
     past_key = node.inputs[3]
-    assert past_key is not None and past_key.shape is not None
-    head_dim = int(past_key.shape[-1])
+    head_dim = dim(past_key, -1)
     if head_dim % 8:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
-    if provider == "cuda" and past_key.dtype == ir.DataType.FLOAT:
+    if provider == "cuda" and dtype_of(past_key) == ir.DataType.FLOAT:
         return "there is no float32 CUDA kernel (float16 has one)"
     return None
 
@@ -168,9 +164,8 @@ def _lower_norm(node: ir.Node) -> None:
 
 def _lower_tied_product(node: ir.Node) -> None:
     """MatMul(x, Transpose(W)) whose weight is stored untransposed: read it transposed instead of copying it."""
-    weight = node.inputs[1]
-    transpose = None if weight is None else weight.producer()
-    if transpose is None or transpose.op_type != "Transpose" or not transpose.inputs[0].is_initializer():  # type: ignore[union-attr]
+    transpose = producer(node.inputs[1], "Transpose")
+    if transpose is None or streamed(transpose.inputs[0]) is None:
         return
     emit = Emitter(node.name or "")
     replace_node(

@@ -1,4 +1,5 @@
-"""Does the graph compute what PyTorch computes? Run it against the same weights in float64, every way that clients do."""
+"""Does the graph compute what PyTorch computes? Run it against the same weights in float64, every way that clients
+do."""
 
 from edgeformer.export.parity.report import Check, Report
 from edgeformer.export.parity.verify import verify, verify_graph

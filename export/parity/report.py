@@ -36,7 +36,8 @@ class Report:
     def describe(self) -> str:
         """A line for each check."""
         lines = [
-            f"  {'ok  ' if check.passed else 'FAIL'} {check.name:8} {check.error:8.1e} (limit {check.limit:.0e})  {check.what}"
+            f"  {'ok  ' if check.passed else 'FAIL'} {check.name:8} {check.error:8.1e} "
+            f"(limit {check.limit:.0e})  {check.what}"
             for check in self.checks
         ]
         return "\n".join(lines)

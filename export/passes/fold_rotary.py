@@ -3,17 +3,17 @@
     query → RotaryEmbedding ─┐
     key ──→ RotaryEmbedding ─┴→ GroupQueryAttention     becomes     GroupQueryAttention(…, cos, sin)
 
-Requires that both rotations use the same tables, pairing and positions, that the positions are `TokenPositions` of the mask
-that the attention reads (the op computes those same positions itself), and that `accepts(head_dim, rotary_dim)`, the
-target's kernel, takes these sizes.
+Requires that both rotations use the same tables, pairing and positions, that the positions are `TokenPositions` of the
+mask that the attention reads (the op computes those same positions itself), and that `accepts(head_dim, rotary_dim)`,
+the target's kernel, takes these sizes.
 """
 
 from collections.abc import Callable
 
 import onnx_ir as ir
-
 from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.passes._report import PassReport, canonical_nodes, producer, remove_if_unused
+from edgeformer.export.graph import canonical_nodes, dim, producer, remove_if_unused
+from edgeformer.export.passes._report import PassReport
 
 
 def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda head_dim, rotary_dim: True) -> PassReport:
@@ -35,9 +35,7 @@ def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda he
         if source is None or source.inputs[0] is not attention.inputs[5]:
             report.miss(attention, "positions are not the cache positions of the attention mask")
             continue
-        past_key = attention.inputs[3]
-        assert past_key is not None and past_key.shape is not None and cos is not None and cos.shape is not None
-        head_dim, rotary_dim = int(past_key.shape[-1]), 2 * int(cos.shape[-1])
+        head_dim, rotary_dim = dim(attention.inputs[3], -1), 2 * dim(cos, -1)
         if not accepts(head_dim, rotary_dim):
             report.miss(attention, f"no kernel rotates {rotary_dim} of {head_dim} elements")
             continue

@@ -2,15 +2,15 @@
 
     x, skip → Add → RMSNorm     becomes     SkipRMSNorm(x, skip) → normed, sum
 
-Requires that the two summands have the same shape (a bias is no residual). Whatever else read the sum reads the op's second
-output.
+Requires that the two summands have the same shape (a bias is no residual). Whatever else read the sum reads the op's
+second output.
 """
 
 import onnx_ir as ir
-
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter
-from edgeformer.export.passes._report import PassReport, canonical_nodes, producer, remove_if_unused
+from edgeformer.export.graph import canonical_nodes, producer, remove_if_unused, same_type
+from edgeformer.export.passes._report import PassReport
 
 
 def fuse_skip_norm(model: ir.Model) -> PassReport:
@@ -26,14 +26,12 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
             continue
         emit = Emitter(norm.name or "")
         epsilon = norm.attributes.get_float("epsilon")
-        normed, total = emit.many(
-            "SkipRMSNorm", x, skip, norm.inputs[1], outputs=2, domain=DOMAIN, epsilon=epsilon
-        )
+        normed, total = emit.many("SkipRMSNorm", x, skip, norm.inputs[1], outputs=2, domain=DOMAIN, epsilon=epsilon)
         emit.nodes[0].name = norm.name
-        total.dtype, total.shape, total.name = add.outputs[0].dtype, add.outputs[0].shape, add.outputs[0].name
+        same_type(total, add.outputs[0])
+        same_type(normed, norm.outputs[0])
         # The sum may be read before the norm in graph order, so the fused node takes the place of the addition.
         model.graph.insert_before(add, emit.nodes)
-        normed.dtype, normed.shape, normed.name = norm.outputs[0].dtype, norm.outputs[0].shape, norm.outputs[0].name
         ir.convenience.replace_all_uses_with(norm.outputs[0], normed)
         ir.convenience.replace_all_uses_with(add.outputs[0], total)
         remove_if_unused(model, norm, add)

@@ -11,16 +11,16 @@ three have biases or none has.
 from dataclasses import dataclass
 
 import onnx_ir as ir
-
 from edgeformer.export.emit import Emitter
-from edgeformer.export.passes._report import (
-    PassReport,
+from edgeformer.export.graph import (
     add_initializer,
     canonical_nodes,
+    dtype_of,
     producer,
     remove_if_unused,
     streamed,
 )
+from edgeformer.export.passes._report import PassReport
 from edgeformer.export.tensors import StreamedTensor, join
 
 
@@ -51,15 +51,13 @@ def pack_qkv(model: ir.Model) -> PassReport:
         if len(biases) not in (0, 3):
             report.miss(attention, "some of query, key and value have a bias and some have none")
             continue
-        layer = q.weight.name.rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
+        layer = q.weight.recipe.parameters[0].rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
         emit = Emitter(f"{layer}.qkv")
         weight = add_initializer(model, join(f"{layer}.qkv.weight", [q.weight, k.weight, v.weight]))
         packed = emit("MatMul", q.x, weight)
         if biases:
             packed = emit("Add", packed, add_initializer(model, join(f"{layer}.qkv.bias", biases)))
-        query = attention.inputs[0]
-        assert query is not None
-        packed.dtype = query.dtype
+        packed.dtype = dtype_of(attention.inputs[0])
         model.graph.insert_before(attention, emit.nodes)
         for index, value in enumerate((packed, None, None)):
             attention.replace_input_with(index, value)

@@ -1,12 +1,12 @@
 """Store weights the way that MatMul reads them.
 
-MatMul(x, Transpose(W)) with a weight [out, in] becomes MatMul(x, W') with W' [in, out] in the file. A weight that something
-else reads as it is (the embedding behind a tied head) stays: transposing it would make a second copy.
+MatMul(x, Transpose(W)) with a weight [out, in] becomes MatMul(x, W') with W' [in, out] in the file. A weight that
+something else reads as it is (the embedding behind a tied head) stays: transposing it would make a second copy.
 """
 
 import onnx_ir as ir
-
-from edgeformer.export.passes._report import PassReport, add_initializer, remove_if_unused, streamed
+from edgeformer.export.graph import add_initializer, remove_if_unused, remove_initializer, streamed
+from edgeformer.export.passes._report import PassReport
 from edgeformer.export.tensors import transpose
 
 
@@ -23,7 +23,7 @@ def transpose_weights(model: ir.Model) -> PassReport:
             report.miss(node, f"{weight.name} is also read untransposed (tied)")
             continue
         uses = [use.node for use in weight.uses()]
-        model.graph.initializers.pop(tensor.name)
+        remove_initializer(model, weight)
         stored = add_initializer(model, transpose(tensor))
         for use in uses:
             ir.convenience.replace_all_uses_with(use.outputs[0], stored)

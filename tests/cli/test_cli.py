@@ -9,9 +9,9 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from edgeformer.runtime import load
 
 from edgeformer.cli.main import cli
-from edgeformer.runtime import load
 
 
 def run(*arguments, input=None):

@@ -1,9 +1,10 @@
 """Run bundles as an app does that has nothing but onnxruntime and numpy: `python plain_onnxruntime.py WORK.json`.
 
-WORK.json lists jobs {bundle, inputs, outputs}: `inputs` is an .npz with the token ids, `outputs` the .npz to write. This
-file must not import edgeformer or torch, and says so at the end.
+WORK.json lists jobs {bundle, inputs, outputs}: `inputs` is an .npz with the token ids, `outputs` the .npz to write.
+This file must not import edgeformer or torch, and says so at the end.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def run(bundle, inputs):
 
     chunked = Client(session, 1, capacity)
     edges = [0, 1, 8, 9, 26, total]
-    pieces = [chunked.feed(tokens[:1, a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [chunked.feed(tokens[:1, a:b]) for a, b in itertools.pairwise(edges)]
     outputs["chunks"] = np.concatenate(pieces, 1)
     outputs["growing"] = growing_cache(session, tokens[:1])
 

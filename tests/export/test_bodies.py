@@ -1,7 +1,7 @@
 """The ONNX body of each canonical op computes in float64 what its torch op computes.
 
-Each op is captured by itself through the real translation table, written out in primitives, and run by onnxruntime in double
-precision; agreement is to 1e-12, far below what any wrong formula could reach.
+Each op is captured by itself through the real translation table, written out in primitives, and run by onnxruntime in
+double precision; agreement is to 1e-12, far below what any wrong formula could reach.
 """
 
 import numpy as np
@@ -9,11 +9,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from edgeformer.export.bodies import write_out_all
+from edgeformer.export.canonical import OPS, translation_table
 from torch import nn
 
 from edgeformer import ops
-from edgeformer.export.bodies import write_out_all
-from edgeformer.export.canonical import OPS, translation_table
 
 D64 = torch.float64
 
@@ -107,7 +107,11 @@ ATTENTION = {"num_heads": 4, "num_kv_heads": 2, "scale": 0.25, "rotary_interleav
 
 def attention_tensors(*, new, past, mask, packed=False, rotary=False):
     width, batch = 8, len(mask)
-    q, k, v = random(batch, new, 4 * width), random(batch, new, 2 * width, seed=1), random(batch, new, 2 * width, seed=2)
+    q, k, v = (
+        random(batch, new, 4 * width),
+        random(batch, new, 2 * width, seed=1),
+        random(batch, new, 2 * width, seed=2),
+    )
     angles = random(32, width // 2, seed=5)
     return {
         "query": torch.cat((q, k, v), -1) if packed else q,

@@ -1,7 +1,7 @@
 """The parity gate turns red for single faults, and stays green without one.
 
-Each fault is exported as if it were right (no check on export), then verified against the true model. Faults in config and
-weights go through the whole exporter; faults in the graph are made in the finished file.
+Each fault is exported as if it were right (no check on export), then verified against the true model. Faults in config
+and weights go through the whole exporter; faults in the graph are made in the finished file.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from dataclasses import replace
 import onnx
 import pytest
 import torch
-
-from edgeformer.config import ModelConfig
 from edgeformer.export import export_model
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.export_model import build_graph
 from edgeformer.export.parity import verify_graph
+
+from edgeformer.config import ModelConfig
 from edgeformer.manifest import Manifest
 from edgeformer.weights import RandomWeights
 
@@ -172,10 +172,13 @@ def test_a_fault_in_the_graph_fails_the_checks_that_can_see_it(truth, tmp_path, 
 
 
 def test_an_export_that_fails_the_gate_leaves_nothing(make_llama, tmp_path, monkeypatch):
-    from edgeformer.errors import ParityError
     from edgeformer.export.parity import tolerances
 
+    from edgeformer.errors import ParityError
+
     monkeypatch.setitem(tolerances.RELATIVE_ERROR, "fp32", 0.0)
-    with pytest.raises(ParityError, match=r"(?s)does not compute what PyTorch computes.*FAIL prefill.*No bundle was made"):
+    with pytest.raises(
+        ParityError, match=r"(?s)does not compute what PyTorch computes.*FAIL prefill.*No bundle was made"
+    ):
         export_model(make_llama(num_hidden_layers=1), tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,6 @@
 import numpy as np
 import onnxruntime_genai as og
 import pytest
-
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 

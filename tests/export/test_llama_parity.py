@@ -1,7 +1,7 @@
 """Llamas of every option, exported, run by plain onnxruntime, against transformers in float32.
 
-The oracle is transformers' own eager module over the same checkpoint; the runner is `plain_onnxruntime.py`, which imports
-neither edgeformer nor torch. Error: max |Δlogit| / max |logit|.
+The oracle is transformers' own eager module over the same checkpoint; the runner is `plain_onnxruntime.py`, which
+imports neither edgeformer nor torch. Error: max |Δlogit| / max |logit|.
 """
 
 import json
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-
 from edgeformer.export import export_model
 
 PROMPT, STEPS, LENGTHS = 24, 32, (24, 9, 1)

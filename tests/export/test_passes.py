@@ -11,14 +11,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
-
-from edgeformer.config import ModelConfig
-from edgeformer.contract import past_names
-from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out_all
 from edgeformer.export.capture import capture_decoder
 from edgeformer.export.lower import lower_ort
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+
+from edgeformer.config import ModelConfig
+from edgeformer.contract import past_names
+from edgeformer.errors import ExportError
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder, decoder_constants
 from edgeformer.weights import RandomWeights
@@ -28,9 +28,9 @@ LAYERS = 2
 
 def config(**options) -> ModelConfig:
     data = {
-        "model_type": "llama", "vocab_size": 31, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 32,
-        "attention_bias": True,
+        "model_type": "llama", "vocab_size": 31, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 32, "attention_bias": True,
     }  # fmt: skip
     return read_model_config(data | options)[1]
 

@@ -80,14 +80,20 @@ def test_frequencies_are_those_of_transformers(name, base):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sliding_window": 128}, r"fields that the llama family does not know: sliding_window = 128\. They may change"),
+        (
+            {"sliding_window": 128},
+            r"fields that the llama family does not know: sliding_window = 128\. They may change",
+        ),
         ({"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: silu, swish"),
         ({"num_key_value_heads": 3}, r"num_kv_heads is 3; it must be a divisor of num_heads \(4\)"),
         ({"vocab_size": 0}, "ModelConfig.vocab_size is 0; it must be positive"),
         ({"hidden_size": None}, "config.json has no hidden_size; a llama model requires it"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "RoPE scaling 'spiral' is not supported; supported: default"),
         ({"rope_parameters": {"rope_type": "linear"}}, "RoPE scaling 'linear' requires factor"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "twist": 1}}, "parameters that are not known: twist"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "twist": 1}},
+            "parameters that are not known: twist",
+        ),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "parameters that are not known: partial_rotary_factor"),
         (
             {"rope_parameters": {"rope_type": "longrope", **ROPE["longrope"], "original_max_position_embeddings": 64}},
@@ -181,15 +187,20 @@ def test_a_missing_shard_is_named(make_llama):
 
 def test_pickled_weights_are_not_read(copy):
     (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
-    with pytest.raises(WeightsError, match=r"pytorch_model\.bin is a pickle, which is not read: save it as safetensors"):
+    with pytest.raises(
+        WeightsError, match=r"pytorch_model\.bin is a pickle, which is not read: save it as safetensors"
+    ):
         open_source(copy).weights()
 
 
 def test_a_weight_beyond_float16_is_named(copy, tmp_path):
-    from edgeformer.errors import ExportError
     from edgeformer.export import export_model
 
+    from edgeformer.errors import ExportError
+
     rewrite(copy, lambda tensors: tensors["model.layers.1.mlp.up_proj.weight"].mul_(1e6))
-    with pytest.raises(ExportError, match=r"blocks\.1\.feed_forward\.up\.weight holds values up to .*beyond float16's 65504"):
+    with pytest.raises(
+        ExportError, match=r"blocks\.1\.feed_forward\.up\.weight holds values up to .*beyond float16's 65504"
+    ):
         export_model(copy, tmp_path / "bundle", precision="fp16")
     assert not (tmp_path / "bundle").exists()

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from edgeformer.runtime import load
+from edgeformer.runtime.kv_cache import KVCache
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime import load
-from edgeformer.runtime.kv_cache import KVCache
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,9 @@ def test_a_chat_is_the_prompt_of_its_template(model):
 def test_the_cache_is_sized_to_the_request(model, monkeypatch):
     asked = []
     new_decoder = model.new_decoder
-    monkeypatch.setattr(model, "new_decoder", lambda rows, capacity: asked.append((rows, capacity)) or new_decoder(rows, capacity))
+    monkeypatch.setattr(
+        model, "new_decoder", lambda rows, capacity: asked.append((rows, capacity)) or new_decoder(rows, capacity)
+    )
     model.generate([[3, 4, 5], [6]], max_new_tokens=10)
     assert asked == [(2, 3 + 10)]
     geometry = model.manifest.cache
@@ -107,7 +109,7 @@ def test_the_cache_is_sized_to_the_request(model, monkeypatch):
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ([3] * 1000, {"max_new_tokens": 100}, "the prompt has 1000 tokens and 100 more are to come, but the model's context is"),
+        ([3] * 1000, {"max_new_tokens": 100}, "the prompt has 1000 tokens and 100 more are to come, but the model's"),
         ([3] * 1024, {}, "the prompt has 1024 tokens and 1 more are to come"),
         ("Hi", {"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
         ([], {}, "the prompt is empty; give at least one token"),

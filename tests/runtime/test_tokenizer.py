@@ -181,9 +181,7 @@ def test_what_a_template_refuses_is_an_error_with_its_own_words(folder):
         ("{% for message in messages %}", "Unexpected end of template"),
         ("{{ messages[0].nothing + 'x' }}", "'dict object' has no attribute 'nothing'"),
         ("{{ unknown.name }}", "'unknown' is undefined"),
-        pytest.param(
-            "{{ messages[0].content + 1 }}", "can only concatenate str"
-        ),
+        pytest.param("{{ messages[0].content + 1 }}", "can only concatenate str"),
     ],
 )
 def test_a_template_that_fails_is_a_request_error(folder, template, message):
@@ -257,6 +255,8 @@ def test_a_broken_tokenizer_file_is_a_bundle_error(tmp_path, content):
 def test_an_absent_tokenizer_file_is_a_bundle_error(tmp_path):
     with pytest.raises(BundleError, match=r"tokenizer\.json cannot be read: .*No such file"):
         Tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "null"])
 def test_a_broken_tokenizer_config_is_a_bundle_error(folder, content):
     path = folder()

@@ -1,7 +1,6 @@
 """The decode benchmark measures three loops that do the same work, and says so when they do not."""
 
 import json
-from pathlib import Path
 
 import bench_decode
 import pytest
@@ -52,8 +51,8 @@ def test_an_end_of_text_token_ends_no_run(tiny_bundle):
 def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch):
     honest = bench_decode.bare_loop
 
-    def feeds_another_prompt(graph: Path, threads: int):
-        bare = honest(graph, threads)
+    def feeds_another_prompt(session):
+        bare = honest(session)
         return lambda prompt, new: bare(prompt[::-1], new)
 
     monkeypatch.setattr(bench_decode, "bare_loop", feeds_another_prompt)
