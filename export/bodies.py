@@ -9,6 +9,7 @@ Each function takes an `Emitter` and the op's node, emits the body and returns t
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
+
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import canonical_nodes, dim, dtype_of

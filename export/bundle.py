@@ -14,10 +14,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
-from edgeformer.export.tensors import StreamedTensor
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.export.tensors import StreamedTensor
 from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight
 
 Progress = Callable[[str, float], None]

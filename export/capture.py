@@ -12,13 +12,13 @@ from contextlib import contextmanager
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 import torch
-from edgeformer.export.canonical import translation_table
-from edgeformer.export.tensors import Recipe, StreamedTensor
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
 from edgeformer.contract import CacheGeometry, input_names, output_names
+from edgeformer.export.canonical import translation_table
+from edgeformer.export.tensors import Recipe, StreamedTensor
 
 OPSET = 20
 IR_VERSION = 10

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
 from edgeformer.export.graph import same_type
 
 

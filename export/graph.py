@@ -1,6 +1,7 @@
 """The questions that passes and lowerings ask of a graph, and the few changes they share."""
 
 import onnx_ir as ir
+
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.tensors import StreamedTensor
 

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import StaticDecoder
 from edgeformer.runtime.generate import Generation, Row, run_rows
 from edgeformer.runtime.sampling import Sampling
 from edgeformer.runtime.session import ProviderChoice, choose_provider, open_session
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message, Tokenizer
-from numpy.typing import NDArray
-
-from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest
 
 DEFAULT_NEW_TOKENS = 256
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from edgeformer.runtime.kv_cache import KVCache
-from edgeformer.runtime.session import CACHE_DTYPES
 from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.kv_cache import KVCache
+from edgeformer.runtime.session import CACHE_DTYPES
 
 PREFILL_CHUNK = 256
 """Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
+
 from edgeformer.runtime.decoder import StaticDecoder
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.streaming import TextStream
-from numpy.typing import NDArray
 
 FinishReason = Literal["eos", "stop", "length"]
 

@@ -11,11 +11,11 @@ import os
 from typing import Any
 
 import numpy as np
-from edgeformer.runtime.session import onnxruntime
 
 from edgeformer.contract import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Provider
+from edgeformer.runtime.session import onnxruntime
 
 
 class KVCache:

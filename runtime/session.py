@@ -1,6 +1,8 @@
 """Open onnxruntime sessions with everything said: threads, provider, options."""
 
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,12 +81,14 @@ def open_session(graph: Path, provider: Provider, threads: int | None = None, *,
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     providers: list[Any] = ["CPUExecutionProvider"]
-    if provider == "cuda":
-        ort.preload_dlls()
-        # TF32 rounds float32 products to 10 bits of mantissa, which no parity check of fp32 survives.
-        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
     try:
-        session = ort.InferenceSession(str(graph), options, providers=providers)
+        # onnxruntime prints what it cannot load to stdout, which belongs to our results.
+        with redirect_stdout(sys.stderr):
+            if provider == "cuda":
+                ort.preload_dlls()
+                # TF32 rounds float32 products to 10 bits of mantissa, which no parity check of fp32 survives.
+                providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
+            session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():

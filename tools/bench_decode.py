@@ -26,13 +26,14 @@ from typing import Any
 
 import click
 import numpy as np
+from environment import environment
+from rich.console import Console
+from rich.table import Table
+
 from edgeformer.runtime import CausalLM, Sampling, load
 from edgeformer.runtime.generate import Row, run_rows
 from edgeformer.runtime.session import usable_cores
 from edgeformer.runtime.streaming import TextStream
-from environment import environment
-from rich.console import Console
-from rich.table import Table
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,16 @@ import click
 import numpy as np
 import onnx
 from bench_decode import edgeformer_loop
-from edgeformer.export import export_model
-from edgeformer.export.parity import verify
-from edgeformer.runtime import load
-from edgeformer.runtime.decoder import StaticDecoder
-from edgeformer.runtime.session import onnxruntime, open_session
 from environment import environment
 from random_checkpoint import write_checkpoint
 
 from edgeformer.errors import EdgeformerError
+from edgeformer.export import export_model
+from edgeformer.export.parity import verify
 from edgeformer.manifest import Manifest, Precision, Provider
+from edgeformer.runtime import load
+from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.session import onnxruntime, open_session
 
 # The last is what a user without a GPU would run: the CPU's own speed.
 CASES: tuple[tuple[Precision, Provider], ...] = (("fp16", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"))

@@ -54,11 +54,20 @@ CONFIG = {
 
 def sentences() -> list[str]:
     """Plain English with some variety of words: names, animals, places, deeds, numbers."""
-    names = "Anna Ben Clara David Emma Felix Grace Henry Iris Jack".split()
-    animals = "dog cat bird horse fox rabbit bear mouse fish duck".split()
-    adjectives = "little old happy quiet brave clever hungry friendly tired curious".split()
-    places = "garden forest river house market school mountain village kitchen harbour".split()
-    deeds = "walked to|looked for|played in|ran away from|came back to|dreamed about|went into|waited near".split("|")
+    names = ["Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Iris", "Jack"]
+    animals = ["dog", "cat", "bird", "horse", "fox", "rabbit", "bear", "mouse", "fish", "duck"]
+    adjectives = ["little", "old", "happy", "quiet", "brave", "clever", "hungry", "friendly", "tired", "curious"]
+    places = ["garden", "forest", "river", "house", "market", "school", "mountain", "village", "kitchen", "harbour"]
+    deeds = [
+        "walked to",
+        "looked for",
+        "played in",
+        "ran away from",
+        "came back to",
+        "dreamed about",
+        "went into",
+        "waited near",
+    ]
     stories = [
         f"Once upon a time, a {adjective} {animal} {deed} the {place}. {name} was there and said: “Thank you!”"
         for adjective, animal, (name, place), deed in product(

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
+
+from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out, write_out_all
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import canonical_nodes, dim, dtype_of, producer, remove_initializer, streamed
 from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.export.tensors import StreamedTensor
-
-from edgeformer.errors import ExportError
 from edgeformer.manifest import Provider
 
 CONTRIB = "com.microsoft"

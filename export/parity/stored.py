@@ -5,10 +5,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
-from edgeformer.export.tensors import Recipe, split_stored
 from torch import Tensor
 
 from edgeformer.errors import BundleError
+from edgeformer.export.tensors import Recipe, split_stored
 from edgeformer.manifest import Manifest
 from edgeformer.weights import parameter_shapes
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress, sha256
 from edgeformer.export.parity.reference import Reference
 from edgeformer.export.parity.report import Check, Report
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.parity.tolerances import RELATIVE_ERROR
 from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import StaticDecoder
 from edgeformer.runtime.session import choose_provider, onnxruntime_errors, open_session
-from numpy.typing import NDArray
-from torch import Tensor
-
-from edgeformer.errors import BundleError, ConfigError
-from edgeformer.manifest import Manifest
 from edgeformer.source import open_source
 
 ROWS, PROMPT, STEPS = 3, 33, 8

@@ -11,6 +11,7 @@ the target's kernel, takes these sizes.
 from collections.abc import Callable
 
 import onnx_ir as ir
+
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.graph import canonical_nodes, dim, producer, remove_if_unused
 from edgeformer.export.passes._report import PassReport

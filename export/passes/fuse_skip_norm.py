@@ -7,6 +7,7 @@ second output.
 """
 
 import onnx_ir as ir
+
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter
 from edgeformer.export.graph import canonical_nodes, producer, remove_if_unused, same_type

@@ -11,6 +11,7 @@ three have biases or none has.
 from dataclasses import dataclass
 
 import onnx_ir as ir
+
 from edgeformer.export.emit import Emitter
 from edgeformer.export.graph import (
     add_initializer,

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from edgeformer.runtime import load
 
 from edgeformer.cli.main import cli
+from edgeformer.runtime import load
 
 
 def run(*arguments, input=None):
@@ -185,7 +185,7 @@ def in_terminal(line, words):
         if word is not None:
             os.write(terminal, word)
     os.close(terminal)
-    return shown.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return shown.decode().replace("\r\n", "\n"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_conversation_in_a_terminal_remembers_its_turns(tiny_llama_bundle):

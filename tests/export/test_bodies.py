@@ -9,11 +9,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
-from edgeformer.export.bodies import write_out_all
-from edgeformer.export.canonical import OPS, translation_table
 from torch import nn
 
 from edgeformer import ops
+from edgeformer.export.bodies import write_out_all
+from edgeformer.export.canonical import OPS, translation_table
 
 D64 = torch.float64
 

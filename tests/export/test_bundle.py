@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+
+from edgeformer.errors import BundleError, ExportError
 from edgeformer.export import bundle as bundle_module
 from edgeformer.export import export_model, verify
 from edgeformer.export.bundle import staged
-from edgeformer.runtime import load
-
-from edgeformer.errors import BundleError, ExportError
 from edgeformer.manifest import FILE_NAME
+from edgeformer.runtime import load
 
 KILLS = 20
 
@@ -196,8 +196,8 @@ def test_verify_finds_weights_that_were_edited_with_their_hash(copy, llama_folde
 
 def test_stored_weights_are_those_of_the_checkpoint(llama_bundle, llama_folder):
     import torch
-    from edgeformer.export.parity.stored import StoredWeights
 
+    from edgeformer.export.parity.stored import StoredWeights
     from edgeformer.manifest import Manifest
     from edgeformer.source import open_source
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import onnx
 import pytest
 import torch
-from edgeformer.export import export_model
-from edgeformer.export.bundle import GraphWriter
-from edgeformer.export.export_model import build_graph
-from edgeformer.export.parity import verify_graph
 
 from edgeformer.config import ModelConfig
+from edgeformer.export import export_model
+from edgeformer.export.bundle import GraphWriter
+from edgeformer.export.parity import verify_graph
+from edgeformer.export.pipeline import build_graph
 from edgeformer.manifest import Manifest
 from edgeformer.weights import RandomWeights
 
@@ -172,9 +172,8 @@ def test_a_fault_in_the_graph_fails_the_checks_that_can_see_it(truth, tmp_path, 
 
 
 def test_an_export_that_fails_the_gate_leaves_nothing(make_llama, tmp_path, monkeypatch):
-    from edgeformer.export.parity import tolerances
-
     from edgeformer.errors import ParityError
+    from edgeformer.export.parity import tolerances
 
     monkeypatch.setitem(tolerances.RELATIVE_ERROR, "fp32", 0.0)
     with pytest.raises(

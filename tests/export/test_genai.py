@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime_genai as og
 import pytest
+
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 

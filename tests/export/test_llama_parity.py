@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+
 from edgeformer.export import export_model
 
 PROMPT, STEPS, LENGTHS = 24, 32, (24, 9, 1)

@@ -11,14 +11,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
-from edgeformer.export.bodies import write_out_all
-from edgeformer.export.capture import capture_decoder
-from edgeformer.export.lower import lower_ort
-from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
 from edgeformer.config import ModelConfig
 from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
+from edgeformer.export.bodies import write_out_all
+from edgeformer.export.capture import capture_decoder
+from edgeformer.export.lower import lower_ort
+from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder, decoder_constants
 from edgeformer.weights import RandomWeights

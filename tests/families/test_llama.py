@@ -194,9 +194,8 @@ def test_pickled_weights_are_not_read(copy):
 
 
 def test_a_weight_beyond_float16_is_named(copy, tmp_path):
-    from edgeformer.export import export_model
-
     from edgeformer.errors import ExportError
+    from edgeformer.export import export_model
 
     rewrite(copy, lambda tensors: tensors["model.layers.1.mlp.up_proj.weight"].mul_(1e6))
     with pytest.raises(

@@ -1,9 +1,10 @@
 """Tokenizers of the two kinds that language models come with, made here so that no test needs the network."""
 
 import pytest
-from edgeformer.runtime.tokenizer import Tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from edgeformer.runtime.tokenizer import Tokenizer
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog.\nThe dog sleeps.",

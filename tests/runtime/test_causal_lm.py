@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from edgeformer.runtime import load
-from edgeformer.runtime.kv_cache import KVCache
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime import load
+from edgeformer.runtime.kv_cache import KVCache
 
 
 @pytest.fixture(scope="module")

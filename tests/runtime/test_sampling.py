@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from edgeformer.runtime.sampling import Sampler, Sampling, distribution, penalise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.logits_process import (
@@ -15,6 +14,7 @@ from transformers.generation.logits_process import (
 )
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime.sampling import Sampler, Sampling, distribution, penalise
 
 # transformers compares the sum of the dropped tail with 1 - p, this package that of the kept head with p: they agree to
 # the rounding of float64.

@@ -1,9 +1,10 @@
 """Streamed text is the decoded text: nothing shown is taken back, and stop strings cut where a naive search does."""
 
 import pytest
-from edgeformer.runtime.streaming import TextStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from edgeformer.runtime.streaming import TextStream
 
 UNKNOWN = 100_000
 """A token id beyond the vocabulary, as models with padded vocabularies can emit."""

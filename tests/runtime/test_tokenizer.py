@@ -3,13 +3,13 @@
 import json
 from datetime import datetime
 
-import edgeformer.runtime.tokenizer
 import pytest
 import tokenizers
-from edgeformer.runtime.tokenizer import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+import edgeformer.runtime.tokenizer
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.runtime.tokenizer import Tokenizer
 
 CHAT = [
     {"role": "system", "content": "Be brief."},

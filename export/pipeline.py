@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import get_args
 
 import onnx_ir as ir
+from torch import Tensor
+
+from edgeformer import __version__, schema
+from edgeformer.config import ModelConfig
+from edgeformer.errors import ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.capture import capture_decoder
 from edgeformer.export.clients.genai import genai_config
@@ -18,14 +23,9 @@ from edgeformer.export.lower import Lowered, lower_ort
 from edgeformer.export.model_card import model_card
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.runtime.session import onnxruntime
-from torch import Tensor
-
-from edgeformer import __version__, schema
-from edgeformer.config import ModelConfig
-from edgeformer.errors import ExportError, ParityError
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider
 from edgeformer.models import Decoder, decoder_constants
+from edgeformer.runtime.session import onnxruntime
 from edgeformer.source import ModelSource, open_source
 
 GRAPH = "onnx/model.onnx"
