@@ -4,6 +4,7 @@ The exporter writes it last, so a folder without one is no bundle. Names of file
 the folder.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -29,6 +30,12 @@ class FileEntry:
     sha256: str
 
 
+def sha256(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
     """How one tensor of the graph was made: parameters joined along its last axis, each transposed or not."""
@@ -51,8 +58,8 @@ class Manifest:
     """Everything that a reader of the bundle may rely on.
 
     provider: whose kernels the graph was lowered for. random_weights: the seed, where no checkpoint stands behind the
-    bundle. files: every other file of the folder. weights: graph initializers by name. parity: the summary of the check
-    made on export, or None where it was skipped.
+    bundle. files: every other file of the folder. weights: graph initializers by name. parity: the summary of the
+    certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int
@@ -110,6 +117,17 @@ class Manifest:
         """Write the manifest into a folder."""
         text = json.dumps(schema.to_json(self), indent=1, ensure_ascii=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    def graph_hashes(self) -> dict[str, str]:
+        """SHA-256 of the graph and its weights, by file name: what a certificate speaks of."""
+        folder = PurePosixPath(self.graph).parent
+        return {name: entry.sha256 for name, entry in self.files.items() if PurePosixPath(name).parent == folder}
+
+    def certifies(self, folder: Path) -> bool:
+        """Whether the graph in `folder` is still the one that was verified on export; weights are not read."""
+        if self.parity is None:
+            return False
+        return self.parity["hashes"] == self.graph_hashes() and sha256(folder / self.graph) == self.files[self.graph].sha256
 
     def check_sizes(self, folder: Path) -> None:
         """Raise BundleError naming every file that is missing or not of its size. Reads no file."""

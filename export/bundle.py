@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgeformer.errors import ExportError
 from edgeformer.export.tensors import StreamedTensor
-from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight
+from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight, sha256
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the part of it that is done, 0 to 1."""
@@ -170,9 +170,3 @@ def file_entries(folder: Path, known_hashes: dict[str, str]) -> dict[str, FileEn
         if path.is_file() and name != FILE_NAME:
             entries[name] = FileEntry(bytes=path.stat().st_size, sha256=known_hashes.get(name) or sha256(path))
     return entries
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

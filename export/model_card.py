@@ -4,8 +4,8 @@ from edgeformer.accounting import account
 from edgeformer.manifest import Manifest
 
 
-def model_card(manifest: Manifest) -> str:
-    """Write the card of a bundle."""
+def model_card(manifest: Manifest, parity: str) -> str:
+    """Write the card of a bundle; parity is a paragraph about its verification."""
     model, attention = manifest.model, manifest.model.blocks[0].attention
     numbers = account(model, manifest.precision)
     warning = ""
@@ -13,14 +13,6 @@ def model_card(manifest: Manifest) -> str:
         warning = (
             f"\n**The weights are random (seed {manifest.random_weights}), not trained:** the text it makes is noise. "
             "It is here to try the tools.\n"
-        )
-    if manifest.parity is None:
-        parity = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
-    else:
-        worst = max(manifest.parity["checks"], key=lambda check: check["error"] / check["limit"])
-        parity = (
-            f"Checked on export against the same weights in float64 PyTorch: largest relative error of a logit "
-            f"{worst['error']:.1e} ({worst['name']}; limit {worst['limit']:.0e}). Check it again: `edgeformer verify .`"
         )
     return f"""# {manifest.name}
 

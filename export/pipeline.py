@@ -21,14 +21,16 @@ from edgeformer.export.capture import capture_decoder
 from edgeformer.export.clients.genai import genai_config
 from edgeformer.export.lower import Lowered, lower_ort
 from edgeformer.export.model_card import model_card
-from edgeformer.export.parity import Report, verify_graph
+from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider
+from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, sha256
 from edgeformer.models import Decoder, decoder_constants
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.source import ModelSource, open_source
 
 GRAPH = "onnx/model.onnx"
+CERTIFICATE = "parity"
+UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
 
 # Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
 COPIED_FILES = (
@@ -58,7 +60,7 @@ def export_model(
     precision: Precision = "fp32",
     provider: Provider = "cpu",
     context_length: int | None = None,
-    verify: bool = True,
+    verify: Mode | None = "quick",
     overwrite: bool = False,
     progress: Progress = lambda what, part: None,
 ) -> ExportResult:
@@ -66,16 +68,18 @@ def export_model(
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
     precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to
-    provide for, by default all. verify: compare the graph with PyTorch before the bundle is put in place; a graph that
-    fails is a ParityError and leaves nothing. Raises an EdgeformerError for anything that the user can mend.
+    provide for, by default all. verify: how much to compare the graph with PyTorch before the bundle is put in place, None
+    for not at all; a graph that fails is a ParityError and leaves nothing. Raises an EdgeformerError for anything that
+    the user can mend.
     """
     start = time.perf_counter()
     for name, value, choices in (
         ("precision", precision, get_args(Precision)),
         ("provider", provider, get_args(Provider)),
+        ("verify", verify, (None, *get_args(Mode))),
     ):
         if value not in choices:
-            raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")
+            raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
     source = open_source(model, context_length)
@@ -88,17 +92,26 @@ def export_model(
         writer.write(graph, GRAPH)
         del graph
         manifest = _manifest(source, precision, provider, writer)
-        report = None
+        for name in COPIED_FILES:
+            if (source.folder / name).is_file():
+                shutil.copyfile(source.folder / name, folder / name)
+        report, card = None, UNVERIFIED
         if verify:
-            report = verify_graph(folder, manifest, weights, progress)
+            # Imported here, since it draws with matplotlib, which takes its time.
+            from edgeformer.export.parity.certificate import paragraph, summary, write_certificate
+
+            manifest = replace(manifest, files=file_entries(folder, writer.hashes))
+            report = verify_graph(folder, manifest, weights, mode=verify, progress=progress)
             if not report.passed:
                 raise ParityError(
                     f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"
                     "No bundle was made. This is a bug in edgeformer; please report it with the model's config.json. "
                     "To look at the graph, export it with --no-verify."
                 )
-            manifest = replace(manifest, parity=report.to_json())
-        _write_files(folder, source, manifest)
+            write_certificate(report, folder / CERTIFICATE, source.name)
+            certificate = {"report": sha256(folder / CERTIFICATE / "report.json"), "hashes": report.hashes}
+            manifest, card = replace(manifest, parity=summary(report) | certificate), paragraph(report)
+        _write_files(folder, source, manifest, card)
         manifest = replace(manifest, files=file_entries(folder, writer.hashes))
         manifest.write(folder)
     return ExportResult(
@@ -153,15 +166,12 @@ def _manifest(source: ModelSource, precision: Precision, provider: Provider, wri
     )
 
 
-def _write_files(folder: Path, source: ModelSource, manifest: Manifest) -> None:
-    for name in COPIED_FILES:
-        if (source.folder / name).is_file():
-            shutil.copyfile(source.folder / name, folder / name)
+def _write_files(folder: Path, source: ModelSource, manifest: Manifest, parity: str) -> None:
     # A client must not go past the positions that the graph has.
     hf_config = source.hf_config | {"max_position_embeddings": source.config.context_length}
     _write_json(folder / "config.json", hf_config)
     _write_json(folder / "genai_config.json", genai_config(manifest))
-    (folder / "README.md").write_text(model_card(manifest), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(manifest, parity), encoding="utf-8")
 
 
 def _write_json(path: Path, data: object) -> None:

@@ -1,5 +1,6 @@
 """`load` a bundle and generate with it."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -32,6 +33,12 @@ def load(path: str | Path, provider: ProviderChoice = "auto", threads: int | Non
     folder = Path(path)
     manifest = Manifest.read(folder)
     manifest.check_sizes(folder)
+    if manifest.parity is not None and not manifest.certifies(folder):
+        warnings.warn(
+            f"the graph in {folder} is not the one that its parity certificate speaks of; it was changed after the export. "
+            "Check it with: edgeformer verify",
+            stacklevel=2,
+        )
     return CausalLM(folder, manifest, provider, threads)
 
 

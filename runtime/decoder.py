@@ -20,6 +20,8 @@ past."""
 
 
 Tokens = Sequence[int] | NDArray[np.int64]
+Logits = NDArray[Any]
+"""float32 from our graphs; those of others may give the precision that they compute in."""
 
 
 class StaticDecoder:
@@ -28,20 +30,22 @@ class StaticDecoder:
     def __init__(self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider = "cpu"):
         self._session = session
         self._vocab_size = manifest.model.vocab_size
+        logits = next(output for output in session.get_outputs() if output.name == "logits")
+        self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
         self.cache = KVCache(manifest.cache, CACHE_DTYPES[manifest.precision], batch_size, capacity, provider)
         self.lengths = np.zeros(batch_size, np.int64)
         # Decode steps: one binding, filled in place.
         self._tokens = np.zeros((batch_size, 1), np.int64)
-        self._logits = np.empty((batch_size, 1, self._vocab_size), np.float32)
+        self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
         self._mask = np.ones(batch_size * capacity, np.int64)
         self._step = session.io_binding()
         self.cache.bind(self._step)
         _bind_input(self._step, "input_ids", self._tokens)
         _bind_output(self._step, "logits", self._logits)
 
-    def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
+    def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
-        buffer = np.empty((min(chunk, len(tokens)), self._vocab_size), np.float32)
+        buffer = np.empty((min(chunk, len(tokens)), self._vocab_size), self._logits_dtype)
         last = buffer
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
@@ -49,14 +53,14 @@ class StaticDecoder:
             self._run_row(row, piece, last)
         return last[-1]
 
-    def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> NDArray[np.float32]:
+    def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """As `prefill`, but returns the logits of every token [S, V]."""
-        logits = np.empty((len(tokens), self._vocab_size), np.float32)
+        logits = np.empty((len(tokens), self._vocab_size), self._logits_dtype)
         for start in range(0, len(tokens), chunk):
             self._run_row(row, tokens[start : start + chunk], logits[start : start + chunk])
         return logits
 
-    def _run_row(self, row: int, tokens: Tokens, logits: NDArray[np.float32]) -> None:
+    def _run_row(self, row: int, tokens: Tokens, logits: Logits) -> None:
         """One row by itself: its result is the same whatever stands in the other rows."""
         self._check_room(self.lengths[row] + len(tokens))
         self.lengths[row] += len(tokens)
@@ -69,12 +73,12 @@ class StaticDecoder:
         _bind_output(binding, "logits", logits[None])
         self._session.run_with_iobinding(binding)
 
-    def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> NDArray[np.float32]:
+    def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> Logits:
         """Feed right-padded prompts [B, S] to empty rows in one run, as simple clients do. Returns logits [B, S, V]."""
         assert not self.lengths.any(), "only empty rows take a padded batch"
         self._check_room(tokens.shape[1])
         self.lengths[:] = lengths
-        logits = np.empty((*tokens.shape, self._vocab_size), np.float32)
+        logits = np.empty((*tokens.shape, self._vocab_size), self._logits_dtype)
         mask = (np.arange(tokens.shape[1]) < self.lengths[:, None]).astype(np.int64)
         binding = self._session.io_binding()
         self.cache.bind(binding)
@@ -84,7 +88,7 @@ class StaticDecoder:
         self._session.run_with_iobinding(binding)
         return logits
 
-    def decode_one_token(self, tokens: Tokens, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    def decode_one_token(self, tokens: Tokens, active: NDArray[np.bool_] | None = None) -> Logits:
         """Append one token to every active row (all, by default). Returns logits [B, V], overwritten by the next step.
 
         A row that is not active is finished: it no longer grows, and what is computed in its last slot is never read.

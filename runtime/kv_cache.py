@@ -8,9 +8,11 @@ the buffers, bound by address.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
@@ -64,6 +66,21 @@ class KVCache:
         """Overwrite every element; parity checks fill with NaN to prove that nothing unwritten is read."""
         for buffer in self._buffers:
             buffer.update_inplace(np.full(buffer.shape(), value, self._dtype))
+
+
+    def read(self, length: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Copies of keys and values of each layer up to `length` tokens: [B, K, length, D]."""
+        arrays = [buffer.numpy()[:, :, :length] for buffer in self._buffers]
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
+
+    def write(self, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]) -> None:
+        """Overwrite the first `length` tokens of each layer with keys and values [B, K, length, D]."""
+        for layer in range(self._geometry.num_layers):
+            for part, new in enumerate(past(layer)):
+                buffer = self._buffers[2 * layer + part]
+                content = buffer.numpy()
+                content[:, :, :length] = new
+                buffer.update_inplace(content)
 
 
 def _available_memory() -> int | None:

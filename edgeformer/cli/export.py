@@ -22,14 +22,20 @@ from edgeformer.manifest import Precision, Provider
 )
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
+@click.option("--full-verify", is_flag=True, help="Verify as thoroughly as `edgeformer verify` does.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the graph with PyTorch.")
 @json_option
-def export_command(model: str, output: Path | None, no_verify: bool, as_json: bool, **options: Any) -> None:
+def export_command(
+    model: str, output: Path | None, full_verify: bool, no_verify: bool, as_json: bool, **options: Any
+) -> None:
     """Export a model to a bundle, and verify it."""
     from edgeformer.export import export_model
 
+    if full_verify and no_verify:
+        raise click.UsageError("--full-verify and --no-verify exclude each other.")
+    mode: Any = None if no_verify else "full" if full_verify else "quick"
     with progress_bar() as progress:
-        result = export_model(model, output, verify=not no_verify, progress=progress, **options)
+        result = export_model(model, output, verify=mode, progress=progress, **options)
 
     manifest, report = result.manifest, result.report
     size = sum(entry.bytes for entry in manifest.files.values())
@@ -54,7 +60,8 @@ def export_command(model: str, output: Path | None, no_verify: bool, as_json: bo
     for fallback in result.lowered.fallbacks:
         click.echo(f"slower form: {fallback}")
     if report:
-        click.echo(f"verified against {report.reference}: max |Δlogit| / max |logit|\n{report.describe()}")
+        click.echo(f"verified against {report.reference}, in {report.seconds:.1f} s:\n{report.describe()}")
+        click.echo(f"  certificate: {result.path / 'parity' / 'report.html'}")
     else:
         click.echo("not verified; do it with: edgeformer verify")
     if manifest.random_weights is not None:

@@ -4,28 +4,58 @@ from pathlib import Path
 
 import click
 
-from edgeformer.cli._output import json_option, print_json, print_table, progress_bar
+from edgeformer.cli._output import json_option, note, print_json, print_table, progress_bar
 
 
 @click.command("verify")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--against", help="The model that it was exported from. [default: the weights in the bundle itself]")
+@click.option("--quick", is_flag=True, help="Run what an export runs, instead of everything.")
+@click.option("--locate", is_flag=True, help="Find the first node that computes something else.")
+@click.option("--certificate", type=click.Path(path_type=Path), help="Write report.json, report.html and plots there.")
 @json_option
-def verify_command(bundle: Path, against: str | None, as_json: bool) -> None:
-    """Check the files of BUNDLE, and that its graph computes what PyTorch computes. Exits with 1 if it does not."""
+def verify_command(
+    bundle: Path, against: str | None, quick: bool, locate: bool, certificate: Path | None, as_json: bool
+) -> None:
+    """Check the files of BUNDLE, and that its graph computes what PyTorch computes. Exits with 1 if it does not.
+
+    BUNDLE may also be a folder or ONNX file that somebody else made, with --against.
+    """
     from edgeformer.export import verify
 
     with progress_bar() as progress:
-        report = verify(bundle, against, progress=progress)
+        report = verify(bundle, against, mode="quick" if quick else "full", progress=progress)
+        where = _locate(bundle, against) if locate else None
+    if certificate:
+        from edgeformer.export.parity.certificate import write_certificate
+
+        write_certificate(report, certificate, bundle.name)
+        note(f"wrote {certificate / 'report.html'}")
     if as_json:
-        print_json(report.to_json())
+        print_json(report.to_json() | ({"located": where} if where else {}))
     else:
         rows = [
-            (check.name, f"{check.error:.1e}", f"{check.limit:.0e}", "ok" if check.passed else "FAIL", check.what)
+            (
+                check.name, f"{check.value:.2g}", "" if check.eager is None else f"{check.eager:.2g}",
+                f"{check.limit:.2g}", "ok" if check.passed else "FAIL",
+            )
             for check in report.checks
-        ]
-        click.echo(f"reference: {report.reference}; error: max |Δlogit| / max |logit|")
-        print_table(rows, "check", "error", "limit", "", "what")
-        click.echo("verified" if report.passed else "NOT verified: the graph computes something else")
+        ]  # fmt: skip
+        click.echo(f"reference: {report.reference}; eager: the same by PyTorch in {report.precision}")
+        print_table(rows, "check", "graph", "eager", "limit", "")
+        click.echo(report.greedy.describe())
+        if where:
+            click.echo(where)
+        verdict = "verified" if report.passed else "NOT verified: the graph computes something else"
+        click.echo(f"{verdict} ({report.seconds:.1f} s)")
     if not report.passed:
         raise SystemExit(1)
+
+
+def _locate(bundle: Path, against: str | None) -> str:
+    """Name the first node that computes something else, in words."""
+    from edgeformer.export.parity import open_subject
+    from edgeformer.export.parity.locate import describe, locate
+
+    subject = open_subject(bundle, against)
+    return describe(locate(subject.folder, subject.manifest, subject.weights))

@@ -1,12 +1,13 @@
 """The reference: our eager PyTorch module over given weights, in any precision, with one block in memory at a time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from edgeformer.config import ModelConfig
+from edgeformer.layers import Cache
 from edgeformer.models import Decoder, decoder_constants
 
 # Rows of the embedding that the head multiplies with at once: float64 copies of a large vocabulary would not fit.
@@ -14,7 +15,10 @@ VOCABULARY_CHUNK = 8192
 
 
 class Reference:
-    """A decoder whose parameters are read from `weights` when they are needed and let go after."""
+    """A decoder whose parameters are read from `weights` when they are needed and let go after.
+
+    In float64 it is what graphs are measured by; in the graph's own precision it shows what rounding alone does.
+    """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], dtype: torch.dtype = torch.float64):
         with torch.device("meta"):
@@ -27,28 +31,36 @@ class Reference:
             setattr(self._decoder.get_submodule(table), last, value.to(dtype))
 
     @torch.no_grad()
-    def logits(self, input_ids: Tensor) -> Tensor:
-        """Logits after every token of texts of equal length: int64 [B, S] → [B, S, V].
+    def run(self, input_ids: Tensor, past: Callable[[int], Cache] | None = None) -> tuple[Tensor, list[Cache]]:
+        """Logits after every token, [B, S, V], and the present caches, for texts of equal length int64 [B, S].
 
-        Attention is causal, so a shorter text padded on the right has the same logits up to its end.
+        past: keys and values of a layer before the text; by default none. Attention is causal, so the logits of a prefix
+        are a prefix of the logits.
         """
         batch, length = input_ids.shape
         geometry = self._config.cache_geometry
         empty = torch.empty(batch, geometry.num_kv_heads, 0, geometry.head_dim, dtype=self._dtype)
-        attention_mask = torch.ones(batch, length, dtype=torch.int64)
+        before = past or (lambda layer: (empty, empty))
+        total = length + before(0)[0].shape[2]
+        attention_mask = torch.ones(batch, total, dtype=torch.int64)
         distinct, renamed = input_ids.unique(return_inverse=True)
         with self._loaded("embedding", rows=distinct):
             x, positions = self._decoder.embed(renamed, attention_mask)
+        presents = []
         for index in range(geometry.num_layers):
+            key, value = before(index)
             with self._loaded(f"blocks.{index}"):
-                x, _ = self._decoder.run_block(index, x, attention_mask, (empty, empty), positions)
+                cache = key.to(self._dtype), value.to(self._dtype)
+                x, present = self._decoder.run_block(index, x, attention_mask, cache, positions)
+            if past is None:
+                presents.append(present)
         head = "embedding" if self._config.tied_head else "head"
         logits = []
         with self._loaded("final_norm"):
             for rows in torch.arange(self._config.vocab_size).split(VOCABULARY_CHUNK):
                 with self._loaded(head, rows=rows):
                     logits.append(self._decoder.unembed(x))
-        return torch.cat(logits, -1)
+        return torch.cat(logits, -1), presents
 
     @contextmanager
     def _loaded(self, name: str, rows: Tensor | None = None) -> Iterator[None]:
@@ -63,3 +75,20 @@ class Reference:
             yield
         finally:
             module.to("meta")
+
+
+class Rounded(Mapping[str, Tensor]):
+    """Weights as a graph stores them: rounding them is the user's choice of precision, not an error of the graph."""
+
+    def __init__(self, weights: Mapping[str, Tensor], dtype: torch.dtype):
+        self._weights = weights
+        self._dtype = dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name].to(self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)

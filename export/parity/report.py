@@ -1,48 +1,158 @@
-"""What a verification found."""
+"""What a verification found: plain data that prints as lines, saves as JSON, and draws as a certificate."""
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from edgeformer import schema
+
+REPORT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One comparison with the reference: error is max |Δlogit| / max |logit|, NaN where the graph gave no numbers."""
+    """One figure held against its limit. A figure that is NaN has not passed.
+
+    name: what was run (`prefill`, `decode`…) and which figure (`prefill: worst ratio`). eager: the same figure for eager
+    PyTorch in the graph's own precision, where there is one. reason: why the limit is what it is. at_least: the limit is
+    a lower bound.
+    """
 
     name: str
     what: str
-    error: float
+    value: float
     limit: float
+    eager: float | None
+    reason: str
+    at_least: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the limit; NaN is not."""
-        return self.error <= self.limit
+        """Whether the figure keeps its limit."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One run, position by position: root mean square errors of the logits against float64, and KL divergence in nats."""
+
+    run: str
+    first_position: int
+    graph: tuple[float, ...]
+    eager: tuple[float, ...]
+    kl: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerError:
+    """Error of one layer's cached keys and values against float64: rmse / root mean square of the reference."""
+
+    layer: int
+    graph_key: float
+    graph_value: float
+    eager_key: float
+    eager_value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy:
+    """A free-running greedy text of the graph, checked against float64 on the same tokens.
+
+    divergence: the first step whose token is not the reference's favourite; None if there is none. margin: by how much
+    the reference prefers its own. allowed_error: the error that a logit may have here; under twice that, it is a tie that
+    rounding decides, and excused.
+    """
+
+    steps: int
+    divergence: int | None = None
+    token: int | None = None
+    expected: int | None = None
+    margin: float | None = None
+    allowed_error: float | None = None
+    excused: bool = True
+
+    def describe(self) -> str:
+        """One sentence for people."""
+        if self.divergence is None:
+            return f"{self.steps} free-running greedy tokens: all are those of float64"
+        tie = (
+            f"a tie that rounding decides: the margin is {self.margin:.1e}, an error of {self.allowed_error:.1e} is allowed"
+            if self.excused
+            else f"and no tie: the margin is {self.margin:.1e}, an error of {self.allowed_error:.1e} is allowed"
+        )
+        return (
+            f"{self.steps} free-running greedy tokens: first other than float64's at step {self.divergence} "
+            f"({self.token} instead of {self.expected}), {tie}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounding:
+    """What storing the weights in the graph's precision changes, graph and errors of arithmetic apart: reported, no gate.
+
+    Both sides are float64 PyTorch: the stored weights against the original ones.
+    """
+
+    mean_kl: float
+    max_kl: float
+    top1_agreement: float
+    nmse: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All checks of one graph. reference: what it was compared with."""
+    """All that was found about one graph.
 
+    mode: quick or full. reference: what it was compared with. hashes: SHA-256 of the graph's files, by name.
+    environment: versions, providers, threads, TF32, machine.
+    """
+
+    version: int
+    mode: str
     reference: str
+    precision: str
+    environment: dict[str, str]
+    hashes: dict[str, str]
+    seconds: float
     checks: tuple[Check, ...]
+    greedy: Greedy
+    layers: tuple[LayerError, ...]
+    curves: tuple[Curve, ...]
+    rounding: Rounding | None
 
     @property
     def passed(self) -> bool:
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
+    def failures(self) -> list[Check]:
+        """The checks that did not pass."""
+        return [check for check in self.checks if not check.passed]
+
+    def closest(self) -> Check:
+        """The check that is nearest to its limit, or furthest beyond it; among those with a limit to be near to."""
+        bounded = [check for check in self.checks if check.limit > 0 and not check.at_least]
+        return max(self.failures() or bounded, key=lambda check: check.value / check.limit if check.limit else np.inf)
+
     def describe(self) -> str:
-        """A line for each check."""
-        lines = [
-            f"  {'ok  ' if check.passed else 'FAIL'} {check.name:8} {check.error:8.1e} "
-            f"(limit {check.limit:.0e})  {check.what}"
-            for check in self.checks
-        ]
-        return "\n".join(lines)
+        """A few lines for people: the verdict's grounds, or everything that failed."""
+        if not self.passed:
+            lines = [
+                f"FAIL {check.name}: {check.value:.2g}, limit {check.limit:.2g} ({check.what})"
+                for check in self.failures()
+            ]
+            shown = lines[:12] + ([f"… and {len(lines) - 12} more"] if len(lines) > 12 else [])
+            return "\n".join(f"  {line}" for line in shown)
+        closest = self.closest()
+        return (
+            f"  {len(self.checks)} checks passed; closest to its limit: {closest.name}, {closest.value:.2g} of "
+            f"{closest.limit:.2g}\n  {self.greedy.describe()}"
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: the verdict, the reference, every figure."""
-        checks = [schema.fields_to_json(check) | {"passed": check.passed} for check in self.checks]
-        return {"passed": self.passed, "reference": self.reference, "checks": checks}
+        """Plain data: the verdict and every figure."""
+        data = schema.fields_to_json(self) | {"passed": self.passed}
+        for check, plain in zip(self.checks, data["checks"], strict=True):
+            plain["passed"] = check.passed
+        return data

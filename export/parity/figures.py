@@ -1,0 +1,90 @@
+"""Figures of error: logits of a graph and of eager PyTorch, both against float64, position by position."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.floating]
+"""[positions, vocabulary]"""
+
+PIECE = 64
+"""Positions taken at a time: float64 copies of large vocabularies add up."""
+
+
+@dataclass
+class Errors:
+    """What is kept of each position; logits themselves are let go. `unit` is the unit roundoff of the precision."""
+
+    unit: float
+    graph_rmse: list[float] = field(default_factory=list)
+    eager_rmse: list[float] = field(default_factory=list)
+    graph_largest: list[float] = field(default_factory=list)
+    eager_largest: list[float] = field(default_factory=list)
+    graph_kl: list[float] = field(default_factory=list)
+    eager_kl: list[float] = field(default_factory=list)
+    mean_square: list[float] = field(default_factory=list)
+    largest_logit: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+
+    def add(self, graph: Logits, eager: Logits, expected: Logits) -> None:
+        """Take positions [n, V]: of the graph, of eager PyTorch, and in float64."""
+        for start in range(0, len(expected), PIECE):
+            part = slice(start, start + PIECE)
+            self._add(graph[part].astype(np.float64), eager[part].astype(np.float64), expected[part])
+
+    def _add(self, graph: Logits, eager: Logits, expected: Logits) -> None:
+        log_probabilities = log_softmax(expected)
+        for actual, rmse, largest, kl in (
+            (graph, self.graph_rmse, self.graph_largest, self.graph_kl),
+            (eager, self.eager_rmse, self.eager_largest, self.eager_kl),
+        ):
+            difference = actual - expected
+            rmse += np.sqrt(np.square(difference).mean(-1)).tolist()
+            largest += np.abs(difference).max(-1).tolist()
+            divergence = np.exp(log_probabilities) * (log_probabilities - log_softmax(actual))
+            kl += np.maximum(divergence.sum(-1), 0).tolist()  # rounding takes it below zero
+        self.mean_square += np.square(expected).mean(-1).tolist()
+        self.largest_logit += np.abs(expected).max(-1).tolist()
+        self.margins += margins(graph, expected).tolist()
+
+    def figures(self) -> dict[str, tuple[float, float | None]]:
+        """Each figure of the graph, with eager's own where it has one."""
+        graph, eager = np.array(self.graph_rmse), np.array(self.eager_rmse)
+        # Eager is luckily exact at some positions; half a unit in the last place is what it may be measured by.
+        floor = self.unit * np.sqrt(np.array(self.mean_square))
+        largest_logit = max(self.largest_logit)
+        square = sum(self.mean_square)
+        return {
+            "median ratio": (float(np.median(graph / np.maximum(eager, floor))), None),
+            "worst ratio": (float(graph.max() / np.maximum(eager, floor).max()), None),
+            "max error": (max(self.graph_largest) / largest_logit, max(self.eager_largest) / largest_logit),
+            "nmse": (float(np.square(graph).sum() / square), float(np.square(eager).sum() / square)),
+            "mean KL": (float(np.mean(self.graph_kl)), float(np.mean(self.eager_kl))),
+            "max KL": (max(self.graph_kl), max(self.eager_kl)),
+        }
+
+    def top1_agreement(self, allowed_error: float) -> float:
+        """Part of the positions whose favourite token is that of float64, or tied with it.
+
+        Two tokens are tied where twice the allowed error of a logit could exchange them. The error that was made is no
+        measure for that: whenever two tokens are exchanged, it is large enough to have exchanged them.
+        """
+        return float(np.mean(np.array(self.margins) <= 2 * allowed_error))
+
+
+def margins(graph: Logits, expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much float64 prefers its favourite to the graph's, at each position [n]; 0 where they are the same."""
+    chosen = graph.argmax(-1)
+    return expected.max(-1) - expected[np.arange(len(expected)), chosen]
+
+
+def log_softmax(logits: Logits) -> NDArray[np.float64]:
+    """Logarithms of the probabilities [n, V]."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def relative_rmse(actual: NDArray[np.floating], expected: NDArray[np.float64]) -> float:
+    """Root mean square error over the root mean square of what is expected."""
+    return float(np.sqrt(np.square(actual - expected).mean() / np.square(expected).mean()))

@@ -1,0 +1,73 @@
+"""Graphs that somebody else exported: found, and checked to have the tensors of a decoder bundle.
+
+Such a graph says nothing about itself but its tensors; what it should compute is the model that it is verified against.
+"""
+
+import json
+from pathlib import Path
+
+from edgeformer.contract import input_names, output_names
+from edgeformer.errors import BundleError
+from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision
+from edgeformer.runtime.session import open_session
+from edgeformer.source import ModelSource
+
+# Where exporters put the graph of a decoder.
+PLACES = ("onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx")
+PRECISIONS: dict[str, Precision] = {"tensor(float)": "fp32", "tensor(float16)": "fp16"}
+
+
+def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
+    """Return the folder of a graph, and a manifest that describes it as the model of `source`.
+
+    path: an ONNX file or a folder with one. Raises BundleError where there is none, or where its inputs and outputs are
+    not those of a decoder of this model.
+    """
+    folder, graph = (path.parent, path.name) if path.is_file() else (path, _find_graph(path))
+    session = open_session(folder / graph, "cpu", prepack=False)
+    geometry = source.config.cache_geometry
+    tensors = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
+    wanted = {*input_names(geometry), *output_names(geometry)}
+    if wanted != tensors.keys():
+        differing = [f"lacks {name}" for name in sorted(wanted - tensors.keys())]
+        differing += [f"has {name}" for name in sorted(tensors.keys() - wanted)]
+        raise BundleError(
+            f"{folder / graph} has not the inputs and outputs of a {geometry.num_layers}-layer decoder: it "
+            f"{', '.join(differing[:6])}{' …' if len(differing) > 6 else ''}. Only graphs with input_ids, attention_mask, "
+            "past_key_values.*, logits and present.* can be verified."
+        )
+    past = tensors["past_key_values.0.key"]
+    # Others leave sizes open that we fix.
+    sizes = zip(past.shape[1::2], (geometry.num_kv_heads, geometry.head_dim), strict=True)
+    if any(isinstance(size, int) and size != wished for size, wished in sizes) or past.type not in PRECISIONS:
+        raise BundleError(
+            f"{folder / graph} has a cache of {past.type} {past.shape}; the model has {geometry.num_kv_heads} heads of "
+            f"{geometry.head_dim}, and only float and float16 can be verified."
+        )
+    return folder, Manifest(
+        schema_version=SCHEMA_VERSION,
+        task="causal-lm",
+        name=folder.name,
+        source="somebody else's export",
+        random_weights=None,
+        ops="ort",
+        precision=PRECISIONS[past.type],
+        provider="cpu",
+        graph=graph,
+        model=source.config,
+        cache=geometry,
+        tokens=source.special_tokens(),
+        files={},
+        weights={},
+        versions={},
+        parity=None,
+    )
+
+
+def _find_graph(folder: Path) -> str:
+    config = folder / "genai_config.json"
+    named = [json.loads(config.read_text(encoding="utf-8"))["model"]["decoder"]["filename"]] if config.is_file() else []
+    for name in (*named, *PLACES):
+        if (folder / name).is_file():
+            return name
+    raise BundleError(f"{folder} has no ONNX graph; looked for {', '.join((*named, *PLACES))}. Give the file itself.")

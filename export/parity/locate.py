@@ -1,0 +1,384 @@
+"""Which node of a graph computes something else? Every node is run by itself and held against float64.
+
+What each node should compute comes from the model's config and weights alone (`node_values`); the nodes run on those
+values instead of on each other's (`teacher_forcing`), so that an error shows where it is made and nowhere after; what
+differs from a fresh lowering is said beside it (`wiring`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan, nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from edgeformer.errors import BundleError
+from edgeformer.export.bundle import Progress
+from edgeformer.export.parity.node_values import Array, Expected, NodeValues, Origin, difference
+from edgeformer.export.parity.teacher_forcing import CutGraph, element_types, first_line, open_model, optimised
+from edgeformer.export.parity.wiring import Wiring, node_differences, wrong_weights
+from edgeformer.manifest import Manifest, Precision, Provider
+from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
+
+FLOOR: dict[Precision, float] = {"fp32": 1e-5, "fp16": 1e-2}
+"""The smallest max |Δ| / max |value| that puts a node out of line."""
+
+ROUNDING = 8.0
+"""A node is also allowed this many times what rounding its inputs does to it: softmax of large scores amplifies it."""
+
+SHOWN = 5
+
+UNKNOWN = Origin("unknown", "made by something else than edgeformer")
+
+SAME = (
+    "its op, inputs, attributes and weights are those of a fresh lowering: either what edgeformer emits is wrong, or "
+    "onnxruntime's kernel"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A node that computes something else.
+
+    canonical: the op of the canonical graph that it stands for. error: max |Δ| / max |value| of its worst output, NaN
+    where it gave none or no number; limit: what is allowed. made_by: the pass or lowering that emitted it. feed: the run
+    that shows it most. difference: how it differs from the node of a fresh lowering, or that it does not.
+    """
+
+    node: str
+    canonical: str
+    op: str
+    error: float
+    limit: float
+    block: str
+    made_by: str
+    feed: str
+    difference: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Localisation:
+    """What was found about a graph.
+
+    first: the first suspect in graph order. blocks: the largest error of a single node, by block. logits: error of the
+    logits of the whole graph, as it is and as onnxruntime optimises it; measured where no node is a suspect.
+    runtime_fault: the graph is right and its optimised form is not; the suspects are then nodes of that form.
+    differences: what differs from a fresh lowering and belongs to no suspect.
+    """
+
+    first: Suspect | None
+    suspects: tuple[Suspect, ...]
+    blocks: dict[str, float]
+    logits: dict[str, float]
+    runtime_fault: bool
+    differences: tuple[str, ...]
+
+
+def locate(
+    folder: Path,
+    manifest: Manifest,
+    weights: Mapping[str, Tensor],
+    progress: Progress = lambda what, part: None,
+) -> Localisation:
+    """Find the nodes of the graph in a bundle folder that do not compute what the model computes with these weights.
+
+    weights: the parameters by name; they are rounded as the graph stores them. Raises BundleError for a graph whose
+    nodes are not named as edgeformer names them.
+    """
+    return Locator(manifest, weights, progress).locate(folder)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What was seen of one node: its worst output on its worst feed. refusal: why onnxruntime did not run it."""
+
+    node: onnx.NodeProto
+    error: float
+    limit: float
+    feed: str
+    refusal: str = ""
+
+    @property
+    def excess(self) -> float:
+        """Above 1, the node is out of line."""
+        if isnan(self.error):
+            return inf
+        return self.error / self.limit if self.limit else (inf if self.error else 0.0)
+
+
+class Locator:
+    """Judges any number of graphs that should be one model; its reference values are computed once."""
+
+    def __init__(
+        self, manifest: Manifest, weights: Mapping[str, Tensor], progress: Progress = lambda what, part: None
+    ) -> None:
+        self._manifest = manifest
+        self._progress = progress
+        self._floor = FLOOR[manifest.precision]
+        has_cuda = "CUDAExecutionProvider" in onnxruntime().get_available_providers()
+        self._provider: Provider = "cuda" if manifest.provider == "cuda" and has_cuda else "cpu"
+        progress("computing every node's value in float64", 0)
+        self._values = NodeValues(manifest.model, weights, manifest.precision, manifest.provider)
+        self._types = element_types(self._values.fresh)
+        self._fresh = Wiring(self._values.fresh.graph)
+        self._feeds = [
+            {
+                name: _cast(array, self._values.precision) if array.dtype.kind == "f" else array
+                for name, array in feed.inputs.items()
+            }
+            for feed in self._values.feeds
+        ]
+
+    def locate(self, folder: Path) -> Localisation:
+        """Judge the graph in a bundle folder; see `locate`."""
+        path = folder / self._manifest.graph
+        model, folder = self._load(path), path.parent
+        self._progress("running every node by itself", 0.4)
+        meaning = {
+            name: meant
+            for node in model.graph.node
+            for index, name in enumerate(node.output)
+            if name and (meant := self._values.at(node.name, index, name)) is not None
+        }
+        verdicts = self._judge(model, folder, meaning)
+        self._progress("comparing weights", 0.6)
+        suspects = self._suspects(model, verdicts, wrong_weights(model.graph, folder, self._values.weights))
+        differences = self._other_differences(model, suspects)
+        logits: dict[str, float] = {}
+        runtime_fault = False
+        # A graph with a fault may read out of bounds, and its logits would tell nothing new.
+        if not suspects:
+            self._progress("running the whole graph", 0.8)
+            logits = {
+                form: self._error_of_logits(model, folder, optimise, differences)
+                for form, optimise in (("as it is", False), ("optimised", True))
+            }
+            plain, fast = logits.values()
+            runtime_fault = plain <= self._floor and not fast <= max(self._floor, ROUNDING * plain)
+            if runtime_fault:
+                suspects = self._suspects_of_the_runtime(model, folder, meaning)
+        return Localisation(
+            first=suspects[0] if suspects else None,
+            suspects=tuple(suspects),
+            blocks=_by_block(verdicts),
+            logits=logits,
+            runtime_fault=runtime_fault,
+            differences=tuple(differences),
+        )
+
+    def _load(self, path: Path) -> onnx.ModelProto:
+        try:
+            model = onnx.load(path, load_external_data=False)
+        except (OSError, DecodeError) as error:
+            raise BundleError(f"{path} cannot be read as an ONNX graph: {error}. Copy or export it again.") from error
+        names = {node.name for node in model.graph.node}
+        ours = self._fresh.nodes.keys()
+        if len(names & ours) < len(ours) / 2:
+            raise BundleError(
+                f"{path} has {len(names & ours)} of the {len(ours)} nodes that edgeformer gives this model, by their "
+                "names: something else made or rewrote it, and its nodes cannot be told. Locate the fault in the graph "
+                "as edgeformer wrote it; make that with: edgeformer export"
+            )
+        strange = sorted({each.name for each in model.graph.input} - self._feeds[0].keys())
+        if strange:
+            raise BundleError(
+                f"{path} has inputs that no decoder of edgeformer has: {', '.join(strange[:SHOWN])}. Export it again."
+            )
+        return model
+
+    def _judge(self, model: onnx.ModelProto, folder: Path, meaning: Mapping[str, str]) -> list[_Verdict]:
+        """Run every node by itself. meaning: which value of a fresh lowering each value should be."""
+        forced = {
+            name: [_cast(expected.value, self._types[meant]) for expected in self._values[meant]]
+            for name, meant in meaning.items()
+        }
+        outcome = CutGraph(model, folder, self._feeds, forced, self._provider).run()
+        verdicts = []
+        for node in model.graph.node:
+            names = [name for name in node.output if name in meaning]
+            refusal = next((outcome.refused[name] for name in names if name in outcome.refused), None)
+            if refusal is not None:
+                verdicts.append(_Verdict(node, nan, self._floor, self._values.feeds[0].name, refusal))
+            elif names:
+                seen = [
+                    self._verdict(node, computed[name], self._values[meaning[name]][place], place)
+                    for name in names
+                    for place, computed in enumerate(outcome.computed)
+                ]
+                verdicts.append(max(seen, key=lambda verdict: verdict.excess))
+        return verdicts
+
+    def _verdict(self, node: onnx.NodeProto, actual: Array, expected: Expected, place: int) -> _Verdict:
+        error = difference(actual, expected.value, expected.valid)
+        moved = 0.0 if isnan(expected.moved) else expected.moved
+        limit = max(self._floor, ROUNDING * moved) if expected.value.dtype.kind == "f" else 0.0
+        return _Verdict(node, error, limit, self._values.feeds[place].name)
+
+    def _suspects(
+        self, model: onnx.ModelProto, verdicts: Sequence[_Verdict], wrong: Mapping[str, float]
+    ) -> list[Suspect]:
+        wiring = Wiring(model.graph)
+        suspects = []
+        for verdict in verdicts:
+            node = verdict.node
+            weights = {name: wrong[name] for name in node.input if name in wrong}
+            if verdict.excess > 1:
+                error, limit, feed = verdict.error, verdict.limit, verdict.feed
+            elif weights:
+                error, feed = max(weights.values(), key=_worst), "weights"
+                limit = float(np.finfo(self._values.precision).eps)
+            else:
+                continue
+            reasons = [f"onnxruntime refuses it ({verdict.refusal})"] if verdict.refusal else []
+            if node.name in self._fresh.nodes:
+                reasons += node_differences(wiring, self._fresh, node.name)
+            reasons += [f"has another {name} than was given, off by {off:.1e}" for name, off in weights.items()]
+            origin = self._values.origins.get(node.name, UNKNOWN)
+            suspects.append(_suspect(node, origin, error, limit, feed, "; ".join(reasons)))
+        return suspects
+
+    def _other_differences(self, model: onnx.ModelProto, suspects: Sequence[Suspect]) -> list[str]:
+        """Nodes that differ from a fresh lowering's and yet compute the right values here, or have no counterpart."""
+        wiring, explained = Wiring(model.graph), {suspect.node for suspect in suspects}
+        differences = []
+        for node in model.graph.node:
+            if node.name not in self._fresh.nodes:
+                reasons = [f"is a {node.op_type} that a fresh lowering does not have"]
+            elif node.name in explained:
+                continue
+            else:
+                reasons = list(node_differences(wiring, self._fresh, node.name))
+            if reasons:
+                differences.append(f"{node.name or 'an unnamed node'} {'; '.join(reasons)}")
+        differences += [f"{name} is missing" for name in self._fresh.nodes if name not in wiring.nodes]
+        return differences
+
+    def _error_of_logits(
+        self, model: onnx.ModelProto, folder: Path, optimise: bool, differences: list[str]
+    ) -> float:
+        """Error of the logits of the uncut graph; a refusal is NaN and a difference."""
+        try:
+            session = open_model(model, folder, self._provider, optimise=optimise)
+            errors = []
+            for feed, expected in zip(self._feeds, self._values["logits"], strict=True):
+                given = {each.name: feed[each.name] for each in session.get_inputs()}
+                errors.append(difference(session.run(["logits"], given)[0], expected.value, expected.valid))
+        except onnxruntime_errors() as refusal:
+            differences.append(f"onnxruntime refuses the graph as a whole ({first_line(refusal)})")
+            return nan
+        return max(errors, key=_worst)
+
+    def _suspects_of_the_runtime(
+        self, model: onnx.ModelProto, folder: Path, meaning: Mapping[str, str]
+    ) -> list[Suspect]:
+        """Judge the graph as onnxruntime optimises it. Optimised or not, a value of one name is one value."""
+        with TemporaryDirectory() as place:
+            form = optimised(model, folder, self._provider, Path(place))
+            verdicts = self._judge(form, Path(place), meaning)
+        made_by = Origin("several nodes", "made by the optimiser of onnxruntime")
+        return [
+            _suspect(
+                verdict.node,
+                self._values.origins.get(verdict.node.name, made_by),
+                verdict.error,
+                verdict.limit,
+                verdict.feed,
+                "the graph computes this rightly before onnxruntime optimises it",
+            )
+            for verdict in verdicts
+            if verdict.excess > 1
+        ]
+
+
+
+def _suspect(
+    node: onnx.NodeProto, origin: Origin, error: float, limit: float, feed: str, difference: str
+) -> Suspect:
+    return Suspect(
+        node=node.name,
+        canonical=origin.canonical,
+        op=node.op_type,
+        error=error,
+        limit=limit,
+        block=_block(node.name),
+        made_by=origin.made_by,
+        feed=feed,
+        difference=difference or SAME,
+    )
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(all="ignore"):  # padding may hold anything
+        return array.astype(dtype)
+
+
+def _worst(error: float) -> float:
+    """Orders errors: NaN is the worst."""
+    return inf if isnan(error) else error
+
+
+def _block(node: str) -> str:
+    """blocks.1, embedding, final_norm…; `decoder` for what stands outside of them."""
+    module, separator, _ = node.partition("/")
+    if not separator:
+        return "decoder"
+    return ".".join(module.split(".")[:2]) if module.startswith("blocks.") else module
+
+
+def _by_block(verdicts: Sequence[_Verdict]) -> dict[str, float]:
+    blocks: dict[str, float] = {}
+    for verdict in verdicts:
+        block = _block(verdict.node.name)
+        blocks[block] = max(blocks.get(block, 0.0), verdict.error, key=_worst)
+    return blocks
+
+
+def describe(found: Localisation) -> str:
+    """Say in plain words what was found."""
+    lines = []
+    if found.runtime_fault:
+        lines.append(
+            f"The graph is right (logits off by {found.logits['as it is']:.1e}), and what onnxruntime's optimiser makes of "
+            f"it is not ({found.logits['optimised']:.1e}): this is a fault of onnxruntime. Run with its optimisations "
+            "off (ORT_DISABLE_ALL) or another version of it, and report it there."
+        )
+    if found.first is not None:
+        lines += _describe_suspects(found.first, found.suspects)
+    elif not found.runtime_fault:
+        block = max(found.blocks, key=lambda name: _worst(found.blocks[name]))
+        lines.append(
+            f"Every node by itself computes what it should; the largest error is {found.blocks[block]:.1e}, in {block}."
+        )
+        lines += [f"The logits of the graph {form} are off by {error:.1e}." for form, error in found.logits.items()]
+    if found.differences:
+        lines.append("Otherwise different from a fresh lowering:")
+        lines += [f"  {difference}" for difference in _shortened(found.differences)]
+    return "\n".join(lines)
+
+
+def _describe_suspects(first: Suspect, suspects: Sequence[Suspect]) -> list[str]:
+    error = "it gives no numbers" if isnan(first.error) else f"off by {first.error:.1e}"
+    if first.feed == "weights":
+        allowed = f"in its weights, where rounding explains {first.limit:.1e}"
+    elif first.limit:
+        allowed = f"on the {first.feed}, where rounding explains {first.limit:.1e}"
+    else:
+        allowed = f"on the {first.feed}, where integers must be exact"
+    lines = [
+        f"{first.node} ({first.op}, {first.made_by}) is the first node out of line: {error} {allowed}.",
+        f"  It {first.difference}." if first.difference != SAME else f"  {SAME[0].upper()}{SAME[1:]}.",
+    ]
+    others = [suspect.node for suspect in suspects if suspect is not first]
+    if others:
+        lines.append(f"  Also out of line: {', '.join(_shortened(others))}.")
+    return lines
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    return [*names[:SHOWN], *([f"… and {len(names) - SHOWN} more"] if len(names) > SHOWN else [])]

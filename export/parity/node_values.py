@@ -1,0 +1,324 @@
+"""What every value inside a lowered decoder should be, in float64: the measure that `locate` holds nodes against.
+
+The canonical graph is evaluated node by node before any pass touches it: our ops by their torch maths
+(`edgeformer/ops`), the rest by onnx's reference evaluator. Then the same graph is lowered afresh, and what only the
+lowered form has (packed products, lengths, the insides of ops that were written out) is evaluated from those values. So
+a pass or a lowering that goes wrong cannot bring its reference along: what it makes must meet the canonical values again.
+
+Weights are read one at a time, for all feeds together; beside them, memory holds activations of a dozen tokens.
+"""
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from torch import Tensor
+
+from edgeformer.config import ModelConfig
+from edgeformer.contract import past_names
+from edgeformer.export.canonical import DOMAIN, OPS
+from edgeformer.export.capture import OPSET, capture_decoder
+from edgeformer.export.graph import streamed
+from edgeformer.export.lower import lower_ort
+from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
+from edgeformer.manifest import Precision, Provider
+from edgeformer.models import Decoder, decoder_constants
+from edgeformer.runtime.session import CACHE_DTYPES
+
+TOKENS = 12
+SEED = 0
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Inputs of a decoder graph for one run, and a twin: the same texts with another padding."""
+
+    name: str
+    inputs: dict[str, Array]
+    twin: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one value should be on one feed.
+
+    value: float64, or the exact integers. twin: the same with another padding. moved: by how much of its largest
+    element it moves when the inputs of its node are rounded to the graph's precision; no kernel can be held to less.
+    """
+
+    value: Array
+    twin: Array
+    moved: float = 0.0
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Elements that mean something: neither padding nor an unwritten slot of the cache decides them."""
+        return same(self.value, self.twin)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node of the lowered graph comes from: the canonical op that it stands for, and who made it."""
+
+    canonical: str
+    made_by: str
+
+
+class NodeValues:
+    """Reference values of a model: of every node that a fresh lowering of it has, on every feed.
+
+    fresh: that lowering, its weights left out (they are inputs). weights: its weights, which know how to read
+    themselves. dtypes: element types of its values in the graph.
+    """
+
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Tensor], precision: Precision, provider: Provider
+    ) -> None:
+        dtype = TORCH_PRECISIONS[precision]
+        values = ChainMap(decoder_constants(config), weights)  # type: ignore[arg-type]  # nothing writes to it
+        graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
+        self.precision = np.dtype(CACHE_DTYPES[precision])
+        self.feeds = decoder_feeds(config, self.precision)
+        self._expected: dict[str, list[Expected]] = {
+            name: [Expected(feed.inputs[name], feed.twin[name]) for feed in self.feeds] for name in self.feeds[0].inputs
+        }
+        self._evaluate(graph)
+        canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
+        lower_ort(graph, provider)
+        self._evaluate(graph)
+        self.origins = {node.name or "": _origin(node, canonical) for node in graph.graph}
+        self._place = {
+            (node.name or "", index): output.name or ""
+            for node in graph.graph
+            for index, output in enumerate(node.outputs)
+            if output.name in self._expected
+        }
+        self.outputs = [output.name or "" for output in graph.graph.outputs]
+        self.weights: dict[str, StreamedTensor] = {}
+        for name, value in list(graph.graph.initializers.items()):
+            tensor = streamed(value)
+            if tensor is not None:
+                self.weights[name] = tensor
+                del graph.graph.initializers[name]
+                graph.graph.inputs.append(value)
+        self.fresh = ir.serde.serialize_model(graph)
+
+    def at(self, node: str, index: int, name: str) -> str | None:
+        """The name, in a fresh lowering, of what output `index` of a node should be; None where that is not known.
+
+        A graph output is known by its name, whatever node makes it; any other value by the node that makes it, because
+        the names of values are numbered and shift when anything before them changes.
+        """
+        return name if name in self.outputs else self._place.get((node, index))
+
+    def __getitem__(self, name: str) -> list[Expected]:
+        """What a value should be, feed by feed."""
+        return self._expected[name]
+
+    def _evaluate(self, graph: ir.Model) -> None:
+        """Evaluate every node that depends on the inputs and whose outputs are not known yet."""
+        known = self._expected
+        for node in graph.graph:
+            names = [output.name or "" for output in node.outputs]
+            unknown = [name for name in names if name and name not in known]
+            if not unknown:
+                continue
+            inputs = [value.name if value is not None and value.name in known else None for value in node.inputs]
+            if not any(inputs):
+                continue  # weights alone: evaluated where they are read
+            constants = [
+                None if name is not None or value is None else _constant(value)
+                for name, value in zip(inputs, node.inputs, strict=True)
+            ]
+            compute = _function(node)
+            known |= {name: [] for name in unknown}
+            for place in range(len(self.feeds)):
+                given = [None if name is None else known[name][place] for name in inputs]
+                for name, expected in zip(names, self._evaluate_node(compute, given, constants), strict=True):
+                    if name in unknown:
+                        known[name].append(expected)
+
+    def _evaluate_node(
+        self,
+        compute: Callable[[list[Array | None]], list[Array]],
+        given: Sequence[Expected | None],
+        constants: Sequence[Array | None],
+    ) -> list[Expected]:
+        def run(pick: Callable[[Expected], Array]) -> list[Array]:
+            chosen = zip(given, constants, strict=True)
+            return compute([constant if value is None else pick(value) for value, constant in chosen])
+
+        with np.errstate(all="ignore"):  # padding may hold anything
+            values = run(lambda expected: expected.value)
+            padded = any(expected is not None and expected.value is not expected.twin for expected in given)
+            twins = run(lambda expected: expected.twin) if padded else values
+            rounded = run(lambda expected: self._rounded(expected.value))
+        return [
+            Expected(value, twin, difference(moved, value, same(value, twin)))
+            for value, twin, moved in zip(values, twins, rounded, strict=True)
+        ]
+
+    def _rounded(self, value: Array) -> Array:
+        return value.astype(self.precision).astype(np.float64) if value.dtype.kind == "f" else value
+
+
+def decoder_feeds(config: ModelConfig, precision: np.dtype[Any]) -> list[Feed]:
+    """A padded batch of prompts, a chunk after a past, and a batch of single steps after pasts of different lengths.
+
+    Shorter where the model's context is.
+    """
+    total = min(TOKENS, config.context_length)
+    prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
+    feeds = [("prompt", (prompt, max(prompt // 2, 1)), prompt)]
+    if total > 1:
+        feeds += [("chunk", (total,), chunk), ("step", (total, total // 2), 1)]
+    random = np.random.default_rng(SEED)
+    return [_feed(name, config, precision, random, np.array(lengths), new) for name, lengths, new in feeds]
+
+
+def _feed(
+    name: str,
+    config: ModelConfig,
+    precision: np.dtype[Any],
+    random: np.random.Generator,
+    lengths: NDArray[np.int64],
+    new: int,
+) -> Feed:
+    """Rows of `lengths` tokens, the last `new` of them new; in a shorter row of a prompt, fewer are."""
+    batch, total, past = len(lengths), int(lengths.max()), int(lengths.max()) - new
+    tokens = random.integers(0, config.vocab_size, (batch, new))
+    real = np.arange(new) < lengths[:, None]  # [B, S]
+    mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
+    geometry = config.cache_geometry
+    written = (np.arange(past) < lengths[:, None] - new)[:, None, :, None]  # [B, 1, P, 1]
+    shape = (batch, geometry.num_kv_heads, past, geometry.head_dim)
+    caches = {
+        # Any keys and values will do, as long as no two caches hold the same; rounded, so that feeding adds no error.
+        past_name: np.where(written, random.normal(size=shape).astype(precision).astype(np.float64), np.nan)
+        for past_name in past_names(geometry)
+    }
+    twin = np.where(real, tokens, (tokens + 1) % config.vocab_size)
+    inputs = {"input_ids": tokens, "attention_mask": mask, **caches}
+    return Feed(name, inputs, inputs if real.all() else inputs | {"input_ids": twin})
+
+
+def same(value: Array, other: Array) -> NDArray[np.bool_]:
+    """Where two evaluations in float64 agree; NaN agrees with nothing."""
+    if value.dtype.kind != "f":
+        return np.asarray(value == other)
+    with np.errstate(all="ignore"):
+        return np.asarray((value == other) | (np.abs(value - other) <= 1e-9 * _largest(value)))
+
+
+def difference(actual: Array, expected: Array, valid: NDArray[np.bool_]) -> float:
+    """max |actual − expected| / max |expected| over the valid elements; NaN if anything there is not a number."""
+    if actual.shape != expected.shape:
+        return float("nan")
+    a, b = actual[valid].astype(np.float64), expected[valid].astype(np.float64)
+    if not a.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        distance = np.where(a == b, 0.0, np.abs(a - b)).max()  # masked scores are −∞ on both sides
+    return float(distance / (_largest(b) or 1.0)) if np.isfinite(distance) else float("nan")
+
+
+def _largest(value: Array) -> float:
+    finite = np.abs(value[np.isfinite(value)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _constant(value: ir.Value) -> Array:
+    """A weight or a constant, or what nodes make of weights alone (a transposed matrix)."""
+    tensor = value.const_value
+    if isinstance(tensor, StreamedTensor):
+        return tensor.read().to(torch.float64).numpy()
+    if tensor is not None:
+        return _widened(tensor.numpy())
+    node = value.producer()
+    assert node is not None, f"{value.name} is neither made by a node nor a constant"
+    inputs = [None if each is None else _constant(each) for each in node.inputs]
+    return _function(node)(inputs)[list(node.outputs).index(value)]
+
+
+def _function(node: ir.Node) -> Callable[[list[Array | None]], list[Array]]:
+    """What a node computes, in float64 where it computes in any float."""
+    if node.domain == DOMAIN:
+        return lambda inputs: _torch_op(node, inputs)
+    assert node.domain == "", f"{node.name}: {node.domain}::{node.op_type} has no canonical value"
+    if node.op_type == "Cast":
+        to = ir.DataType(node.attributes.get_int("to"))
+        dtype = np.dtype(np.float64) if to.is_floating_point() else to.numpy()
+        return lambda inputs: [array.astype(dtype) for array in _present(inputs)]
+    proto = ir.serde.serialize_node(node)
+    given = [index for index, value in enumerate(node.inputs) if value is not None]
+    del proto.input[:], proto.output[:]
+    # Names of its own: a node may read one value twice, and those of absent outputs are empty.
+    proto.input.extend(f"in_{index}" if index in given else "" for index in range(len(node.inputs)))
+    proto.output.extend(f"out_{index}" for index in range(len(node.outputs)))
+    ends = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (proto.input, proto.output)]
+    evaluator = ReferenceEvaluator(onnx.helper.make_graph([proto], "node", *ends), opsets={"": OPSET})
+
+    def compute(inputs: list[Array | None]) -> list[Array]:
+        results: Any = evaluator.run(None, {f"in_{index}": inputs[index] for index in given})
+        return [_widened(np.asarray(result)) for result in results]
+
+    return compute
+
+
+def _torch_op(node: ir.Node, inputs: Iterable[Array | None]) -> list[Array]:
+    """One of our own ops, by its torch definition."""
+    op = OPS[node.op_type]
+    remaining = iter(inputs)
+    arguments: list[Any] = []
+    for argument in op._schema.arguments:
+        if "Tensor" in str(argument.type):
+            array = next(remaining, None)
+            arguments.append(None if array is None else torch.from_numpy(np.array(array)))
+        else:
+            value = node.attributes[argument.name].value
+            arguments.append(bool(value) if str(argument.type) == "bool" else value)
+    results = op(*arguments)
+    return [result.numpy() for result in (results if isinstance(results, tuple) else (results,))]
+
+
+def _present(inputs: Iterable[Array | None]) -> list[Array]:
+    return [array for array in inputs if array is not None]
+
+
+def _widened(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
+    """Tell from its op and its name who made a node of a fresh lowering."""
+    name = node.name or ""
+    module, _, _ = name.rpartition("/")
+    if name in canonical:
+        domain, op = canonical[name]
+        if (domain, op) == (node.domain, node.op_type):
+            turned = [weight for weight in map(streamed, node.inputs) if weight is not None and weight.recipe.transposed]
+            return Origin(op, "captured from PyTorch" + (", weight transposed by transpose_weights" if turned else ""))
+        by: list[str] = []
+        if node.op_type == "SkipSimplifiedLayerNormalization":
+            op = "SkipRMSNorm"
+            by.append("fused by fuse_skip_norm")
+        if op == "GroupQueryAttention":
+            by += ["packed by pack_qkv"] if node.inputs[1] is None else []
+            by += ["RoPE folded in by fold_rotary"] if len(node.inputs) > 7 and node.inputs[7] is not None else []
+        stands_for = f"{domain}::{op}" if domain else op
+        return Origin(stands_for, ", ".join([f"emitted by lower/ort for {stands_for}", *by]))
+    if module in canonical and canonical[module][0] == DOMAIN:
+        op = f"{DOMAIN}::{canonical[module][1]}"
+        return Origin(op, f"written out by export/bodies.py for {op}")
+    if module.endswith(".qkv"):
+        return Origin(f"three of {node.op_type}", "packed by pack_qkv")
+    return Origin(f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths of its rows")

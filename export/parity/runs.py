@@ -1,0 +1,94 @@
+"""Ways to feed a graph. Each is a way that clients use; each returns logits of positions whose float64 value is known.
+
+Every run starts from a cache that is full of NaN (or of another value, to show that it changes nothing), so that reading one
+element too many shows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.decoder import StaticDecoder
+
+Logits = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+
+SPARE = 7
+"""Slots of the cache that no token ever takes."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An open graph and what is needed to feed it."""
+
+    session: Any
+    manifest: Manifest
+    provider: Provider
+
+    def decoder(self, rows: int, tokens: int, fill: float = float("nan")) -> StaticDecoder:
+        """A fresh cache of `rows` × `tokens` (and some to spare), filled with `fill`."""
+        decoder = StaticDecoder(self.session, self.manifest, rows, tokens + SPARE, self.provider)
+        decoder.cache.fill(fill)
+        return decoder
+
+
+def prefill(graph: Graph, tokens: Tokens, fill: float = float("nan")) -> tuple[Logits, StaticDecoder]:
+    """The whole text in one run: logits [n, V], and the decoder with its cache."""
+    decoder = graph.decoder(1, len(tokens), fill)
+    return decoder.prefill_all(0, tokens, chunk=len(tokens)), decoder
+
+
+def single_steps(graph: Graph, tokens: Tokens) -> Logits:
+    """The text token by token from an empty cache: logits [n, V]."""
+    decoder = graph.decoder(1, len(tokens))
+    return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens])
+
+
+def chunks(graph: Graph, tokens: Tokens) -> Logits:
+    """The text in chunks of 1, 2, 3, 5, 8… tokens: logits [n, V]."""
+    decoder = graph.decoder(1, len(tokens))
+    pieces, start, sizes = [], 0, (1, 2)
+    while start < len(tokens):
+        pieces.append(decoder.prefill_all(0, tokens[start : start + sizes[0]], chunk=sizes[0]))
+        start, sizes = start + sizes[0], (sizes[1], sum(sizes))
+    return np.concatenate(pieces)
+
+
+def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
+    """A free-running greedy text: prompt and new tokens [p + steps], and the logits that chose each new one [steps, V]."""
+    decoder = graph.decoder(1, len(prompt) + steps)
+    logits = [decoder.prefill(0, prompt).copy()]
+    tokens = [*prompt, int(logits[0].argmax())]
+    while len(logits) < steps:
+        logits.append(decoder.decode_one_token(tokens[-1:])[0].copy())
+        tokens.append(int(logits[-1].argmax()))
+    return np.array(tokens, np.int64), np.stack(logits)
+
+
+def ragged_batch(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
+    """Right-padded prompts of `lengths` in one run, then `steps` single steps of all: logits of each row [length + steps, V]."""
+    decoder = graph.decoder(len(rows), max(lengths) + steps)
+    padded = np.zeros((len(rows), max(lengths)), np.int64)
+    for row, (tokens, length) in enumerate(zip(rows, lengths, strict=True)):
+        padded[row, :length] = tokens[:length]
+    first = decoder.prefill_batch(padded, lengths)
+    logits = [[first[row, :length]] for row, length in enumerate(lengths)]
+    for step in range(steps):
+        tokens_of_step = [tokens[length + step] for tokens, length in zip(rows, lengths, strict=True)]
+        for row, new in enumerate(decoder.decode_one_token(tokens_of_step)):
+            logits[row].append(new[None].copy())
+    return [np.concatenate(pieces) for pieces in logits]
+
+
+def after_past(
+    graph: Graph, tokens: Tokens, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]
+) -> Logits:
+    """Single steps behind a given past of `length` tokens (keys and values [1, K, length, D] by layer): logits [n, V]."""
+    decoder = graph.decoder(1, length + len(tokens))
+    decoder.cache.write(length, past)
+    decoder.lengths[:] = length
+    return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens])

@@ -1,0 +1,42 @@
+"""What a verification feeds: texts in several languages, random tokens, one token repeated."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.runtime.tokenizer import Tokenizer
+
+SEED = 0
+
+TEXTS = {
+    "English": "The ferry left at seven in the morning, and by noon the island had sunk below the horizon. Nobody on "
+    "board had thought of bread; there were nineteen of them, a goat, and 2,450 litres of lamp oil.",
+    "Chinese": "船在早上七点离开，到中午时小岛已经沉到地平线以下。船上没有人想到面包；他们有十九个人、一只山羊和两千升灯油。",
+    "Arabic": "غادرت العبارة في السابعة صباحا، وبحلول الظهر كانت الجزيرة قد اختفت خلف الأفق. لم يفكر أحد في الخبز.",
+    "French and German": "Le bac partit à sept heures ; à midi l'île avait disparu. Niemand an Bord hatte an Brot gedacht.",
+    "code": "def ferry(passengers: list[str], hour: int = 7) -> dict[str, int]:\n    # everybody pays, even the goat 🐐\n"
+    "    return {name: 3 * hour + len(name) for name in passengers if name != ''}\n",
+    "chat": "system: You are brief.\nuser: When does the ferry leave?\nassistant: At seven.\nuser: And the goat?\n",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Token ids int64 [n] with a name for people."""
+
+    name: str
+    tokens: NDArray[np.int64]
+
+
+def random_tokens(length: int, vocab_size: int, salt: int = 0) -> NDArray[np.int64]:
+    """Seeded token ids from the whole vocabulary."""
+    return np.random.default_rng((SEED, salt)).integers(0, vocab_size, length)
+
+
+def text_samples(tokenizer_folder: Path, length: int) -> list[Sample]:
+    """The texts as tokens, each cut or repeated to `length`, so that they are computed together."""
+    tokenizer = Tokenizer(tokenizer_folder)
+    tokens = {name: np.array(tokenizer.encode(text), np.int64) for name, text in TEXTS.items()}
+    return [Sample(name, np.resize(ids, length)) for name, ids in tokens.items() if len(ids)]

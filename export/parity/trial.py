@@ -1,0 +1,355 @@
+"""One verification: everything that a graph is run through, and the figures that come of it.
+
+    the graph writes a greedy text ───┐
+    texts, random and repeated tokens ─┴→ samples → float64 reference, eager in the graph's precision ─┐
+                                             └────→ graph: prefill, steps, chunks, ragged batches ─────┴→ figures → checks
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgeformer.export.bundle import Progress
+from edgeformer.export.parity import runs
+from edgeformer.export.parity.figures import Errors, margins, relative_rmse
+from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Rounding
+from edgeformer.export.parity.runs import Graph
+from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
+from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
+from edgeformer.export.tensors import TORCH_PRECISIONS
+
+Mode = Literal["quick", "full"]
+"""Quick is what an export runs; full has every length, language and batch, and the end of the context."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much a mode does: tokens of the main text, of a greedy one and its prompt, of other samples; batches; lengths."""
+
+    main: int
+    lengths: tuple[int, ...]
+    prompt: int
+    greedy: int
+    other: int
+    batches: tuple[int, ...]
+    steps: int
+    texts: bool
+    far: int
+
+
+EXTENTS: dict[Mode, Extent] = {
+    "quick": Extent(
+        main=65, lengths=(), prompt=16, greedy=48, other=24, batches=(3,), steps=8, texts=False, far=0
+    ),
+    # Around 32, 128 and 256 lie the blocks of kernels and our own chunks.
+    "full": Extent(
+        main=258, lengths=(1, 2, 31, 32, 33, 127, 128, 129, 255, 256, 257),
+        prompt=16, greedy=256, other=48, batches=(1, 3, 8), steps=8, texts=True, far=16,
+    ),
+}  # fmt: skip
+
+FAR_CACHE_BYTES = 1_000_000_000
+"""A synthetic past takes at most so much; where the whole context is more, it is as long as fits."""
+
+
+@dataclass
+class _Known:
+    """A sample with its logits in float64 and in the graph's precision by eager PyTorch: [n, V] each."""
+
+    sample: Sample
+    expected: NDArray[np.float64]
+    eager: NDArray[Any]
+    expected_caches: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    eager_caches: list[tuple[NDArray[Any], NDArray[Any]]]
+
+
+@dataclass
+class Trial:
+    """One verification on its way; `run` fills checks, greedy, layers and curves."""
+
+    graph: Graph
+    weights: Mapping[str, Tensor]
+    extent: Extent
+    folder: Path
+    progress: Progress
+    checks: list[Check] = field(default_factory=list)
+    layers: list[LayerError] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
+
+    def __post_init__(self) -> None:
+        manifest = self.graph.manifest
+        self.precision = manifest.precision
+        dtype = TORCH_PRECISIONS[self.precision]
+        rounded = Rounded(self.weights, dtype)
+        self.exact = Reference(manifest.model, rounded)
+        self.rounding_only = Reference(manifest.model, rounded, dtype)
+        self.extent = _within(self.extent, manifest.model.context_length)
+
+    def run(self) -> None:
+        """Everything, in the order of the module's picture."""
+        extent = self.extent
+        known = self._run_greedy()
+        main = known[0]
+        self.progress("running the graph", 0.5)
+        self._run_prefills(main, known[1:])
+        self.progress("running batches", 0.75)
+        for rows in extent.batches:
+            self._judge_batch(rows, known)
+        self._judge_identity(main.sample.tokens[:33])
+        if extent.far:
+            self.progress("at the end of the context", 0.9)
+            known.clear()  # with a large vocabulary the logits are most of the memory
+            self._judge_far(replace(main, expected=main.expected[:0], eager=main.eager[:0]))
+
+    def _run_greedy(self) -> list[_Known]:
+        """Let the graph write, learn the truth about all samples, and judge what it wrote; the main sample comes first."""
+        extent = self.extent
+        self.progress("generating with the graph", 0.0)
+        prompt = random_tokens(extent.prompt, self.graph.manifest.model.vocab_size, salt=1)
+        text, logits = runs.greedy(self.graph, prompt, extent.greedy)
+        *known, own = self._know([*self._samples(), Sample("greedy", text)])
+        what = f"{extent.greedy} free-running greedy steps"
+        allowed_error = self._judge("decode", what, [(logits, own, extent.prompt - 1)])
+        self._describe_greedy(own, logits, allowed_error)
+        return known
+
+    def _run_prefills(self, main: _Known, others: list[_Known]) -> None:
+        """Whole texts, then the main one in pieces, which must come to the same."""
+        tokens, what = main.sample.tokens, "texts in one run"
+        whole, decoder = runs.prefill(self.graph, tokens)
+        self._judge_caches(main, decoder)
+        del decoder
+        texts = [(main, length) for length in self.extent.lengths] + [
+            (each, len(each.sample.tokens)) for each in others
+        ]
+        rest = ((runs.prefill(self.graph, each.sample.tokens[:length])[0], each, 0) for each, length in texts)
+        self._judge("prefill", what, itertools.chain([(whole, main, 0)], rest))
+        for run, what, feed in (
+            ("steps", f"{len(tokens)} single steps from an empty cache", runs.single_steps),
+            ("chunks", "a text in chunks of 1, 2, 3, 5, 8… tokens", runs.chunks),
+        ):
+            logits = feed(self.graph, tokens)
+            self._judge(run, what, [(logits, main, 0)])
+            self._judge_agreement(f"{run} against prefill", [(logits, whole)], main)
+
+    def _samples(self) -> list[Sample]:
+        extent, vocab_size = self.extent, self.graph.manifest.model.vocab_size
+        samples = [Sample("random tokens", random_tokens(extent.main, vocab_size))]
+        samples.append(Sample("one token repeated", np.repeat(random_tokens(1, vocab_size, salt=2), extent.other)))
+        if extent.texts and (self.folder / "tokenizer.json").is_file():
+            samples += text_samples(self.folder, extent.other)
+        # As many as the largest batch has rows.
+        others = max(extent.batches) - len(samples)
+        samples += [Sample(f"random {i}", random_tokens(extent.other, vocab_size, salt=3 + i)) for i in range(others)]
+        return samples
+
+    def _know(self, samples: list[Sample]) -> list[_Known]:
+        """Run both references; texts of one length together."""
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for index, sample in enumerate(samples):
+            by_length[len(sample.tokens)].append(index)
+        known: dict[int, _Known] = {}
+        for done, indices in enumerate(by_length.values()):
+            self.progress("computing the float64 reference", 0.1 + 0.4 * done / len(by_length))
+            ids = torch.from_numpy(np.stack([samples[index].tokens for index in indices]))
+            (exact, exact_caches), (eager, eager_caches) = self.exact.run(ids), self.rounding_only.run(ids)
+            for row, index in enumerate(indices):
+                known[index] = _Known(
+                    samples[index], exact[row].numpy(), eager[row].numpy(),
+                    [(key[row].numpy(), value[row].numpy()) for key, value in exact_caches],
+                    [(key[row].numpy(), value[row].numpy()) for key, value in eager_caches],
+                )  # fmt: skip
+        return [known[index] for index in range(len(samples))]
+
+    def _judge(self, run: str, what: str, pieces: Iterable[tuple[NDArray[np.float32], _Known, int]]) -> float:
+        """Hold every figure of one way of feeding to its limit; return the error that a logit may have.
+
+        pieces: logits, the sample, their first position.
+        """
+        errors = Errors(UNIT_ROUNDOFF[self.precision])
+        for index, (logits, known, first) in enumerate(pieces):
+            part = slice(first, first + len(logits))
+            errors.add(logits, known.eager[part], known.expected[part])
+            if index == 0:
+                self.curves.append(
+                    Curve(
+                        run=run, first_position=first, graph=tuple(errors.graph_rmse),
+                        eager=tuple(errors.eager_rmse), kl=tuple(errors.graph_kl),
+                    )
+                )  # fmt: skip
+        figures = errors.figures()
+        for figure, (value, eager) in figures.items():
+            row = f"far {figure}" if run == "far" and "ratio" in figure else figure
+            self._check(f"{run}: {figure}", what, row, value, eager)
+        allowed = LIMITS["max error"].of(self.precision, figures["max error"][1]) * max(errors.largest_logit)
+        reason = "the favourite token is float64's, or tied with it within twice the error that a logit may have"
+        self.checks.append(
+            Check(
+                name=f"{run}: top-1", what=what, value=errors.top1_agreement(allowed), limit=1.0, eager=None,
+                reason=reason, at_least=True,
+            )
+        )  # fmt: skip
+        return allowed
+
+    def _check(self, name: str, what: str, figure: str, value: float, eager: float | None) -> None:
+        limit = LIMITS[figure]
+        self.checks.append(
+            Check(
+                name=name, what=what, value=value, limit=limit.of(self.precision, eager), eager=eager,
+                reason=limit.reason,
+            )
+        )  # fmt: skip
+
+    def _judge_caches(self, known: _Known, decoder: Any) -> None:
+        unit = UNIT_ROUNDOFF[self.precision]
+        worst = 0.0
+        graph_caches = decoder.cache.read(len(known.sample.tokens))
+        caches = zip(graph_caches, known.eager_caches, known.expected_caches, strict=True)
+        for layer, (graph, eager, exact) in enumerate(caches):
+            ours = [relative_rmse(actual[0], expected) for actual, expected in zip(graph, exact, strict=True)]
+            theirs = [relative_rmse(actual, expected) for actual, expected in zip(eager, exact, strict=True)]
+            self.layers.append(
+                LayerError(
+                    layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
+                )
+            )
+            ratios = [a / max(b, unit) for a, b in zip(ours, theirs, strict=True)]
+            worst = max(worst, *ratios) if not np.isnan(ratios).any() else float("nan")
+        self._check("cache: ratio", "keys and values after a prefill, at the worst layer", "cache ratio", worst, None)
+
+    def _describe_greedy(self, known: _Known, logits: NDArray[np.float32], allowed_error: float) -> None:
+        """Find where the graph's text first leaves float64's; whether it may is what `decode: top-1` judges."""
+        first = self.extent.prompt - 1
+        expected = known.expected[first : first + len(logits)]
+        margin = margins(logits, expected)
+        divergences = np.flatnonzero(margin > 0)
+        self.greedy = Greedy(steps=len(logits))
+        if len(divergences):
+            step = int(divergences[0])
+            self.greedy = Greedy(
+                steps=len(logits), divergence=step, token=int(logits[step].argmax()),
+                expected=int(expected[step].argmax()), margin=float(margin[step]), allowed_error=allowed_error,
+                excused=bool(margin[step] <= 2 * allowed_error),
+            )  # fmt: skip
+
+    def _judge_agreement(
+        self, name: str, pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]]], known: _Known
+    ) -> None:
+        """Two ways to the same logits."""
+        scale = np.abs(known.expected).max()
+        value = max(float(np.abs(left - right).max() / scale) for left, right in pairs)
+        eager = float(np.abs(known.eager - known.expected).max() / scale)
+        self._check(name, "largest difference of a logit over the largest logit", "difference", value, eager)
+
+    def _judge_batch(self, rows: int, known: list[_Known]) -> None:
+        steps = self.extent.steps
+        chosen = known[:rows]
+        lengths = [max(1, (self.extent.other - steps) // (1 + index)) for index in range(rows)]
+        logits = runs.ragged_batch(self.graph, [each.sample.tokens for each in chosen], lengths, steps)
+        what = f"{rows} right-padded prompts of {', '.join(map(str, lengths))} tokens, then {steps} steps"
+        name = f"batch of {rows}"
+        self._judge(name, what, [(row, each, 0) for row, each in zip(logits, chosen, strict=True)])
+        if rows > 1:
+            solo = [
+                runs.prefill(self.graph, each.sample.tokens[: len(row)])[0]
+                for row, each in zip(logits, chosen, strict=True)
+            ]
+            self._judge_agreement(f"{name} against solo", list(zip(logits, solo, strict=True)), known[0])
+
+    def _judge_identity(self, tokens: NDArray[np.int64]) -> None:
+        """What must not differ by a bit: the same run again, and another filling of the unused cache."""
+        once = runs.prefill(self.graph, tokens)[0]
+        for name, what, again in (
+            ("repeat", "a second run of the same text", runs.prefill(self.graph, tokens)[0]),
+            (
+                "unused cache",
+                "zeros instead of NaN behind the valid tokens",
+                runs.prefill(self.graph, tokens, fill=0)[0],
+            ),
+        ):
+            differing = float(np.count_nonzero(once.view(np.uint32) != again.view(np.uint32)))
+            reason = "nothing that a request did not ask for may change its answer"
+            self.checks.append(
+                Check(
+                    name=f"{name}: differing logits", what=what, value=differing, limit=0.0, eager=None, reason=reason
+                )
+            )
+
+    def _judge_far(self, main: _Known) -> None:
+        """The last positions of the context, behind a synthetic past of the scale that keys and values have."""
+        manifest = self.graph.manifest
+        per_token = manifest.cache.elements(1, 1) * 4
+        count = self.extent.far
+        length = min(manifest.model.context_length - count, FAR_CACHE_BYTES // per_token)
+        if length <= len(main.sample.tokens):
+            return
+        scales = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected_caches]
+        shape = (1, manifest.cache.num_kv_heads, length, manifest.cache.head_dim)
+        dtype = TORCH_PRECISIONS[self.precision]
+
+        def past(layer: int) -> tuple[Tensor, Tensor]:
+            generator = torch.Generator().manual_seed(layer)
+            key, value = (torch.randn(shape, generator=generator) * scale for scale in scales[layer])
+            return key.to(dtype), value.to(dtype)
+
+        tokens = main.sample.tokens[:count]
+        ids = torch.from_numpy(tokens)[None]
+        exact, eager = self.exact.run(ids, past)[0][0].numpy(), self.rounding_only.run(ids, past)[0][0].numpy()
+        logits = runs.after_past(self.graph, tokens, length, lambda layer: _arrays(past(layer)))
+        known = replace(main, expected=exact, eager=eager)
+        self._judge(
+            "far",
+            f"{count} steps at positions {length} to {length + count - 1}, behind a synthetic past",
+            [(logits, known, 0)],
+        )
+        self.curves[-1] = replace(self.curves[-1], first_position=length)
+
+    def rounding(self) -> Rounding | None:
+        """Compare stored with original weights, both in float64; None where storing changed nothing."""
+        dtype = TORCH_PRECISIONS[self.precision]
+        probe = next(iter(self.weights.values())).dtype
+        if torch.promote_types(probe, dtype) == dtype:
+            return None
+        tokens = torch.from_numpy(random_tokens(self.extent.main, self.graph.manifest.model.vocab_size))[None]
+        original = Reference(self.graph.manifest.model, self.weights).run(tokens)[0][0].numpy()
+        stored = self.exact.run(tokens)[0][0].numpy()
+        errors = Errors(UNIT_ROUNDOFF[self.precision])
+        errors.add(stored, stored, original)
+        figures = errors.figures()
+        agreement = float(np.mean(stored.argmax(-1) == original.argmax(-1)))
+        return Rounding(
+            mean_kl=figures["mean KL"][0],
+            max_kl=figures["max KL"][0],
+            top1_agreement=agreement,
+            nmse=figures["nmse"][0],
+        )
+
+
+def _arrays(cache: tuple[Tensor, Tensor]) -> tuple[NDArray[Any], NDArray[Any]]:
+    return cache[0].numpy(), cache[1].numpy()
+
+
+def _within(extent: Extent, context_length: int) -> Extent:
+    """The same, shortened to what the model's context holds."""
+    main = min(extent.main, context_length)
+    prompt = min(extent.prompt, max(1, context_length // 4))
+    steps = min(extent.steps, max(0, min(extent.other, context_length) // 2))
+    return replace(
+        extent,
+        main=main,
+        lengths=tuple(length for length in extent.lengths if length < main),
+        prompt=prompt,
+        greedy=min(extent.greedy, context_length - prompt),
+        other=min(extent.other, context_length),
+        steps=steps,
+    )

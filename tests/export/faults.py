@@ -1,0 +1,455 @@
+"""Single faults of an exported Llama, as data: what each changes, and which nodes it is to be found in.
+
+A fault is applied to a clean bundle, whose manifest and weights stay true: `plant` makes a folder with the faulty graph
+in it. Faults of kind `config` export another config; `weights` rewrite the stored weights; `graph` edit the finished
+graph. Each makes sure that it changed something.
+
+They are made for a decoder of three or more blocks with biases, grouped heads and a square query projection whose
+attention is one node: the one that `mutable_config` describes, tied or not.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import torch
+from onnx import GraphProto, NodeProto, helper, numpy_helper
+from torch import Tensor
+
+from edgeformer.config import LinearScaling, ModelConfig, RotaryConfig
+from edgeformer.export.bundle import GraphWriter
+from edgeformer.export.pipeline import build_graph
+from edgeformer.families import read_model_config
+from edgeformer.manifest import Manifest
+from edgeformer.models import decoder_constants
+from edgeformer.weights import Weights
+
+Parameters = dict[str, Tensor]
+
+ATTENTION = "blocks.1.attention/GroupQueryAttention"
+EVERY_ATTENTION = "blocks.*.attention/GroupQueryAttention"
+QKV = ("blocks.1.attention.qkv/MatMul_0", "blocks.1.attention.qkv/Add_1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault. apply: (config) → config, (parameters) → None or (graph, folder of the graph) → None, by kind.
+
+    nodes: patterns of exactly those nodes that compute something else; tied_nodes: more of them where the head is the
+    embedding. only: the models that can have it, by their head.
+    """
+
+    name: str
+    kind: Literal["config", "weights", "graph"]
+    apply: Callable[..., Any]
+    nodes: tuple[str, ...]
+    tied_nodes: tuple[str, ...] = ()
+    only: Literal["tied", "untied"] | None = None
+
+    def fits(self, config: ModelConfig) -> bool:
+        """Whether this model can have the fault."""
+        return self.only is None or (self.only == "tied") == config.tied_head
+
+    def expected(self, names: Iterable[str], config: ModelConfig) -> list[str]:
+        """The nodes that compute something else, out of all nodes of the faulty graph."""
+        patterns = self.nodes + (self.tied_nodes if config.tied_head else ())
+        return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def mutable_config(**options: Any) -> ModelConfig:
+    """A small Llama that can have every fault."""
+    data = {
+        "model_type": "llama", "vocab_size": 61, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 64, "attention_bias": True, "mlp_bias": True,
+    }  # fmt: skip
+    return read_model_config(data | options)[1]
+
+
+def plant(fault: Fault, clean: Path, folder: Path, manifest: Manifest, weights: Weights) -> None:
+    """Make `folder` a copy of the clean bundle with one fault in it. manifest and weights: the true ones."""
+    if fault.kind == "config":
+        config = fault.apply(manifest.model)
+        assert config != manifest.model, f"{fault.name} found nothing to change"
+        graph, _ = build_graph(config, weights, manifest.precision, manifest.provider)
+        folder.mkdir(exist_ok=True)
+        GraphWriter(folder, lambda what, part: None).write(graph, manifest.graph)
+        return
+    shutil.copytree(clean, folder, dirs_exist_ok=True)
+    path = folder / manifest.graph
+    model = onnx.load(path, load_external_data=False)
+    if fault.kind == "weights":
+        true = {name: weights[name] for name in weights} | decoder_constants(manifest.model)
+        parameters = dict(true)
+        fault.apply(parameters)
+        changed = {name for name in true if not torch.equal(true[name], parameters[name])}
+        assert changed, f"{fault.name} found nothing to change"
+        store(model.graph, path.parent, manifest, parameters, changed)
+    else:
+        before = model.SerializeToString(deterministic=True)
+        fault.apply(model.graph, path.parent)
+        assert model.SerializeToString(deterministic=True) != before, f"{fault.name} found nothing to change"
+        path.write_bytes(model.SerializeToString())
+
+
+def store(graph: GraphProto, folder: Path, manifest: Manifest, parameters: Parameters, changed: set[str]) -> None:
+    """Overwrite the external data of the weights that hold changed parameters."""
+    for tensor in graph.initializer:
+        stored = manifest.weights.get(tensor.name)
+        if stored is None or changed.isdisjoint(stored.parameters):
+            continue
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        parts = [parameters[name].to(torch.float64).numpy() for name in stored.parameters]
+        data = np.concatenate([part.T if stored.transposed else part for part in parts], -1).astype(dtype)
+        assert data.shape == tuple(tensor.dims)
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        with (folder / where["location"]).open("r+b") as file:
+            file.seek(int(where["offset"]))
+            file.write(data.tobytes())
+
+
+# Faults of the config.
+
+
+def with_attention(config: ModelConfig, **changes: Any) -> ModelConfig:
+    blocks = tuple(replace(block, attention=replace(block.attention, **changes)) for block in config.blocks)
+    return replace(config, blocks=blocks)
+
+
+def with_rotary(config: ModelConfig, **changes: Any) -> ModelConfig:
+    rotary = config.blocks[0].attention.rotary
+    assert isinstance(rotary, RotaryConfig)
+    return with_attention(config, rotary=replace(rotary, **changes))
+
+
+def with_block_eps(config: ModelConfig) -> ModelConfig:
+    return replace(config, blocks=tuple(replace(block, norm=replace(block.norm, eps=1e-3)) for block in config.blocks))
+
+
+def with_activation(config: ModelConfig, activation: Any) -> ModelConfig:
+    changed = [replace(block, feed_forward=replace(block.feed_forward, activation=activation)) for block in config.blocks]
+    return replace(config, blocks=tuple(changed))
+
+
+NORMS = ("blocks.*.attention_norm/RMSNorm", "blocks.*.feed_forward_norm/RMSNorm")
+
+CONFIG_FAULTS = [
+    ("eps of all block norms", with_block_eps, NORMS),
+    (
+        "eps of the final norm",
+        lambda config: replace(config, final_norm=replace(config.final_norm, eps=1e-3)),
+        ("final_norm/RMSNorm",),
+    ),
+    ("RoPE pairs neighbours", lambda config: with_rotary(config, interleaved=True), (EVERY_ATTENTION,)),
+    ("RoPE base", lambda config: with_rotary(config, base=10001.0), (EVERY_ATTENTION,)),
+    ("RoPE scaled", lambda config: with_rotary(config, scaling=LinearScaling(factor=2.0)), (EVERY_ATTENTION,)),
+    ("no RoPE", lambda config: with_attention(config, rotary=None), (EVERY_ATTENTION,)),
+    ("attention scale missing everywhere", lambda config: with_attention(config, scale=1.0), (EVERY_ATTENTION,)),
+    # Gelu is one node where SiLU is two, so the products after it stand one name further on.
+    (
+        "another activation",
+        lambda config: with_activation(config, "gelu"),
+        ("blocks.*.feed_forward/Mul", "blocks.*.feed_forward.down/MatMul"),
+    ),
+    # What is missing cannot be out of line; the node after it reads something else.
+    ("last layer missing", lambda config: replace(config, blocks=config.blocks[:-1]), ("final_norm/RMSNorm",)),
+]
+
+
+# Faults of the weights.
+
+
+def changing(change: Callable[[Tensor], Tensor], *names: str) -> Callable[[Parameters], None]:
+    """A fault that changes each of these parameters by itself."""
+
+    def apply(parameters: Parameters) -> None:
+        parameters.update({name: change(parameters[name]).contiguous() for name in names})
+
+    return apply
+
+
+def moving(names: dict[str, str]) -> Callable[[Parameters], None]:
+    """A fault that puts other parameters (values) in the places of these (keys)."""
+
+    def apply(parameters: Parameters) -> None:
+        parameters.update({to: parameters[source] for to, source in names.items()})
+
+    return apply
+
+
+def of_layer(module: str, layer: int = 1) -> tuple[str, str]:
+    return f"blocks.{layer}.{module}.weight", f"blocks.{layer}.{module}.bias"
+
+
+def exchanged(first: str, second: str) -> dict[str, str]:
+    a, b = of_layer(first), of_layer(second)
+    return dict(zip(a + b, b + a, strict=True))
+
+
+def heads_rolled(weight: Tensor) -> Tensor:
+    """Every head in the place of the next."""
+    return weight.roll(16, 0)
+
+
+def halves_interleaved(weight: Tensor) -> Tensor:
+    """Rows of each head as a checkpoint has them whose RoPE pairs neighbours."""
+    return weight.unflatten(0, (-1, 2, 8)).transpose(1, 2).flatten(0, 2)
+
+
+def tile_zeroed(weight: Tensor) -> Tensor:
+    changed = weight.clone()
+    changed[16:32, 16:32] = 0
+    return changed
+
+
+def last_row_zeroed(weight: Tensor) -> Tensor:
+    """A token that no feed has: only comparing the weights can see it."""
+    changed = weight.clone()
+    changed[-1] = 0
+    return changed
+
+
+def reshaped_for_transposed(weight: Tensor) -> Tensor:
+    return weight.t().contiguous().view(weight.shape)
+
+
+LAYER = ("attention.query", "attention.key", "attention.value", "attention.output")
+LAYER += ("feed_forward.gate", "feed_forward.up", "feed_forward.down")
+WHOLE_LAYER = {f"blocks.1.{norm}.weight": f"blocks.0.{norm}.weight" for norm in ("attention_norm", "feed_forward_norm")}
+WHOLE_LAYER |= {to: source for each in LAYER for to, source in zip(of_layer(each), of_layer(each, 0), strict=True)}
+
+WEIGHT_FAULTS = [
+    (
+        "key-value heads swapped",
+        changing(heads_rolled, *of_layer("attention.key"), *of_layer("attention.value")),
+        QKV,
+    ),
+    ("query heads in another order", changing(heads_rolled, *of_layer("attention.query")), QKV),
+    ("query weight transposed", changing(torch.t, of_layer("attention.query")[0]), QKV[:1]),
+    (
+        "queries and keys for neighbouring pairs",
+        changing(halves_interleaved, *of_layer("attention.query"), *of_layer("attention.key")),
+        QKV,
+    ),
+    ("keys and values exchanged", moving(exchanged("attention.key", "attention.value")), QKV),
+    ("query bias dropped", changing(torch.zeros_like, of_layer("attention.query")[1]), QKV[1:]),
+    ("output bias negated", changing(torch.neg, of_layer("attention.output")[1]), ("blocks.1.attention.output/Add",)),
+    (
+        "gate and up exchanged",
+        moving(exchanged("feed_forward.gate", "feed_forward.up")),
+        ("blocks.1.feed_forward.gate/*", "blocks.1.feed_forward.up/*"),
+    ),
+    (
+        "one tile of a weight zeroed",
+        changing(tile_zeroed, of_layer("feed_forward.down")[0]),
+        ("blocks.1.feed_forward.down/MatMul",),
+    ),
+    (
+        "one weight rounded to bfloat16",
+        changing(Tensor.bfloat16, of_layer("feed_forward.gate")[0]),
+        ("blocks.1.feed_forward.gate/MatMul",),
+    ),
+    # The nodes that have weights, all of them: the others still compute the right thing of what they read.
+    (
+        "one layer repeated",
+        moving(WHOLE_LAYER),
+        ("blocks.1.*norm/*", "blocks.1.attention.*/*", "blocks.1.feed_forward.*/*"),
+    ),
+    (
+        "norm weight counted from zero",
+        changing(lambda weight: weight - 1, "blocks.1.attention_norm.weight"),
+        ("blocks.1.attention_norm/RMSNorm",),
+    ),
+    ("final norm weight of ones", changing(torch.ones_like, "final_norm.weight"), ("final_norm/RMSNorm",)),
+    ("position tables a row late", changing(lambda table: table.roll(1, 0), "rotary.0.cos", "rotary.0.sin"), (EVERY_ATTENTION,)),
+    ("RoPE turns backwards", changing(torch.neg, "rotary.0.sin"), (EVERY_ATTENTION,)),
+]  # fmt: skip
+
+EMBEDDING_FAULTS = [
+    ("embedding a row late", changing(lambda weight: weight.roll(1, 0), "embedding.weight")),
+    ("an embedding of no feed zeroed", changing(last_row_zeroed, "embedding.weight")),
+]
+
+
+# Faults of the graph.
+
+
+def node(graph: GraphProto, pattern: str) -> NodeProto:
+    """The first node whose name fits."""
+    return next(node for node in graph.node if fnmatch(node.name, pattern))
+
+
+def setting(pattern: str, name: str, value: Any) -> Callable[[GraphProto, Path], None]:
+    """A fault that sets one attribute."""
+
+    def apply(graph: GraphProto, folder: Path) -> None:
+        changed = node(graph, pattern)
+        kept = [attribute for attribute in changed.attribute if attribute.name != name]
+        del changed.attribute[:]
+        changed.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+    return apply
+
+
+def reading(pattern: str, index: int, read: str | Callable[[GraphProto], str]) -> Callable[[GraphProto, Path], None]:
+    """A fault that makes a node read another value."""
+
+    def apply(graph: GraphProto, folder: Path) -> None:
+        node(graph, pattern).input[index] = read if isinstance(read, str) else read(graph)
+
+    return apply
+
+
+def output(pattern: str, index: int = 0) -> Callable[[GraphProto], str]:
+    """The name of what a node makes."""
+    return lambda graph: node(graph, pattern).output[index]
+
+
+def constant(value: int) -> Callable[[GraphProto], str]:
+    """A new constant, for constants are shared."""
+
+    def make(graph: GraphProto) -> str:
+        graph.initializer.append(helper.make_tensor("planted", onnx.TensorProto.INT64, [], [value]))
+        return "planted"
+
+    return make
+
+
+def swapping(pattern: str, first: int, second: int, end: str = "input") -> Callable[[GraphProto, Path], None]:
+    """A fault that exchanges two inputs, or two outputs, of a node."""
+
+    def apply(graph: GraphProto, folder: Path) -> None:
+        names = getattr(node(graph, pattern), end)
+        names[first], names[second] = names[second], names[first]
+
+    return apply
+
+
+def regroup_heads(graph: GraphProto, folder: Path) -> None:
+    """As many packed heads, grouped otherwise; the kernel refuses them for this cache."""
+    setting(ATTENTION, "num_heads", 6)(graph, folder)
+    setting(ATTENTION, "kv_num_heads", 1)(graph, folder)
+
+
+def measure_batch(graph: GraphProto, folder: Path) -> None:
+    setting("lengths/Shape*", "start", 0)(graph, folder)
+    setting("lengths/Shape*", "end", 1)(graph, folder)
+
+
+def another_op(graph: GraphProto, folder: Path) -> None:
+    node(graph, "blocks.1.feed_forward/Sigmoid").op_type = "Tanh"
+
+
+def exchange_presents(graph: GraphProto, folder: Path) -> None:
+    first, second = node(graph, "blocks.0.attention/GroupQueryAttention"), node(graph, ATTENTION)
+    first.output[1], second.output[1] = second.output[1], first.output[1]
+
+
+def ignore_mask(graph: GraphProto, folder: Path) -> None:
+    """Every row counts as long as the longest."""
+    node(graph, "lengths/ReduceSum*").input[0] = "planted_ones"
+    equal = helper.make_node("Equal", ["attention_mask", "attention_mask"], ["planted_true"], name="planted/Equal")
+    ones = helper.make_node("Cast", ["planted_true"], ["planted_ones"], name="planted/Cast", to=onnx.TensorProto.INT64)
+    for place, added in enumerate((equal, ones)):
+        graph.node.insert(place, added)
+
+
+def skip_layer(graph: GraphProto, folder: Path) -> None:
+    after, skipped = node(graph, "blocks.2.attention_norm/*"), node(graph, "blocks.1.attention_norm/*")
+    after.input[0], after.input[1] = skipped.input[0], skipped.input[1]
+
+
+def repeat_layer(graph: GraphProto, folder: Path) -> None:
+    for each in graph.node:
+        for index, name in enumerate(each.input):
+            if name.startswith("blocks.2.") and each.name.startswith("blocks.2."):
+                each.input[index] = name.replace("blocks.2.", "blocks.1.")
+
+
+def untie_head(graph: GraphProto, folder: Path) -> None:
+    """The head reads a copy of the embedding, and the copy is not the same."""
+    embedding = next(tensor for tensor in graph.initializer if tensor.name == "embedding.weight")
+    copy = numpy_helper.to_array(embedding, str(folder)) * np.array(1.001)
+    dtype = helper.tensor_dtype_to_np_dtype(embedding.data_type)
+    graph.initializer.append(numpy_helper.from_array(copy.astype(dtype), "planted"))
+    node(graph, "MatMul").input[1] = "planted"
+
+
+def skip_final_norm(graph: GraphProto, folder: Path) -> None:
+    """The head reads the sum that the final norm should have normalised."""
+    normed, total = (output("final_norm/RMSNorm", index)(graph) for index in (0, 3))
+    for each in graph.node:
+        if each.input and each.input[0] == normed:
+            each.input[0] = total
+
+
+FEED_FORWARD_NORM = "blocks.1.feed_forward_norm/RMSNorm"
+DOWN = "blocks.1.feed_forward.down/MatMul"
+
+GRAPH_FAULTS = [
+    ("eps of one norm", setting(FEED_FORWARD_NORM, "epsilon", 1e-3), (FEED_FORWARD_NORM,)),
+    ("eps of the first norm", setting("blocks.0.attention_norm/*", "epsilon", 1e-4), ("blocks.0.attention_norm/RMSNorm",)),
+    ("attention scale missing", setting(ATTENTION, "scale", 1.0), (ATTENTION,)),
+    ("attention scale of the wrong power", setting(ATTENTION, "scale", 1 / 16), (ATTENTION,)),
+    ("heads regrouped", regroup_heads, (ATTENTION,)),
+    ("a window that should not be", setting(ATTENTION, "local_window_size", 4), (ATTENTION,)),
+    ("a softcap that should not be", setting(ATTENTION, "softcap", 5.0), (ATTENTION,)),
+    ("a sink that should not be", setting(ATTENTION, "smooth_softmax", 1), (ATTENTION,)),
+    ("RoPE of one layer pairs neighbours", setting(ATTENTION, "rotary_interleaved", 1), (ATTENTION,)),
+    ("RoPE of one layer off", setting(ATTENTION, "do_rotary", 0), (ATTENTION,)),
+    ("cosines and sines exchanged", swapping(ATTENTION, 7, 8), (ATTENTION,)),
+    ("lengths one too long", reading("lengths/Sub*", 1, constant(0)), ("lengths/Sub*",)),
+    ("lengths one too short", reading("lengths/Sub*", 1, constant(2)), ("lengths/Sub*",)),
+    ("total length is the batch size", measure_batch, ("lengths/Shape*",)),
+    ("mask ignored", ignore_mask, ("lengths/ReduceSum*",)),
+    ("values of another layer's past", reading(ATTENTION, 4, "past_key_values.0.value"), (ATTENTION,)),
+    ("past key and value exchanged", swapping(ATTENTION, 3, 4), (ATTENTION,)),
+    ("present key and value exchanged", swapping(ATTENTION, 1, 2, "output"), (ATTENTION,)),
+    ("present keys of two layers exchanged", exchange_presents, ("blocks.[01].attention/GroupQueryAttention",)),
+    (
+        "residual reads the norm",
+        reading(FEED_FORWARD_NORM, 0, output("blocks.1.attention_norm/*")),
+        (FEED_FORWARD_NORM,),
+    ),
+    ("residual dropped", reading(FEED_FORWARD_NORM, 0, output("blocks.1.attention.output/Add")), (FEED_FORWARD_NORM,)),
+    ("residual of another layer", reading(FEED_FORWARD_NORM, 0, output("embedding/*")), (FEED_FORWARD_NORM,)),
+    ("Tanh for Sigmoid", another_op, ("blocks.1.feed_forward/Sigmoid",)),
+    ("gate not multiplied", reading("blocks.1.feed_forward/Mul", 0, output("blocks.1.feed_forward/Sigmoid")), ("blocks.1.feed_forward/Mul",)),
+    ("down projection of another layer", reading(DOWN, 1, "blocks.0.feed_forward.down.weight"), (DOWN,)),
+    ("bias of another projection", reading("blocks.1.attention.output/Add", 1, of_layer("feed_forward.down")[1]), ("blocks.1.attention.output/Add",)),
+    # What was skipped is right by itself; the node after it reads the wrong value.
+    ("layer skipped", skip_layer, ("blocks.2.attention_norm/RMSNorm",)),
+    (
+        "weights of a layer read twice",
+        repeat_layer,
+        ("blocks.2.*norm/*", "blocks.2.attention.*/*", "blocks.2.feed_forward.*/*"),
+    ),
+]  # fmt: skip
+
+FAULTS: list[Fault] = [
+    *(Fault(name=name, kind="config", apply=apply, nodes=nodes) for name, apply, nodes in CONFIG_FAULTS),
+    *(Fault(name=name, kind="weights", apply=apply, nodes=nodes) for name, apply, nodes in WEIGHT_FAULTS),
+    # A tied head multiplies with the embedding.
+    *(
+        Fault(name=name, kind="weights", apply=apply, nodes=("embedding/Gather",), tied_nodes=("MatMul",))
+        for name, apply in EMBEDDING_FAULTS
+    ),
+    Fault(
+        name="head reshaped for transposed",
+        kind="weights",
+        apply=changing(reshaped_for_transposed, "head.weight"),
+        nodes=("head/MatMul",),
+        only="untied",
+    ),
+    *(Fault(name=name, kind="graph", apply=apply, nodes=nodes) for name, apply, nodes in GRAPH_FAULTS),
+    Fault(name="head untied", kind="graph", apply=untie_head, nodes=("MatMul",), only="tied"),
+    Fault(
+        name="tied head not transposed", kind="graph", apply=setting("MatMul", "transB", 0), nodes=("MatMul",), only="tied"
+    ),
+    Fault(name="final norm skipped", kind="graph", apply=skip_final_norm, nodes=("MatMul", "head/MatMul")),
+]
