@@ -46,7 +46,8 @@ def verify_command(
         click.echo(report.greedy.describe())
         if where:
             click.echo(where)
-        verdict = "verified" if report.passed else "NOT verified: the graph computes something else"
+        failed = len(report.failures())
+        verdict = f"NOT verified: {failed} of {len(report.checks)} checks failed" if failed else "verified"
         click.echo(f"{verdict} ({report.seconds:.1f} s)")
     if not report.passed:
         raise SystemExit(1)

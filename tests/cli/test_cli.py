@@ -117,7 +117,7 @@ def test_verify_exits_with_1_where_the_graph_is_another(llama_bundle, make_llama
     result = run("verify", llama_bundle, "--against", make_llama(seed=5))
     assert result.exit_code == 1
     assert "FAIL" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("NOT verified: the graph computes something else (")
+    assert result.stdout.splitlines()[-1].startswith("NOT verified: ")
 
 
 def test_verify_against_a_model_of_another_shape_is_refused(llama_bundle):
