@@ -127,7 +127,8 @@ class Manifest:
         """Whether the graph in `folder` is still the one that was verified on export; weights are not read."""
         if self.parity is None:
             return False
-        return self.parity["hashes"] == self.graph_hashes() and sha256(folder / self.graph) == self.files[self.graph].sha256
+        unchanged = sha256(folder / self.graph) == self.files[self.graph].sha256
+        return unchanged and self.parity["hashes"] == self.graph_hashes()
 
     def check_sizes(self, folder: Path) -> None:
         """Raise BundleError naming every file that is missing or not of its size. Reads no file."""

@@ -68,9 +68,9 @@ def export_model(
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
     precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to
-    provide for, by default all. verify: how much to compare the graph with PyTorch before the bundle is put in place, None
-    for not at all; a graph that fails is a ParityError and leaves nothing. Raises an EdgeformerError for anything that
-    the user can mend.
+    provide for, by default all. verify: how much to compare the graph with PyTorch before the bundle is put in place,
+    None for not at all; a graph that fails is a ParityError and leaves nothing. Raises an EdgeformerError for anything
+    that the user can mend.
     """
     start = time.perf_counter()
     for name, value, choices in (

@@ -35,8 +35,8 @@ def load(path: str | Path, provider: ProviderChoice = "auto", threads: int | Non
     manifest.check_sizes(folder)
     if manifest.parity is not None and not manifest.certifies(folder):
         warnings.warn(
-            f"the graph in {folder} is not the one that its parity certificate speaks of; it was changed after the export. "
-            "Check it with: edgeformer verify",
+            f"the graph in {folder} is not the one that its parity certificate speaks of; it was changed after the "
+            "export. Check it with: edgeformer verify",
             stacklevel=2,
         )
     return CausalLM(folder, manifest, provider, threads)

@@ -67,7 +67,6 @@ class KVCache:
         for buffer in self._buffers:
             buffer.update_inplace(np.full(buffer.shape(), value, self._dtype))
 
-
     def read(self, length: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Copies of keys and values of each layer up to `length` tokens: [B, K, length, D]."""
         arrays = [buffer.numpy()[:, :, :length] for buffer in self._buffers]

@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor
 
 from edgeformer import __version__
-from edgeformer.contract import CacheGeometry
+from edgeformer.config import ModelConfig
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.pipeline import build_graph
@@ -85,9 +85,8 @@ class Scaled(Mapping[str, Tensor]):
         return len(self._weights)
 
 
-def manifest_of(data: dict[str, Any], precision: Precision) -> Manifest:
+def manifest_of(config: ModelConfig, precision: Precision) -> Manifest:
     """What a bundle of this model would say of itself."""
-    _, config = read_model_config(data)
     return Manifest(
         schema_version=SCHEMA_VERSION, task="causal-lm", name="random", source="random", random_weights=0, ops="ort",
         precision=precision, provider="cpu", graph="onnx/model.onnx", model=config, cache=config.cache_geometry,
@@ -97,8 +96,7 @@ def manifest_of(data: dict[str, Any], precision: Precision) -> Manifest:
 
 def verify_one(data: dict[str, Any], precision: Precision, seed: int, gain: float, mode: Any) -> Report:
     """Export one model to a temporary folder and verify it."""
-    manifest = manifest_of(data, precision)
-    assert isinstance(manifest.cache, CacheGeometry)
+    manifest = manifest_of(read_model_config(data)[1], precision)
     weights = Scaled(RandomWeights(manifest.model, seed), gain)
     with tempfile.TemporaryDirectory() as folder:
         graph, _ = build_graph(manifest.model, weights, precision)

@@ -22,7 +22,6 @@ from edgeformer.export.parity.report import Check, Report, Rounding
 TEMPLATE = Path(__file__).with_name("certificate.html.jinja")
 JSON_FILE, PAGE_FILE = "report.json", "report.html"
 
-
 READING = {
     "checks": "A row is a figure, and a dot one run of the graph. How far right it stands is how much of its limit it "
     "takes; beyond the line it fails. Rings are eager PyTorch's own figures, held against the same limits. Where "
@@ -77,17 +76,16 @@ def summary(report: Report) -> dict[str, Any]:
 
 def paragraph(report: Report) -> str:
     """Two to four Markdown sentences for the README of a bundle."""
-    worst = worst_check(report)
-    failures = len(report.failures())
+    worst, failures = worst_check(report), len(report.failures())
+    checks = f"{_count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
     verdict = (
-        f"Its parity is certified: all {_count(len(report.checks), 'check')} of the {report.mode} verification passed"
+        f"Its parity is certified: all {checks} passed"
         if report.passed
-        else f"**It is not at parity:** {failures} of {_count(len(report.checks), 'check')} of the {report.mode} "
-        "verification failed"
+        else f"**It is not at parity:** {failures} of {checks} failed"
     )
     sentences = [
         f"{verdict}, against {_markdown(report.reference)}.",
-        f"The figure {'closest to' if report.passed else 'farthest beyond'} its limit is “{_markdown(worst.name)}”: "
+        f"The figure {'closest to' if report.passed else 'furthest beyond'} its limit is “{_markdown(worst.name)}”: "
         f"{figures(worst)}.",
     ]
     if report.greedy.steps:
@@ -108,7 +106,7 @@ def worst_check(report: Report) -> Check:
     """The check that is nearest to its limit or furthest beyond it. Raises ValueError for a report without checks."""
     if not report.checks:
         raise ValueError("a report without checks certifies nothing")
-    return plots.worst_of(report.checks)
+    return report.closest()
 
 
 def figure(value: float, *apart_from: float) -> str:
@@ -122,7 +120,7 @@ def figure(value: float, *apart_from: float) -> str:
         digits += 1
     text = f"{value:.{digits - 1}e}" if 0 < abs(value) < 1e-3 else f"{value:#.{digits}g}"
     number, _, exponent = text.partition("e")
-    return number.rstrip(".") + (f"e{int(exponent)}" if exponent else "")
+    return f"{number.removesuffix('.00')}e{int(exponent)}" if exponent else number.rstrip(".")
 
 
 def figures(check: Check) -> str:
@@ -140,8 +138,8 @@ def rounding_words(rounding: Rounding, precision: str) -> str:
     """What storing the weights in the graph's precision costs, in two sentences."""
     return (
         f"Storing the weights in {precision} moves the model itself from the original one, whatever runs it: KL "
-        f"divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at the worst, the same favourite "
-        f"token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean square error "
+        f"divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at the worst, the same "
+        f"favourite token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean square error "
         f"{figure(rounding.nmse)}. No limit is set on it: it is the price of the precision, not an error of the graph."
     )
 
@@ -215,10 +213,8 @@ def _errors_finding(places: Sequence[tuple[str, float, float]], everywhere: str)
         return f"The graph errs no more than eager PyTorch {everywhere}"
     if worst == math.inf:
         return f"The graph errs where eager PyTorch is exact: {where}"
-    middle = statistics.median(ratio for ratio, _ in ratios)
-    return (
-        f"Error over eager PyTorch's: {figure(middle)} times at the median place, {figure(worst)} at the worst, {where}"
-    )
+    middle = figure(statistics.median(ratio for ratio, _ in ratios))
+    return f"The graph's error over eager PyTorch's is {middle} at the median place, {figure(worst)} at {where}"
 
 
 def _kl_finding(values: Iterable[float]) -> str:
@@ -229,9 +225,9 @@ def _kl_finding(values: Iterable[float]) -> str:
     if not numbers:
         return "No position has a KL divergence that is a number"
     half, most = figure(statistics.median(numbers)), figure(max(numbers))
-    finding = (
-        f"KL divergence is {half} nats at the median of {_count(len(numbers), 'position')} and {most} at the worst"
-    )
+    finding = f"KL divergence is {half} nats at the median of {len(numbers):,} positions and {most} at the worst"
+    if len(numbers) == 1:
+        finding = f"KL divergence is {most} nats at the only position"
     return finding + (f"; {len(values) - len(numbers):,} more gave no number" if len(numbers) < len(values) else "")
 
 
@@ -289,4 +285,4 @@ def _count(number: int, noun: str) -> str:
 
 def _markdown(text: str) -> str:
     """Escape text for Markdown, on one line."""
-    return re.sub(r"([\\`*_<>&\[\]#|])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_<>&\[\]#|$])", r"\\\1", " ".join(text.split()))

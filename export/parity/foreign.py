@@ -33,8 +33,8 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
         differing += [f"has {name}" for name in sorted(tensors.keys() - wanted)]
         raise BundleError(
             f"{folder / graph} has not the inputs and outputs of a {geometry.num_layers}-layer decoder: it "
-            f"{', '.join(differing[:6])}{' …' if len(differing) > 6 else ''}. Only graphs with input_ids, attention_mask, "
-            "past_key_values.*, logits and present.* can be verified."
+            f"{', '.join(differing[:6])}{' …' if len(differing) > 6 else ''}. Only graphs with input_ids, "
+            "attention_mask, past_key_values.*, logits and present.* can be verified."
         )
     past = tensors["past_key_values.0.key"]
     # Others leave sizes open that we fix.

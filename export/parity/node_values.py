@@ -2,8 +2,9 @@
 
 The canonical graph is evaluated node by node before any pass touches it: our ops by their torch maths
 (`edgeformer/ops`), the rest by onnx's reference evaluator. Then the same graph is lowered afresh, and what only the
-lowered form has (packed products, lengths, the insides of ops that were written out) is evaluated from those values. So
-a pass or a lowering that goes wrong cannot bring its reference along: what it makes must meet the canonical values again.
+lowered form has (packed products, lengths, the insides of ops that were written out) is evaluated from those values.
+So a pass or a lowering that goes wrong cannot bring its reference along: what it makes must meet the canonical values
+again.
 
 Weights are read one at a time, for all feeds together; beside them, memory holds activations of a dozen tokens.
 """
@@ -178,11 +179,13 @@ def decoder_feeds(config: ModelConfig, precision: np.dtype[Any]) -> list[Feed]:
     """
     total = min(TOKENS, config.context_length)
     prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
-    feeds = [("prompt", (prompt, max(prompt // 2, 1)), prompt)]
+    feeds: list[tuple[str, tuple[int, ...], int, int]] = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
     if total > 1:
-        feeds += [("chunk", (total,), chunk), ("step", (total, total // 2), 1)]
+        # The cache grows behind the chunk. The steps have a static one: what a grown one holds behind the shorter row is
+        # nobody's promise.
+        feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
     random = np.random.default_rng(SEED)
-    return [_feed(name, config, precision, random, np.array(lengths), new) for name, lengths, new in feeds]
+    return [_feed(name, config, precision, random, np.array(lengths), *sizes) for name, lengths, *sizes in feeds]
 
 
 def _feed(
@@ -192,9 +195,10 @@ def _feed(
     random: np.random.Generator,
     lengths: NDArray[np.int64],
     new: int,
+    past: int,
 ) -> Feed:
-    """Rows of `lengths` tokens, the last `new` of them new; in a shorter row of a prompt, fewer are."""
-    batch, total, past = len(lengths), int(lengths.max()), int(lengths.max()) - new
+    """Rows of `lengths` tokens, the last `new` of them new (fewer in a shorter row of a prompt), and `past` slots."""
+    batch, total = len(lengths), int(lengths.max())
     tokens = random.integers(0, config.vocab_size, (batch, new))
     real = np.arange(new) < lengths[:, None]  # [B, S]
     mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
@@ -264,8 +268,8 @@ def _function(node: ir.Node) -> Callable[[list[Array | None]], list[Array]]:
     # Names of its own: a node may read one value twice, and those of absent outputs are empty.
     proto.input.extend(f"in_{index}" if index in given else "" for index in range(len(node.inputs)))
     proto.output.extend(f"out_{index}" for index in range(len(node.outputs)))
-    ends = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (proto.input, proto.output)]
-    evaluator = ReferenceEvaluator(onnx.helper.make_graph([proto], "node", *ends), opsets={"": OPSET})
+    inputs, outputs = ([onnx.ValueInfoProto(name=name) for name in end if name] for end in (proto.input, proto.output))
+    evaluator = ReferenceEvaluator(onnx.helper.make_graph([proto], "node", inputs, outputs), opsets={"": OPSET})
 
     def compute(inputs: list[Array | None]) -> list[Array]:
         results: Any = evaluator.run(None, {f"in_{index}": inputs[index] for index in given})
@@ -305,8 +309,11 @@ def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
     if name in canonical:
         domain, op = canonical[name]
         if (domain, op) == (node.domain, node.op_type):
-            turned = [weight for weight in map(streamed, node.inputs) if weight is not None and weight.recipe.transposed]
-            return Origin(op, "captured from PyTorch" + (", weight transposed by transpose_weights" if turned else ""))
+            weights = [weight for weight in map(streamed, node.inputs) if weight is not None]
+            turned = (
+                ", weight transposed by transpose_weights" if any(each.recipe.transposed for each in weights) else ""
+            )
+            return Origin(op, f"captured from PyTorch{turned}")
         by: list[str] = []
         if node.op_type == "SkipSimplifiedLayerNormalization":
             op = "SkipRMSNorm"
@@ -321,4 +328,4 @@ def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
         return Origin(op, f"written out by export/bodies.py for {op}")
     if module.endswith(".qkv"):
         return Origin(f"three of {node.op_type}", "packed by pack_qkv")
-    return Origin(f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths of its rows")
+    return Origin(f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads")

@@ -2,7 +2,7 @@
 
 Figures are placed at their log10 on a plain axis. Zero, NaN and infinity have no logarithm: they get ticks of their own
 beside the powers of ten, so that none of them can vanish from a picture. Titles come from `certificate.py`, which knows
-what a picture shows; the page, `certificate.html.jinja`, defines the colours of SVGs, which are CSS variables. pyplot is
+what a picture shows; colours are CSS variables in SVGs, and the page, `certificate.html.jinja`, defines them. pyplot is
 not used: it keeps state for the whole process.
 """
 
@@ -27,7 +27,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from edgeformer.export.parity.report import Check, Curve, LayerError, Report
+from edgeformer.export.parity.report import Check, Curve, LayerError, Report, closest_to_limit
 
 WIDE, NARROW = 7.2, 3.7  # inches: 691 px on a desktop page, 355 px on a phone
 LEGEND = 0.25  # inches above the axes
@@ -70,21 +70,6 @@ class Picture:
     narrow: str
 
 
-def share_of_limit(check: Check, value: float) -> float:
-    """What part of its limit a figure of a check takes: 0 nothing, 1 all of it, more than 1 too much; NaN for NaN.
-
-    A lower bound under 1 is one on an agreement: the part is that of the disagreement which it allows.
-    """
-    limit = check.limit
-    if math.isnan(value):
-        return math.nan
-    if check.at_least:
-        value, limit = (1 - value, 1 - limit) if limit <= 1 else (limit, value)
-    if value <= 0:
-        return 0.0
-    return value / limit if limit > 0 else math.inf
-
-
 def run_of(check: Check) -> str:
     """The run in a check's name: `prefill` of `prefill: max error`; the whole name where that is all there is."""
     return check.name.partition(": ")[0]
@@ -96,16 +81,6 @@ def by_figure(checks: Iterable[Check]) -> dict[str, list[Check]]:
     for check in checks:
         groups.setdefault(check.name.partition(": ")[2] or check.name, []).append(check)
     return groups
-
-
-def worst_of(checks: Iterable[Check]) -> Check:
-    """The check that takes most of its limit; one whose figure is no number is worse than any."""
-
-    def badness(check: Check) -> tuple[bool, bool, float]:
-        share = share_of_limit(check, check.value)
-        return (not check.passed, math.isnan(share), share)
-
-    return max(checks, key=badness)
 
 
 def draw_checks(report: Report, title: str) -> Picture:
@@ -184,19 +159,19 @@ def _checks(groups: dict[str, list[Check]], width: float) -> Figure:
     figure = _figure(width, 0.95 + len(groups) * (0.42 if narrow else 0.29))
     axes = figure.subplots()
     checks = [check for group in groups.values() for check in group]
-    eager = [share_of_limit(check, check.eager) for check in checks if check.eager is not None]
-    scale = _Powers([*(share_of_limit(check, check.value) for check in checks), *eager], 1.0)
+    eager = [check.share(check.eager) for check in checks if check.eager is not None]
+    scale = _Powers([*(check.share(check.value) for check in checks), *eager], 1.0)
     axes.axvline(0, color=INK, linewidth=1.2)
     axes.axvspan(0, scale.limits[1], color=FAIL, alpha=0.06, linewidth=0)
     for row, (name, group) in enumerate(groups.items()):
         for check in group:
             if check.eager is not None:
-                axes.plot(scale.place([share_of_limit(check, check.eager)]), [row], **DOTS["eager"], markersize=7)
+                axes.plot(scale.place([check.share(check.eager)]), [row], **DOTS["eager"], markersize=7)
         for check in group:
-            place = scale.place([share_of_limit(check, check.value)])
+            place = scale.place([check.share(check.value)])
             axes.plot(place, [row], **DOTS["graph" if check.passed else "fails"], markersize=5.5)
-        shares = {share_of_limit(check, check.value) for check in group}
-        run = run_of(worst_of(group)) if len(shares) > 1 else ""
+        shares = {check.share(check.value) for check in group}
+        run = run_of(closest_to_limit(group)) if len(shares) > 1 else ""
         x, y, label = (0.0, row - 0.33, f"{name} · {run}" if run else name) if narrow else (1.015, row, run)
         axes.text(x, y, _label(label, 52), transform=axes.get_yaxis_transform(), fontsize=8.5, va="center")
     scale.set(axes, "x")
@@ -395,7 +370,7 @@ def _style(salt: str) -> Iterator[None]:
 
 
 def _png(figure: Figure, title: str) -> bytes:
-    lines = textwrap.wrap(_label(title, 240), 84)
+    lines = textwrap.wrap(_label(title, 240), 74)
     width, height = figure.get_size_inches()
     taller = height + 0.15 + 0.2 * len(lines)
     figure.set_size_inches(width, taller)

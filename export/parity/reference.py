@@ -34,8 +34,8 @@ class Reference:
     def run(self, input_ids: Tensor, past: Callable[[int], Cache] | None = None) -> tuple[Tensor, list[Cache]]:
         """Logits after every token, [B, S, V], and the present caches, for texts of equal length int64 [B, S].
 
-        past: keys and values of a layer before the text; by default none. Attention is causal, so the logits of a prefix
-        are a prefix of the logits.
+        past: keys and values of a layer before the text; by default none. Attention is causal, so the logits of a
+        prefix are a prefix of the logits.
         """
         batch, length = input_ids.shape
         geometry = self._config.cache_geometry

@@ -1,9 +1,9 @@
 """What a verification found: plain data that prints as lines, saves as JSON, and draws as a certificate."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from edgeformer import schema
 
@@ -14,9 +14,9 @@ REPORT_VERSION = 1
 class Check:
     """One figure held against its limit. A figure that is NaN has not passed.
 
-    name: what was run (`prefill`, `decode`…) and which figure (`prefill: worst ratio`). eager: the same figure for eager
-    PyTorch in the graph's own precision, where there is one. reason: why the limit is what it is. at_least: the limit is
-    a lower bound.
+    name: what was run (`prefill`, `decode`…) and which figure (`prefill: worst ratio`). eager: the same figure for
+    eager PyTorch in the graph's own precision, where there is one. reason: why the limit is what it is. at_least: the
+    limit is a lower bound.
     """
 
     name: str
@@ -32,10 +32,25 @@ class Check:
         """Whether the figure keeps its limit."""
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
+    def share(self, value: float) -> float:
+        """What part of the limit a value takes: 0 nothing, 1 all of it, more than 1 too much; NaN for NaN.
+
+        A lower bound under 1 is one on an agreement: the part is that of the disagreement which it allows.
+        """
+        limit = self.limit
+        if math.isnan(value):
+            return math.nan
+        if self.at_least:
+            value, limit = (1 - value, 1 - limit) if limit <= 1 else (limit, value)
+        if value <= 0:
+            return 0.0
+        return value / limit if limit > 0 else math.inf
+
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One run, position by position: root mean square errors of the logits against float64, and KL divergence in nats."""
+    """One run, position by position: root mean square errors of the logits against float64, and KL divergence in
+    nats."""
 
     run: str
     first_position: int
@@ -60,8 +75,8 @@ class Greedy:
     """A free-running greedy text of the graph, checked against float64 on the same tokens.
 
     divergence: the first step whose token is not the reference's favourite; None if there is none. margin: by how much
-    the reference prefers its own. allowed_error: the error that a logit may have here; under twice that, it is a tie that
-    rounding decides, and excused.
+    the reference prefers its own. allowed_error: the error that a logit may have here; under twice that, it is a tie
+    that rounding decides, and excused.
     """
 
     steps: int
@@ -76,11 +91,8 @@ class Greedy:
         """One sentence for people."""
         if self.divergence is None:
             return f"{self.steps} free-running greedy tokens: all are those of float64"
-        tie = (
-            f"a tie that rounding decides: the margin is {self.margin:.1e}, an error of {self.allowed_error:.1e} is allowed"
-            if self.excused
-            else f"and no tie: the margin is {self.margin:.1e}, an error of {self.allowed_error:.1e} is allowed"
-        )
+        kind = "a tie that rounding decides" if self.excused else "and no tie"
+        tie = f"{kind}: the margin is {self.margin:.2g}, an error of {self.allowed_error:.2g} is allowed"
         return (
             f"{self.steps} free-running greedy tokens: first other than float64's at step {self.divergence} "
             f"({self.token} instead of {self.expected}), {tie}"
@@ -89,7 +101,8 @@ class Greedy:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """What storing the weights in the graph's precision changes, graph and errors of arithmetic apart: reported, no gate.
+    """What storing the weights in the graph's precision changes, graph and errors of arithmetic apart: reported, no
+    gate.
 
     Both sides are float64 PyTorch: the stored weights against the original ones.
     """
@@ -131,9 +144,8 @@ class Report:
         return [check for check in self.checks if not check.passed]
 
     def closest(self) -> Check:
-        """The check that is nearest to its limit, or furthest beyond it; among those with a limit to be near to."""
-        bounded = [check for check in self.checks if check.limit > 0 and not check.at_least]
-        return max(self.failures() or bounded, key=lambda check: check.value / check.limit if check.limit else np.inf)
+        """The check that is nearest to its limit, or furthest beyond it."""
+        return closest_to_limit(self.checks)
 
     def describe(self) -> str:
         """A few lines for people: the verdict's grounds, or everything that failed."""
@@ -156,3 +168,13 @@ class Report:
         for check, plain in zip(self.checks, data["checks"], strict=True):
             plain["passed"] = check.passed
         return data
+
+
+def closest_to_limit(checks: Iterable[Check]) -> Check:
+    """The check that is nearest to its limit, or furthest beyond it; one without a number is beyond all others."""
+
+    def beyond(check: Check) -> float:
+        share = check.share(check.value)
+        return math.inf if math.isnan(share) else share
+
+    return max(checks, key=beyond)

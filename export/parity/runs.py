@@ -1,7 +1,7 @@
 """Ways to feed a graph. Each is a way that clients use; each returns logits of positions whose float64 value is known.
 
-Every run starts from a cache that is full of NaN (or of another value, to show that it changes nothing), so that reading one
-element too many shows.
+Every run starts from a cache that is full of NaN (or of another value, to show that it changes nothing), so that
+reading one element too many shows.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def chunks(graph: Graph, tokens: Tokens) -> Logits:
 
 
 def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
-    """A free-running greedy text: prompt and new tokens [p + steps], and the logits that chose each new one [steps, V]."""
+    """A free-running greedy text: prompt and new tokens [p + steps], and the logits that chose each new one."""
     decoder = graph.decoder(1, len(prompt) + steps)
     logits = [decoder.prefill(0, prompt).copy()]
     tokens = [*prompt, int(logits[0].argmax())]
@@ -70,7 +70,7 @@ def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
 
 
 def ragged_batch(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
-    """Right-padded prompts of `lengths` in one run, then `steps` single steps of all: logits of each row [length + steps, V]."""
+    """Right-padded prompts of `lengths` in one run, then `steps` single steps of all: logits of each row, in order."""
     decoder = graph.decoder(len(rows), max(lengths) + steps)
     padded = np.zeros((len(rows), max(lengths)), np.int64)
     for row, (tokens, length) in enumerate(zip(rows, lengths, strict=True)):
@@ -87,7 +87,7 @@ def ragged_batch(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], s
 def after_past(
     graph: Graph, tokens: Tokens, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]
 ) -> Logits:
-    """Single steps behind a given past of `length` tokens (keys and values [1, K, length, D] by layer): logits [n, V]."""
+    """Single steps behind a past of `length` tokens, keys and values [1, K, length, D] by layer: logits [n, V]."""
     decoder = graph.decoder(1, length + len(tokens))
     decoder.cache.write(length, past)
     decoder.lengths[:] = length

@@ -13,10 +13,10 @@ SEED = 0
 TEXTS = {
     "English": "The ferry left at seven in the morning, and by noon the island had sunk below the horizon. Nobody on "
     "board had thought of bread; there were nineteen of them, a goat, and 2,450 litres of lamp oil.",
-    "Chinese": "船在早上七点离开，到中午时小岛已经沉到地平线以下。船上没有人想到面包；他们有十九个人、一只山羊和两千升灯油。",
+    "Chinese": "船在早上七点离开，到中午时小岛已经沉到地平线以下。船上没有人想到面包；他们有十九个人、一只山羊。",
     "Arabic": "غادرت العبارة في السابعة صباحا، وبحلول الظهر كانت الجزيرة قد اختفت خلف الأفق. لم يفكر أحد في الخبز.",
-    "French and German": "Le bac partit à sept heures ; à midi l'île avait disparu. Niemand an Bord hatte an Brot gedacht.",
-    "code": "def ferry(passengers: list[str], hour: int = 7) -> dict[str, int]:\n    # everybody pays, even the goat 🐐\n"
+    "French and German": "Le bac partit à sept heures ; l'île disparut. Niemand an Bord hatte an Brot gedacht.",
+    "code": "def ferry(passengers: list[str], hour: int = 7) -> dict[str, int]:\n    # even the goat pays 🐐\n"
     "    return {name: 3 * hour + len(name) for name in passengers if name != ''}\n",
     "chat": "system: You are brief.\nuser: When does the ferry leave?\nassistant: At seven.\nuser: And the goat?\n",
 }

@@ -20,7 +20,7 @@ from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, usable_c
 
 COMPUTED = "/computed"
 
-ELEMENT_TYPES = {
+ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
     "tensor(double)": np.dtype(np.float64),
@@ -33,8 +33,11 @@ ELEMENT_TYPES = {
 
 @dataclass
 class Outcome:
-    """computed: for each feed, what the nodes gave, by the name of the value. refused: values whose node did not run, and
-    why."""
+    """What came of a run.
+
+    computed: for each feed, what the nodes gave, by the name of the value. refused: values whose node did not run, and
+    why.
+    """
 
     computed: list[dict[str, Array]]
     refused: dict[str, str] = field(default_factory=dict)
@@ -167,5 +170,5 @@ def element_types(model: onnx.ModelProto) -> dict[str, np.dtype[Any]]:
 
 
 def first_line(refusal: Exception) -> str:
-    """What onnxruntime says, without the stack that follows."""
-    return str(refusal).strip().splitlines()[0][:300]
+    """What onnxruntime says, without the codes before it and the stack after it."""
+    return str(refusal).strip().splitlines()[0].rpartition("Status Message: ")[2][:300]

@@ -1,8 +1,8 @@
 """One verification: everything that a graph is run through, and the figures that come of it.
 
-    the graph writes a greedy text ───┐
-    texts, random and repeated tokens ─┴→ samples → float64 reference, eager in the graph's precision ─┐
-                                             └────→ graph: prefill, steps, chunks, ragged batches ─────┴→ figures → checks
+the graph writes a greedy text ───┐
+texts, random and repeated tokens ─┴→ samples → float64 reference, eager in the graph's precision ─┐
+                                         └────→ graph: prefill, steps, chunks, ragged batches ─────┴→ figures → checks
 """
 
 import itertools
@@ -33,10 +33,16 @@ Mode = Literal["quick", "full"]
 
 @dataclass(frozen=True)
 class Extent:
-    """How much a mode does: tokens of the main text, of a greedy one and its prompt, of other samples; batches; lengths."""
+    """How much a mode does.
+
+    main: tokens of the main text; lengths: prefixes of it that are run by themselves; single: of it fed one by one.
+    prompt and greedy: tokens given to and written by the graph. other: tokens of every other sample. batches: rows;
+    steps: single steps after a batch of prompts. far: steps at the end of the context.
+    """
 
     main: int
     lengths: tuple[int, ...]
+    single: int
     prompt: int
     greedy: int
     other: int
@@ -47,12 +53,13 @@ class Extent:
 
 
 EXTENTS: dict[Mode, Extent] = {
+    # All samples of one length, so that a large model's weights are read once for each reference.
     "quick": Extent(
-        main=65, lengths=(), prompt=16, greedy=48, other=24, batches=(3,), steps=8, texts=False, far=0
+        main=48, lengths=(), single=16, prompt=16, greedy=32, other=48, batches=(3,), steps=4, texts=False, far=0,
     ),
     # Around 32, 128 and 256 lie the blocks of kernels and our own chunks.
     "full": Extent(
-        main=258, lengths=(1, 2, 31, 32, 33, 127, 128, 129, 255, 256, 257),
+        main=258, lengths=(1, 2, 31, 32, 33, 127, 128, 129, 255, 256, 257), single=258,
         prompt=16, greedy=256, other=48, batches=(1, 3, 8), steps=8, texts=True, far=16,
     ),
 }  # fmt: skip
@@ -85,6 +92,7 @@ class Trial:
     layers: list[LayerError] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
+    eager_worst: float = 0.0
 
     def __post_init__(self) -> None:
         manifest = self.graph.manifest
@@ -112,7 +120,7 @@ class Trial:
             self._judge_far(replace(main, expected=main.expected[:0], eager=main.eager[:0]))
 
     def _run_greedy(self) -> list[_Known]:
-        """Let the graph write, learn the truth about all samples, and judge what it wrote; the main sample comes first."""
+        """Let the graph write, learn the truth about all samples, and judge what it wrote; the main sample is first."""
         extent = self.extent
         self.progress("generating with the graph", 0.0)
         prompt = random_tokens(extent.prompt, self.graph.manifest.model.vocab_size, salt=1)
@@ -134,13 +142,14 @@ class Trial:
         ]
         rest = ((runs.prefill(self.graph, each.sample.tokens[:length])[0], each, 0) for each, length in texts)
         self._judge("prefill", what, itertools.chain([(whole, main, 0)], rest))
-        for run, what, feed in (
-            ("steps", f"{len(tokens)} single steps from an empty cache", runs.single_steps),
-            ("chunks", "a text in chunks of 1, 2, 3, 5, 8… tokens", runs.chunks),
+        single = tokens[: self.extent.single]
+        for run, what, feed, part in (
+            ("steps", f"{len(single)} single steps from an empty cache", runs.single_steps, single),
+            ("chunks", "a text in chunks of 1, 2, 3, 5, 8… tokens", runs.chunks, tokens),
         ):
-            logits = feed(self.graph, tokens)
+            logits = feed(self.graph, part)
             self._judge(run, what, [(logits, main, 0)])
-            self._judge_agreement(f"{run} against prefill", [(logits, whole)], main)
+            self._judge_agreement(f"{run} against prefill", [(logits, whole[: len(part)])], main)
 
     def _samples(self) -> list[Sample]:
         extent, vocab_size = self.extent, self.graph.manifest.model.vocab_size
@@ -169,6 +178,9 @@ class Trial:
                     [(key[row].numpy(), value[row].numpy()) for key, value in exact_caches],
                     [(key[row].numpy(), value[row].numpy()) for key, value in eager_caches],
                 )  # fmt: skip
+        self.eager_worst = max(
+            float(np.sqrt(np.square(each.eager - each.expected).mean(-1)).max()) for each in known.values()
+        )
         return [known[index] for index in range(len(samples))]
 
     def _judge(self, run: str, what: str, pieces: Iterable[tuple[NDArray[np.float32], _Known, int]]) -> float:
@@ -187,7 +199,7 @@ class Trial:
                         eager=tuple(errors.eager_rmse), kl=tuple(errors.graph_kl),
                     )
                 )  # fmt: skip
-        figures = errors.figures()
+        figures = errors.figures(0.0 if run == "far" else self.eager_worst)
         for figure, (value, eager) in figures.items():
             row = f"far {figure}" if run == "far" and "ratio" in figure else figure
             self._check(f"{run}: {figure}", what, row, value, eager)
@@ -256,7 +268,8 @@ class Trial:
         chosen = known[:rows]
         lengths = [max(1, (self.extent.other - steps) // (1 + index)) for index in range(rows)]
         logits = runs.ragged_batch(self.graph, [each.sample.tokens for each in chosen], lengths, steps)
-        what = f"{rows} right-padded prompts of {', '.join(map(str, lengths))} tokens, then {steps} steps"
+        prompts = "prompt" if rows == 1 else "prompts"
+        what = f"{rows} right-padded {prompts} of {', '.join(map(str, lengths))} tokens, then {steps} steps"
         name = f"batch of {rows}"
         self._judge(name, what, [(row, each, 0) for row, each in zip(logits, chosen, strict=True)])
         if rows > 1:
@@ -342,11 +355,13 @@ def _arrays(cache: tuple[Tensor, Tensor]) -> tuple[NDArray[Any], NDArray[Any]]:
 def _within(extent: Extent, context_length: int) -> Extent:
     """The same, shortened to what the model's context holds."""
     main = min(extent.main, context_length)
+    single = min(extent.single, context_length)
     prompt = min(extent.prompt, max(1, context_length // 4))
     steps = min(extent.steps, max(0, min(extent.other, context_length) // 2))
     return replace(
         extent,
         main=main,
+        single=single,
         lengths=tuple(length for length in extent.lengths if length < main),
         prompt=prompt,
         greedy=min(extent.greedy, context_length - prompt),

@@ -46,8 +46,8 @@ def open_subject(
     if folder.exists() and not (folder / FILE_NAME).is_file():
         if against is None:
             raise BundleError(
-                f"{folder} is no bundle of edgeformer. To verify what somebody else exported, name the model that it was "
-                "made from: --against MODEL."
+                f"{folder} is no bundle of edgeformer. To verify what somebody else exported, name the model that it "
+                "was made from: --against MODEL."
             )
         source = open_source(against)
         folder, manifest = open_foreign(folder, source)
@@ -133,5 +133,3 @@ def _environment(provider: str) -> dict[str, str]:
         "machine": f"{platform.machine()}, {sys.platform}",
         "threads": str(usable_cores()),
     }
-
-

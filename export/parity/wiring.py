@@ -14,6 +14,7 @@ class Wiring:
 
     def __init__(self, graph: onnx.GraphProto):
         self.nodes = {node.name: node for node in graph.node}
+        self.outputs = {output.name for output in graph.output}
         self._made = {
             name: f"output {index} of {node.name or 'an unnamed ' + node.op_type}"
             for node in graph.node
@@ -43,6 +44,9 @@ def node_differences(stored: Wiring, fresh: Wiring, name: str) -> Iterator[str]:
         )
         if read != meant:
             yield f"reads {read} where a fresh lowering reads {meant}"
+    for made, meant in zip(ours.output, theirs.output, strict=False):
+        if made != meant and not stored.outputs.isdisjoint((made, meant)):
+            yield f"makes {made} where a fresh lowering makes {meant}"
     settings = [{each.name: _setting(each) for each in node.attribute} for node in (ours, theirs)]
     for key in sorted(settings[0].keys() | settings[1].keys()):
         has, should = (setting.get(key, "unset") for setting in settings)

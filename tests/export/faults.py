@@ -21,7 +21,7 @@ import torch
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 from torch import Tensor
 
-from edgeformer.config import LinearScaling, ModelConfig, RotaryConfig
+from edgeformer.config import LinearScaling, ModelConfig, NormConfig, RotaryConfig
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.pipeline import build_graph
 from edgeformer.families import read_model_config
@@ -30,10 +30,23 @@ from edgeformer.models import decoder_constants
 from edgeformer.weights import Weights
 
 Parameters = dict[str, Tensor]
+Kind = Literal["config", "weights", "graph"]
+Head = Literal["tied", "untied"]
+
+# What float16 cannot tell from rounding, node by node.
+BELOW_FP16 = {"eps of all block norms", "eps of the final norm", "eps of one norm", "RoPE base"}
 
 ATTENTION = "blocks.1.attention/GroupQueryAttention"
 EVERY_ATTENTION = "blocks.*.attention/GroupQueryAttention"
 QKV = ("blocks.1.attention.qkv/MatMul_0", "blocks.1.attention.qkv/Add_1")
+FIRST_NORM = "blocks.0.attention_norm/RMSNorm"
+ATTENTION_NORM = "blocks.1.attention_norm/RMSNorm"
+FEED_FORWARD_NORM = "blocks.1.feed_forward_norm/RMSNorm"
+ATTENDED = "blocks.1.attention.output/Add"
+SIGMOID = "blocks.1.feed_forward/Sigmoid"
+GATED = "blocks.1.feed_forward/Mul"
+DOWN = "blocks.1.feed_forward.down/MatMul"
+WITH_WEIGHTS = ("blocks.1.*norm/*", "blocks.1.attention.*/*", "blocks.1.feed_forward.*/*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +58,11 @@ class Fault:
     """
 
     name: str
-    kind: Literal["config", "weights", "graph"]
+    kind: Kind
     apply: Callable[..., Any]
     nodes: tuple[str, ...]
     tied_nodes: tuple[str, ...] = ()
-    only: Literal["tied", "untied"] | None = None
+    only: Head | None = None
 
     def fits(self, config: ModelConfig) -> bool:
         """Whether this model can have the fault."""
@@ -128,34 +141,26 @@ def with_rotary(config: ModelConfig, **changes: Any) -> ModelConfig:
 
 
 def with_block_eps(config: ModelConfig) -> ModelConfig:
-    return replace(config, blocks=tuple(replace(block, norm=replace(block.norm, eps=1e-3)) for block in config.blocks))
+    return replace(config, blocks=tuple(replace(block, norm=NormConfig(eps=1e-5)) for block in config.blocks))
 
 
-def with_activation(config: ModelConfig, activation: Any) -> ModelConfig:
-    changed = [replace(block, feed_forward=replace(block.feed_forward, activation=activation)) for block in config.blocks]
-    return replace(config, blocks=tuple(changed))
+def with_gelu(config: ModelConfig) -> ModelConfig:
+    feed_forward = replace(config.blocks[0].feed_forward, activation="gelu")
+    return replace(config, blocks=tuple(replace(block, feed_forward=feed_forward) for block in config.blocks))
 
 
 NORMS = ("blocks.*.attention_norm/RMSNorm", "blocks.*.feed_forward_norm/RMSNorm")
 
 CONFIG_FAULTS = [
     ("eps of all block norms", with_block_eps, NORMS),
-    (
-        "eps of the final norm",
-        lambda config: replace(config, final_norm=replace(config.final_norm, eps=1e-3)),
-        ("final_norm/RMSNorm",),
-    ),
+    ("eps of the final norm", lambda config: replace(config, final_norm=NormConfig(eps=1e-5)), ("final_norm/RMSNorm",)),
     ("RoPE pairs neighbours", lambda config: with_rotary(config, interleaved=True), (EVERY_ATTENTION,)),
     ("RoPE base", lambda config: with_rotary(config, base=10001.0), (EVERY_ATTENTION,)),
     ("RoPE scaled", lambda config: with_rotary(config, scaling=LinearScaling(factor=2.0)), (EVERY_ATTENTION,)),
     ("no RoPE", lambda config: with_attention(config, rotary=None), (EVERY_ATTENTION,)),
     ("attention scale missing everywhere", lambda config: with_attention(config, scale=1.0), (EVERY_ATTENTION,)),
     # Gelu is one node where SiLU is two, so the products after it stand one name further on.
-    (
-        "another activation",
-        lambda config: with_activation(config, "gelu"),
-        ("blocks.*.feed_forward/Mul", "blocks.*.feed_forward.down/MatMul"),
-    ),
+    ("another activation", with_gelu, ("blocks.*.feed_forward/Mul", "blocks.*.feed_forward.down/MatMul")),
     # What is missing cannot be out of line; the node after it reads something else.
     ("last layer missing", lambda config: replace(config, blocks=config.blocks[:-1]), ("final_norm/RMSNorm",)),
 ]
@@ -186,14 +191,22 @@ def of_layer(module: str, layer: int = 1) -> tuple[str, str]:
     return f"blocks.{layer}.{module}.weight", f"blocks.{layer}.{module}.bias"
 
 
-def exchanged(first: str, second: str) -> dict[str, str]:
-    a, b = of_layer(first), of_layer(second)
-    return dict(zip(a + b, b + a, strict=True))
+def exchanging(a: tuple[str, ...], b: tuple[str, ...]) -> Callable[[Parameters], None]:
+    """A fault that puts parameters in each other's places."""
+    return moving(dict(zip(a + b, b + a, strict=True)))
+
+
+def one_less(weight: Tensor) -> Tensor:
+    return weight - 1
 
 
 def heads_rolled(weight: Tensor) -> Tensor:
     """Every head in the place of the next."""
     return weight.roll(16, 0)
+
+
+def a_row_late(weight: Tensor) -> Tensor:
+    return weight.roll(1, 0)
 
 
 def halves_interleaved(weight: Tensor) -> Tensor:
@@ -218,60 +231,34 @@ def reshaped_for_transposed(weight: Tensor) -> Tensor:
     return weight.t().contiguous().view(weight.shape)
 
 
-LAYER = ("attention.query", "attention.key", "attention.value", "attention.output")
-LAYER += ("feed_forward.gate", "feed_forward.up", "feed_forward.down")
+PROJECTIONS = ("attention.query", "attention.key", "attention.value", "attention.output")
+PROJECTIONS += ("feed_forward.gate", "feed_forward.up", "feed_forward.down")
+QUERY, KEY, VALUE, _, GATE, UP, _ = map(of_layer, PROJECTIONS)
 WHOLE_LAYER = {f"blocks.1.{norm}.weight": f"blocks.0.{norm}.weight" for norm in ("attention_norm", "feed_forward_norm")}
-WHOLE_LAYER |= {to: source for each in LAYER for to, source in zip(of_layer(each), of_layer(each, 0), strict=True)}
+WHOLE_LAYER |= {to: of for each in PROJECTIONS for to, of in zip(of_layer(each), of_layer(each, 0), strict=True)}
 
 WEIGHT_FAULTS = [
-    (
-        "key-value heads swapped",
-        changing(heads_rolled, *of_layer("attention.key"), *of_layer("attention.value")),
-        QKV,
-    ),
-    ("query heads in another order", changing(heads_rolled, *of_layer("attention.query")), QKV),
-    ("query weight transposed", changing(torch.t, of_layer("attention.query")[0]), QKV[:1]),
-    (
-        "queries and keys for neighbouring pairs",
-        changing(halves_interleaved, *of_layer("attention.query"), *of_layer("attention.key")),
-        QKV,
-    ),
-    ("keys and values exchanged", moving(exchanged("attention.key", "attention.value")), QKV),
-    ("query bias dropped", changing(torch.zeros_like, of_layer("attention.query")[1]), QKV[1:]),
-    ("output bias negated", changing(torch.neg, of_layer("attention.output")[1]), ("blocks.1.attention.output/Add",)),
-    (
-        "gate and up exchanged",
-        moving(exchanged("feed_forward.gate", "feed_forward.up")),
-        ("blocks.1.feed_forward.gate/*", "blocks.1.feed_forward.up/*"),
-    ),
-    (
-        "one tile of a weight zeroed",
-        changing(tile_zeroed, of_layer("feed_forward.down")[0]),
-        ("blocks.1.feed_forward.down/MatMul",),
-    ),
-    (
-        "one weight rounded to bfloat16",
-        changing(Tensor.bfloat16, of_layer("feed_forward.gate")[0]),
-        ("blocks.1.feed_forward.gate/MatMul",),
-    ),
+    ("key-value heads swapped", changing(heads_rolled, *KEY, *VALUE), QKV),
+    ("query heads in another order", changing(heads_rolled, *QUERY), QKV),
+    ("query weight transposed", changing(torch.t, QUERY[0]), QKV[:1]),
+    ("queries and keys for neighbouring pairs", changing(halves_interleaved, *QUERY, *KEY), QKV),
+    ("keys and values exchanged", exchanging(KEY, VALUE), QKV),
+    ("query bias dropped", changing(torch.zeros_like, QUERY[1]), QKV[1:]),
+    ("output bias negated", changing(torch.neg, of_layer("attention.output")[1]), (ATTENDED,)),
+    ("gate and up exchanged", exchanging(GATE, UP), ("blocks.1.feed_forward.gate/*", "blocks.1.feed_forward.up/*")),
+    ("one tile of a weight zeroed", changing(tile_zeroed, of_layer("feed_forward.down")[0]), (DOWN,)),
+    ("one weight rounded to bfloat16", changing(Tensor.bfloat16, GATE[0]), ("blocks.1.feed_forward.gate/MatMul",)),
     # The nodes that have weights, all of them: the others still compute the right thing of what they read.
-    (
-        "one layer repeated",
-        moving(WHOLE_LAYER),
-        ("blocks.1.*norm/*", "blocks.1.attention.*/*", "blocks.1.feed_forward.*/*"),
-    ),
-    (
-        "norm weight counted from zero",
-        changing(lambda weight: weight - 1, "blocks.1.attention_norm.weight"),
-        ("blocks.1.attention_norm/RMSNorm",),
-    ),
+    ("one layer repeated", moving(WHOLE_LAYER), WITH_WEIGHTS),
+    ("norm weight counted from zero", changing(one_less, "blocks.1.attention_norm.weight"), (ATTENTION_NORM,)),
     ("final norm weight of ones", changing(torch.ones_like, "final_norm.weight"), ("final_norm/RMSNorm",)),
-    ("position tables a row late", changing(lambda table: table.roll(1, 0), "rotary.0.cos", "rotary.0.sin"), (EVERY_ATTENTION,)),
+    ("position tables a row late", changing(a_row_late, "rotary.0.cos", "rotary.0.sin"), (EVERY_ATTENTION,)),
     ("RoPE turns backwards", changing(torch.neg, "rotary.0.sin"), (EVERY_ATTENTION,)),
-]  # fmt: skip
+]
 
+# A tied head multiplies with the embedding.
 EMBEDDING_FAULTS = [
-    ("embedding a row late", changing(lambda weight: weight.roll(1, 0), "embedding.weight")),
+    ("embedding a row late", changing(a_row_late, "embedding.weight")),
     ("an embedding of no feed zeroed", changing(last_row_zeroed, "embedding.weight")),
 ]
 
@@ -342,7 +329,7 @@ def measure_batch(graph: GraphProto, folder: Path) -> None:
 
 
 def another_op(graph: GraphProto, folder: Path) -> None:
-    node(graph, "blocks.1.feed_forward/Sigmoid").op_type = "Tanh"
+    node(graph, SIGMOID).op_type = "Tanh"
 
 
 def exchange_presents(graph: GraphProto, folder: Path) -> None:
@@ -374,7 +361,7 @@ def repeat_layer(graph: GraphProto, folder: Path) -> None:
 def untie_head(graph: GraphProto, folder: Path) -> None:
     """The head reads a copy of the embedding, and the copy is not the same."""
     embedding = next(tensor for tensor in graph.initializer if tensor.name == "embedding.weight")
-    copy = numpy_helper.to_array(embedding, str(folder)) * np.array(1.001)
+    copy = numpy_helper.to_array(embedding, str(folder)) * np.array(1.01)
     dtype = helper.tensor_dtype_to_np_dtype(embedding.data_type)
     graph.initializer.append(numpy_helper.from_array(copy.astype(dtype), "planted"))
     node(graph, "MatMul").input[1] = "planted"
@@ -388,12 +375,9 @@ def skip_final_norm(graph: GraphProto, folder: Path) -> None:
             each.input[0] = total
 
 
-FEED_FORWARD_NORM = "blocks.1.feed_forward_norm/RMSNorm"
-DOWN = "blocks.1.feed_forward.down/MatMul"
-
 GRAPH_FAULTS = [
     ("eps of one norm", setting(FEED_FORWARD_NORM, "epsilon", 1e-3), (FEED_FORWARD_NORM,)),
-    ("eps of the first norm", setting("blocks.0.attention_norm/*", "epsilon", 1e-4), ("blocks.0.attention_norm/RMSNorm",)),
+    ("eps of the first norm", setting(FIRST_NORM, "epsilon", 1e-4), (FIRST_NORM,)),
     ("attention scale missing", setting(ATTENTION, "scale", 1.0), (ATTENTION,)),
     ("attention scale of the wrong power", setting(ATTENTION, "scale", 1 / 16), (ATTENTION,)),
     ("heads regrouped", regroup_heads, (ATTENTION,)),
@@ -411,45 +395,35 @@ GRAPH_FAULTS = [
     ("past key and value exchanged", swapping(ATTENTION, 3, 4), (ATTENTION,)),
     ("present key and value exchanged", swapping(ATTENTION, 1, 2, "output"), (ATTENTION,)),
     ("present keys of two layers exchanged", exchange_presents, ("blocks.[01].attention/GroupQueryAttention",)),
-    (
-        "residual reads the norm",
-        reading(FEED_FORWARD_NORM, 0, output("blocks.1.attention_norm/*")),
-        (FEED_FORWARD_NORM,),
-    ),
-    ("residual dropped", reading(FEED_FORWARD_NORM, 0, output("blocks.1.attention.output/Add")), (FEED_FORWARD_NORM,)),
+    ("residual reads the norm", reading(FEED_FORWARD_NORM, 0, output(ATTENTION_NORM)), (FEED_FORWARD_NORM,)),
+    ("residual dropped", reading(FEED_FORWARD_NORM, 0, output(ATTENDED)), (FEED_FORWARD_NORM,)),
     ("residual of another layer", reading(FEED_FORWARD_NORM, 0, output("embedding/*")), (FEED_FORWARD_NORM,)),
-    ("Tanh for Sigmoid", another_op, ("blocks.1.feed_forward/Sigmoid",)),
-    ("gate not multiplied", reading("blocks.1.feed_forward/Mul", 0, output("blocks.1.feed_forward/Sigmoid")), ("blocks.1.feed_forward/Mul",)),
+    ("Tanh for Sigmoid", another_op, (SIGMOID,)),
+    ("gate not multiplied", reading(GATED, 0, output(SIGMOID)), (GATED,)),
     ("down projection of another layer", reading(DOWN, 1, "blocks.0.feed_forward.down.weight"), (DOWN,)),
-    ("bias of another projection", reading("blocks.1.attention.output/Add", 1, of_layer("feed_forward.down")[1]), ("blocks.1.attention.output/Add",)),
+    ("bias of another projection", reading(ATTENDED, 1, "blocks.1.feed_forward.down.bias"), (ATTENDED,)),
     # What was skipped is right by itself; the node after it reads the wrong value.
     ("layer skipped", skip_layer, ("blocks.2.attention_norm/RMSNorm",)),
-    (
-        "weights of a layer read twice",
-        repeat_layer,
-        ("blocks.2.*norm/*", "blocks.2.attention.*/*", "blocks.2.feed_forward.*/*"),
-    ),
+    ("weights of the layer before", repeat_layer, tuple(each.replace("blocks.1", "blocks.2") for each in WITH_WEIGHTS)),
 ]  # fmt: skip
+
+HEAD_FAULTS: list[tuple[str, Kind, Callable[..., None], Head]] = [
+    ("head reshaped for transposed", "weights", changing(reshaped_for_transposed, "head.weight"), "untied"),
+    ("head untied", "graph", untie_head, "tied"),
+    ("tied head not transposed", "graph", setting("MatMul", "transB", 0), "tied"),
+]
+
+HEADS = ("MatMul", "head/MatMul")
+"""The node of the head: tied, and free."""
 
 FAULTS: list[Fault] = [
     *(Fault(name=name, kind="config", apply=apply, nodes=nodes) for name, apply, nodes in CONFIG_FAULTS),
     *(Fault(name=name, kind="weights", apply=apply, nodes=nodes) for name, apply, nodes in WEIGHT_FAULTS),
-    # A tied head multiplies with the embedding.
     *(
-        Fault(name=name, kind="weights", apply=apply, nodes=("embedding/Gather",), tied_nodes=("MatMul",))
+        Fault(name=name, kind="weights", apply=apply, nodes=("embedding/Gather",), tied_nodes=HEADS)
         for name, apply in EMBEDDING_FAULTS
     ),
-    Fault(
-        name="head reshaped for transposed",
-        kind="weights",
-        apply=changing(reshaped_for_transposed, "head.weight"),
-        nodes=("head/MatMul",),
-        only="untied",
-    ),
     *(Fault(name=name, kind="graph", apply=apply, nodes=nodes) for name, apply, nodes in GRAPH_FAULTS),
-    Fault(name="head untied", kind="graph", apply=untie_head, nodes=("MatMul",), only="tied"),
-    Fault(
-        name="tied head not transposed", kind="graph", apply=setting("MatMul", "transB", 0), nodes=("MatMul",), only="tied"
-    ),
-    Fault(name="final norm skipped", kind="graph", apply=skip_final_norm, nodes=("MatMul", "head/MatMul")),
+    Fault(name="final norm skipped", kind="graph", apply=skip_final_norm, nodes=HEADS),
+    *(Fault(name=name, kind=kind, apply=apply, nodes=HEADS, only=only) for name, kind, apply, only in HEAD_FAULTS),
 ]

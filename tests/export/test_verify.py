@@ -1,4 +1,5 @@
-"""`verify`: what it runs, what it reports, whose graphs it takes, and what a bundle says when its certificate is old."""
+"""`verify`: what it runs, what it reports, whose graphs it takes, and what a bundle says when its certificate is
+old."""
 
 import json
 import shutil
@@ -21,8 +22,9 @@ def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_l
     assert report.passed, report.describe()
     names = {check.name.split(":")[0] for check in report.checks}
     assert names == {
-        "decode", "cache", "prefill", "steps", "steps against prefill", "chunks", "chunks against prefill", "batch of 1",
-        "batch of 3", "batch of 3 against solo", "batch of 8", "batch of 8 against solo", "repeat", "unused cache", "far",
+        "decode", "cache", "prefill", "steps", "steps against prefill", "chunks", "chunks against prefill",
+        "batch of 1", "batch of 3", "batch of 3 against solo", "batch of 8", "batch of 8 against solo",
+        "repeat", "unused cache", "far",
     }  # fmt: skip
     assert report.greedy.steps == 256
     assert report.curves[-1].first_position == 1024 - 16

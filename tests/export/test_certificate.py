@@ -1,0 +1,427 @@
+"""The certificate says what the report holds, no more and no less, and needs nothing but itself to be read."""
+
+import json
+import math
+import re
+import shutil
+import struct
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import matplotlib
+import pytest
+
+from edgeformer import schema
+from edgeformer.export.parity import certificate, plots
+from edgeformer.export.parity.certificate import figure, paragraph, summary, worst_check, write_certificate
+from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Report, Rounding
+
+PICTURES = ("checks", "error_by_position", "error_by_layer", "kl_divergence")
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+NAN, INF = math.nan, math.inf
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src='http://tracker.example/x.png'>",
+    "$\\frac{x^2$ & 100 % </svg></style>",
+    "two\nlines\twith\x07bell",
+    "模型 🐫 نموذج",
+    "x" * 300,
+)
+
+
+def check(name="prefill: worst ratio", value=1.25, limit=2.0, **changes) -> Check:
+    return Check(
+        **{
+            "name": name,
+            "what": "a whole text",
+            "value": value,
+            "limit": limit,
+            "eager": 1.0,
+            "reason": "two roundings",
+        }
+        | changes
+    )
+
+
+def curve(run="prefill", graph=(1e-6, 2e-6, 1.5e-6), eager=(1e-6, 1.8e-6, 1.6e-6), kl=(1e-13, 0.0, 3e-13), first=0):
+    return Curve(run=run, first_position=first, graph=tuple(graph), eager=tuple(eager), kl=tuple(kl))
+
+
+def layer(index=0, graph=(2e-7, 3e-7), eager=(2.1e-7, 2.9e-7)) -> LayerError:
+    return LayerError(
+        layer=index, graph_key=graph[0], graph_value=graph[1], eager_key=eager[0], eager_value=eager[1]
+    )  # fmt: skip
+
+
+def report(**changes) -> Report:
+    whole = Report(
+        version=1, mode="full", reference="float64 PyTorch, the checkpoint", precision="fp32",
+        environment={"torch": "2.13.0", "provider": "cpu"}, hashes={"onnx/model.onnx": "ab" * 32}, seconds=12.5,
+        checks=(
+            check(),
+            check("decode: max KL", 2e-13, 1e-11, eager=3e-13, reason="grows with the square"),
+            check("decode: top-1", 1.0, 1.0, eager=None, at_least=True, reason="a tie is a tie"),
+        ),
+        greedy=Greedy(steps=256), layers=(layer(0), layer(1)), curves=(curve(), curve("decode", first=2)),
+        rounding=None,
+    )  # fmt: skip
+    return replace(whole, **changes)
+
+
+def failing() -> Report:
+    """A graph that gives NaN in one run."""
+    return report(
+        checks=(
+            check(),
+            check("chunks: worst ratio", NAN),
+            check("chunks: max KL", INF, 1e-11),
+            check("far: nmse", 37.0),
+        ),
+        curves=(curve(), curve("chunks", graph=(1e-6, NAN, INF), kl=(1e-13, NAN, INF))),
+        layers=(layer(0), layer(1, graph=(NAN, 3e-7))),
+        greedy=Greedy(steps=8, divergence=3, token=5, expected=9, margin=NAN, allowed_error=2e-6, excused=False),
+    )
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements with their attributes, and its text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], "unclosed elements"
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if ("class", "number") not in attrs:  # the one element that stands inside sentences
+            self.words.append(" ")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+def write(tmp_path, what: Report, title="a model") -> Page:
+    write_certificate(what, tmp_path / "parity", title)
+    return Page((tmp_path / "parity/report.html").read_text(encoding="utf-8"))
+
+
+def refuse(constant: str):
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def read_json(tmp_path):
+    return json.loads((tmp_path / "parity/report.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_json_holds_the_report(tmp_path):
+    before = report(rounding=Rounding(mean_kl=1e-6, max_kl=2e-4, top1_agreement=0.999, nmse=1e-6))
+    write(tmp_path, before)
+    data = read_json(tmp_path)
+    assert data.pop("passed") is True
+    assert [plain.pop("passed") for plain in data["checks"]] == [True] * 3
+    assert schema.from_json(Report, data) == before
+
+
+def test_json_is_strict_where_figures_are_no_numbers(tmp_path):
+    write(tmp_path, failing())
+    data = read_json(tmp_path)
+    assert [plain["value"] for plain in data["checks"]] == [1.25, "nan", "inf", 37.0]
+    assert data["curves"][1]["graph"] == [1e-6, "nan", "inf"] and data["greedy"]["margin"] == "nan"
+    assert certificate.strict({"low": -INF}) == {"low": "-inf"}
+
+
+@pytest.mark.parametrize("make", [report, failing], ids=["passing", "failing"])
+def test_page_holds_everything_and_loads_nothing(tmp_path, make):
+    what = make()
+    page = write(tmp_path, what, "tiny-llama")
+    raw = (tmp_path / "parity/report.html").read_text(encoding="utf-8")
+    assert "http://" not in raw and "https://" not in raw and "@import" not in raw
+    assert page.count("script") == page.count("link") == page.count("iframe") == 0
+    for tag, attributes in page.elements:
+        for name in ("src", "srcset", "href", "xlink:href", "action", "data"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:")), (tag, attributes)
+    assert set(re.findall(r"url\((.)", raw)) <= {"#"}
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)) and set(re.findall(r'(?:url\(|href=")#([^")]+)', raw)) <= set(ids)
+
+    assert page.count("svg") == 8  # each picture for desktop and phone
+    assert certificate.verdict(what) in page.text and "tiny-llama" in page.text
+    assert ("Passed" in page.words) == what.passed and ("Failed" in page.words) == (not what.passed)
+    for one in what.checks:
+        assert one.name in page.text and one.reason in page.text and one.what in page.text
+        assert figure(one.value, one.limit, 1) in page.text
+    assert [word for word in page.words if word in ("passed", "failed")] == [
+        "passed" if one.passed else "failed" for group in plots.by_figure(what.checks).values() for one in group
+    ]
+    for shown in (*what.hashes.values(), *what.environment.values(), what.reference, what.precision, what.mode):
+        assert shown in page.text
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_names_from_anywhere_stay_text(tmp_path, text):
+    what = report(
+        reference=text, environment={text: text}, hashes={text: text}, precision=text, mode=text,
+        checks=(check(f"{text}: {text}", 3.0, what=text, reason=text), check(text)), curves=(curve(text),),
+        rounding=Rounding(mean_kl=0.0, max_kl=0.0, top1_agreement=1.0, nmse=0.0),
+    )  # fmt: skip
+    page = write(tmp_path, what, text)
+    assert page.count("script") == page.count("img") == 0 and page.count("svg") == 8 and page.count("style") >= 1
+    assert " ".join(text.split()) in page.text
+    assert read_json(tmp_path)["reference"] == text
+    assert not re.search(r"(?<!\\)[<`$]", paragraph(what)), "Markdown would not show it as text"
+
+
+def big(runs=20, layers=48, positions=40) -> Report:
+    some = [1e-6 * (1 + (7 * index % 5) / 10) for index in range(positions)]
+    return report(
+        checks=tuple(check(f"run {run}: {kind}", 1.0 + run / 50) for run in range(runs) for kind in ("a", "b", "c")),
+        curves=tuple(curve(f"run {run}", some, some, some) for run in range(runs)),
+        layers=tuple(layer(index) for index in range(layers)),
+    )
+
+
+ODD = {
+    "one position, one layer": lambda: report(curves=(curve("p", (1e-6,), (2e-6,), (0.0,)),), layers=(layer(),)),
+    "many runs and layers": big,
+    "a long text": lambda: big(runs=1, positions=5000),
+    "nothing ran": lambda: report(
+        checks=(check("run", NAN, 0.0, eager=None),), curves=(), layers=(), greedy=Greedy(steps=0)
+    ),
+    "an empty run": lambda: report(curves=(curve("p", (), (), ()),)),
+    "all exact": lambda: report(
+        curves=(curve("p", (0.0,) * 3, (0.0,) * 3, (0.0,) * 3),), layers=(layer(0, (0.0, 0.0), (0.0, 0.0)),),
+        checks=(check("p: differing logits", 0.0, 0.0, eager=None),),
+    ),
+    "nothing is a number": lambda: report(
+        curves=(curve("p", (NAN,) * 3, (INF,) * 3, (-INF, NAN, INF)),), layers=(layer(0, (NAN, NAN), (NAN, NAN)),),
+        checks=(check("p: worst ratio", NAN, eager=NAN), check("p: top-1", NAN, 1.0, at_least=True)),
+    ),
+    "extremes": lambda: report(
+        curves=(curve("p", (5e-324, 1e308, 1.0), (1.0, 1.0, 1e-300), (-1e-17, 5e-324, 1e308)),),
+        checks=(check("p: a", 1e308, 1e-300), check("p: b", 1.0, 0.0), check("p: c", -1.0, -2.0)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [report, failing, *ODD.values()], ids=["passing", "failing", *ODD])
+def test_pictures_of_any_report(tmp_path, make):
+    write(tmp_path, make())
+    assert (tmp_path / "parity/report.html").stat().st_size < 1_500_000
+    for name in PICTURES:
+        png = (tmp_path / f"parity/{name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG\r\n\x1a\n") and len(png) < 1_000_000
+        width, height = struct.unpack(">II", png[16:24])
+        assert width == 1440 and 300 < height < 4000
+
+
+def test_pictures_show_zeros_and_what_is_no_number():
+    def texts(picture):
+        return Page(picture.wide).words, Page(picture.narrow).words
+
+    for draw in (plots.draw_error_by_position, plots.draw_error_by_layer, plots.draw_kl_divergence, plots.draw_checks):
+        for words in texts(draw(failing(), "t")):
+            assert "NaN, ∞" in words, draw.__name__
+        for words in texts(draw(report(), "t")):
+            assert "NaN, ∞" not in words, draw.__name__
+    for words in texts(plots.draw_kl_divergence(report(), "t")):
+        assert "0" in words and "2" in words  # two positions whose divergence is zero, counted above their bar
+    for words in texts(plots.draw_checks(failing(), "t")):
+        assert "graph, limit broken" in words
+    # A mark for each figure that is no number, and in the checks for each that fails, with one in the legend.
+    for draw, marks in ((plots.draw_error_by_position, 2), (plots.draw_error_by_layer, 1), (plots.draw_checks, 3 + 1)):
+        picture = draw(failing(), "t")
+        for svg in (picture.wide, picture.narrow):
+            assert len(re.findall(r"<use [^>]*var\(--fail\)", svg)) == marks, draw.__name__
+
+
+def test_the_same_report_makes_the_same_bytes_whatever_the_settings(tmp_path):
+    write(tmp_path / "a", report())
+    with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.fonttype": "path"}):
+        settings = dict(matplotlib.rcParams)
+        write(tmp_path / "b", report())
+        assert dict(matplotlib.rcParams) == settings
+    files = sorted(path.name for path in (tmp_path / "a/parity").iterdir())
+    assert files == sorted([*(f"{name}.png" for name in PICTURES), "report.html", "report.json"])
+    for name in files:
+        assert (tmp_path / "a/parity" / name).read_bytes() == (tmp_path / "b/parity" / name).read_bytes(), name
+
+
+def titles(what: Report) -> dict[str, str]:
+    return {section.name: section.title for section in certificate.sections(what)}
+
+
+@pytest.mark.parametrize(
+    ("graph", "eager", "title"),
+    [
+        (
+            (1e-6, 2e-6),
+            (1e-6, 1.599e-6),
+            "Graph and eager PyTorch err alike at every position, within a factor of 1.26",
+        ),
+        ((1e-6, 1e-7), (1e-6, 1e-6), "The graph errs no more than eager PyTorch at every position"),
+        (
+            (1e-6, 1e-6, 7e-6),
+            (1e-6, 1e-6, 1e-6),
+            "The graph's error over eager PyTorch's is 1 at the median place, 7 at p, position 42",
+        ),
+        ((1e-6, 1e-6), (1e-6, 0.0), "The graph errs where eager PyTorch is exact: p, position 41"),
+        ((1e-6, NAN), (1e-6, 1e-6), "The graph gives NaN or infinity in 1 of 2 places; the first: p, position 41"),
+        (
+            (1e-6, 1e-6),
+            (1e-6, NAN),
+            "Graph and eager PyTorch err alike wherever eager gives numbers, within a factor of 1",
+        ),
+        ((0.0, 0.0), (0.0, 0.0), "Graph and eager PyTorch err alike at every position, within a factor of 1"),
+        ((), (), "There is nothing to compare with eager PyTorch"),
+    ],
+)
+def test_titles_say_what_the_figures_show(graph, eager, title):
+    what = report(curves=(curve("p", graph, eager, (1e-13,) * len(graph), first=40),))
+    assert titles(what)["error_by_position"] == title
+
+
+def test_titles_of_checks_and_divergences():
+    assert titles(report())["checks"] == (
+        "Every check keeps its limit; the closest to it is “prefill: worst ratio”: 1.25, where at most 2 is allowed"
+    )
+    assert titles(report())["kl_divergence"] == (
+        "KL divergence is 1e-13 nats at the median of 6 positions and 3e-13 at the worst"
+    )
+    assert titles(failing())["checks"] == (
+        "3 of 4 checks failed; the worst is “chunks: worst ratio”: NaN, where at most 2 is allowed"
+    )
+    assert titles(failing())["kl_divergence"].endswith("3e-13 at the worst; 2 more gave no number")
+
+
+def test_greedy_text_in_words(tmp_path):
+    tie = Greedy(steps=256, divergence=17, token=5, expected=9, margin=1e-6, allowed_error=2e-6)
+    wrong = replace(tie, margin=0.3, excused=False)
+    for greedy, tile in (
+        (Greedy(steps=256), "256 of 256 as in float64"),
+        (tie, "17 of 256 as in float64, then a tie"),
+        (wrong, "17 of 256 as in float64, then others"),
+    ):
+        page = write(tmp_path, report(greedy=greedy))
+        assert greedy.describe() in page.text and tile in page.text
+        assert greedy.describe() in paragraph(report(greedy=greedy))
+    page = write(tmp_path, report(greedy=Greedy(steps=0)))
+    assert "No free-running text was made." in page.text and "Free-running tokens" not in page.text
+
+
+def test_rounding_loss_is_told_apart_from_errors(tmp_path):
+    assert "Rounding loss" not in write(tmp_path / "without", report()).text
+    rounding = Rounding(mean_kl=3.1e-6, max_kl=2.2e-4, top1_agreement=0.99996, nmse=1.2e-6)
+    text = write(tmp_path / "with", report(precision="fp16", rounding=rounding)).text
+    assert "Storing the weights in fp16" in text and "99.996 % of positions" in text and "No limit is set" in text
+
+
+def test_summary_is_what_a_manifest_keeps():
+    assert summary(report()) == {
+        "passed": True, "mode": "full", "reference": "float64 PyTorch, the checkpoint",
+        "worst": {"name": "prefill: worst ratio", "value": 1.25, "limit": 2.0},
+        "greedy": {"steps": 256, "divergence": None, "excused": True},
+    }  # fmt: skip
+    failed = json.loads(json.dumps(summary(failing()), allow_nan=False))
+    assert failed["passed"] is False and failed["greedy"] == {"steps": 8, "divergence": 3, "excused": False}
+    assert failed["worst"] == {"name": "chunks: worst ratio", "value": "nan", "limit": 2.0}
+
+
+def test_paragraph_for_a_readme():
+    assert paragraph(report()) == (
+        "Its parity is certified: all 3 checks of the full verification passed, against float64 PyTorch, the "
+        "checkpoint. "
+        "The figure closest to its limit is “prefill: worst ratio”: 1.25, where at most 2 is allowed. "
+        f"{report().greedy.describe()}."
+    )
+    assert paragraph(failing()).startswith("**It is not at parity:** 3 of 4 checks of the full verification failed")
+    assert "“a\\_b: \\*c\\*”" in paragraph(report(checks=(check("a_b: *c*"),)))
+
+
+def test_worst_check_weighs_limits_of_both_kinds():
+    near, agreement = check("a: x", 1.9), check("a: top-1", 0.9995, 0.999, at_least=True)
+    assert worst_check(report(checks=(agreement, near))) is near
+    assert worst_check(report(checks=(replace(agreement, value=0.99), near))).name == "a: top-1"
+    assert math.isnan(worst_check(failing()).value)
+    assert agreement.share(0.9995) == pytest.approx(0.5)
+    assert agreement.share(1.0) == 0 and near.share(3.0) == 1.5
+    exact = check("repeat: differing logits", 0.0, 0.0)
+    assert exact.share(0.0) == 0 and exact.share(1.0) == INF
+
+
+def test_a_report_without_checks_certifies_nothing(tmp_path):
+    with pytest.raises(ValueError, match="without checks certifies nothing"):
+        write_certificate(report(checks=()), tmp_path / "parity", "a model")
+    assert not (tmp_path / "parity").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "apart_from", "text"),
+    [
+        (1.0958, (), "1.10"), (0.0, (), "0"), (1190.0, (), "1,190"), (123.4, (), "123"), (2.5347e-12, (), "2.53e-12"),
+        (1e-9, (), "1e-9"), (1.2e20, (), "1.20e20"), (0.000185, (), "1.85e-4"), (0.71, (), "0.710"), (NAN, (), "NaN"),
+        (INF, (), "∞"), (-INF, (), "−∞"), (2.0004, (2.0,), "2.0004"), (0.99996, (1.0,), "0.99996"),
+        (1.00004e-5, (1e-5,), "1.00004e-5"),
+    ],
+)  # fmt: skip
+def test_figures_do_not_round_onto_their_limit(value, apart_from, text):
+    assert figure(value, *apart_from) == text
+
+
+def browse(page, folder) -> tuple[str, set[str]]:
+    """Render a page in Chromium, all names unresolvable; return the DOM, and the URLs that the page asked for."""
+    folder.mkdir()
+    log, shot = folder / "net.json", folder / "shot.png"
+    line = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=390,2000",
+        f"--log-net-log={log}", f"--screenshot={shot}", "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(line, capture_output=True, text=True, encoding="utf-8", timeout=120, check=True).stdout
+    assert shot.stat().st_size > 1000
+    events = [event.get("params", {}) for event in json.loads(log.read_text(encoding="utf-8"))["events"]]
+    # The browser's own errands have an initiator that is "not an origin".
+    asked = {event["url"] for event in events if event.get("initiator", "not an origin") != "not an origin"}
+    return dom, {url for url in asked if url.startswith("http")}
+
+
+@pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="2026-11-20: Chromium is not installed; apt install chromium"
+)
+def test_a_browser_renders_the_page_without_the_network(tmp_path):
+    write(tmp_path, failing())
+    page = tmp_path / "parity/report.html"
+    dom, asked = browse(page, tmp_path / "page")
+    assert asked == set()
+    assert certificate.verdict(failing()) in " ".join(dom.split()) and dom.count("<svg") == 8
+
+    # The page forbids itself what it does not need, and a page that asks is caught asking.
+    greedy = '<img src="http://tracker.example/x.png"><script>document.title = "ran"</script></main>'
+    page.write_text(page.read_text(encoding="utf-8").replace("</main>", greedy), encoding="utf-8")
+    dom, asked = browse(page, tmp_path / "forbidden")
+    assert asked == set() and "<title>ran" not in dom
+    page.write_text(re.sub("<meta http-equiv.*?>", "", page.read_text(encoding="utf-8")), encoding="utf-8")
+    dom, asked = browse(page, tmp_path / "asking")
+    assert asked == {"http://tracker.example/x.png"} and "<title>ran" in dom

@@ -1,0 +1,89 @@
+"""Which single faults does verification find, and where does it say that they are?
+
+    python tools/mutation_score.py [--full]
+
+Every fault of tests/export/faults.py is planted into a small Llama with a free head and into one with a tied head; each
+faulty graph is verified against the true model and, where it fails, located. Prints the list as a Markdown table and
+the score; exits with 1 if a fault passed or was located at the wrong node.
+"""
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from false_alarms import manifest_of
+from rich.console import Console
+from rich.progress import track
+
+from edgeformer.errors import BundleError
+from edgeformer.export.bundle import GraphWriter
+from edgeformer.export.parity import verify_graph
+from edgeformer.export.parity.locate import locate
+from edgeformer.export.pipeline import build_graph
+from edgeformer.manifest import Manifest
+from edgeformer.weights import RandomWeights, Weights
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "export"))
+from faults import FAULTS, Fault, mutable_config, plant
+
+
+def clean_bundle(folder: Path, *, tied: bool) -> tuple[Manifest, Weights]:
+    """Write the true graph of a small model."""
+    config = mutable_config(tie_word_embeddings=tied)
+    weights = RandomWeights(config, seed=0)
+    graph, _ = build_graph(config, weights)
+    writer = GraphWriter(folder, lambda what, part: None)
+    manifest = manifest_of(config, "fp32")
+    writer.write(graph, manifest.graph)
+    return replace(manifest, weights=writer.weights), weights
+
+
+def judge(fault: Fault, clean: Path, manifest: Manifest, weights: Weights, mode: Any) -> dict[str, str | bool]:
+    """Plant one fault, verify, locate."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "faulty"
+        plant(fault, clean, folder, manifest, weights)
+        try:
+            report = verify_graph(folder, manifest, weights, mode=mode)
+            runs = sorted({check.name.split(":")[0] for check in report.failures()})
+        except BundleError:
+            runs = ["loading"]
+        found = locate(folder, manifest, weights) if runs else None
+        first = found.first.node if found and found.first else ""
+        expected = fault.expected([suspect.node for suspect in found.suspects] if found else [], manifest.model)
+        return {
+            "fault": fault.name, "kind": fault.kind, "head": "tied" if manifest.model.tied_head else "free",
+            "killed": bool(runs), "failing": ", ".join(runs), "located": first, "right": first in expected,
+        }  # fmt: skip
+
+
+@click.command(help=__doc__)
+@click.option("--full", is_flag=True, help="Verify fully instead of quickly.")
+def main(full: bool) -> None:
+    """Plant every fault, print the table."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        for tied in (False, True):
+            clean = Path(name) / ("tied" if tied else "free")
+            clean.mkdir()
+            manifest, weights = clean_bundle(clean, tied=tied)
+            assert verify_graph(clean, manifest, weights).passed
+            fitting = [fault for fault in FAULTS if fault.fits(manifest.model)]
+            for fault in track(fitting, console=Console(stderr=True)):
+                rows.append(judge(fault, clean, manifest, weights, "full" if full else "quick"))
+    print("| fault | in | head | found by | located at | |\n|---|---|---|---|---|---|")
+    for row in rows:
+        verdict = "ok" if row["killed"] and row["right"] else "MISSED" if not row["killed"] else "WRONG NODE"
+        print(f"| {row['fault']} | {row['kind']} | {row['head']} | {row['failing']} | {row['located']} | {verdict} |")
+    killed, right = sum(bool(row["killed"]) for row in rows), sum(bool(row["right"]) for row in rows)
+    print(
+        f"\n{len(FAULTS)} faults, {len(rows)} graphs: {killed} failed verification, {right} located at the right node"
+    )
+    raise SystemExit(0 if killed == right == len(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
