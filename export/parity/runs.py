@@ -42,20 +42,20 @@ def prefill(graph: Graph, tokens: Tokens, fill: float = float("nan")) -> tuple[L
     return decoder.prefill_all(0, tokens, chunk=len(tokens)), decoder
 
 
-def single_steps(graph: Graph, tokens: Tokens) -> Logits:
-    """The text token by token from an empty cache: logits [n, V]."""
+def single_steps(graph: Graph, tokens: Tokens) -> tuple[Logits, StaticDecoder]:
+    """The text token by token from an empty cache: logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
-    return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens])
+    return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens]), decoder
 
 
-def chunks(graph: Graph, tokens: Tokens) -> Logits:
-    """The text in chunks of 1, 2, 3, 5, 8… tokens: logits [n, V]."""
+def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, StaticDecoder]:
+    """The text in chunks of 1, 2, 3, 5, 8… tokens: logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     pieces, start, sizes = [], 0, (1, 2)
     while start < len(tokens):
         pieces.append(decoder.prefill_all(0, tokens[start : start + sizes[0]], chunk=sizes[0]))
         start, sizes = start + sizes[0], (sizes[1], sum(sizes))
-    return np.concatenate(pieces)
+    return np.concatenate(pieces), decoder
 
 
 def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:

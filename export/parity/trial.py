@@ -26,6 +26,7 @@ from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
 from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.runtime.decoder import StaticDecoder
 
 Mode = Literal["quick", "full"]
 """Quick is what an export runs; full has every length, language and batch, and the end of the context."""
@@ -135,7 +136,7 @@ class Trial:
         """Whole texts, then the main one in pieces, which must come to the same."""
         tokens, what = main.sample.tokens, "texts in one run"
         whole, decoder = runs.prefill(self.graph, tokens)
-        self._judge_caches(main, decoder)
+        self.layers = self._judge_caches("prefill", main, decoder)
         del decoder
         texts = [(main, length) for length in self.extent.lengths] + [
             (each, len(each.sample.tokens)) for each in others
@@ -147,8 +148,9 @@ class Trial:
             ("steps", f"{len(single)} single steps from an empty cache", runs.single_steps, single),
             ("chunks", "a text in chunks of 1, 2, 3, 5, 8… tokens", runs.chunks, tokens),
         ):
-            logits = feed(self.graph, part)
+            logits, decoder = feed(self.graph, part)
             self._judge(run, what, [(logits, main, 0)])
+            self._judge_caches(run, main, decoder)
             self._judge_agreement(f"{run} against prefill", [(logits, whole[: len(part)])], main)
 
     def _samples(self) -> list[Sample]:
@@ -222,22 +224,28 @@ class Trial:
             )
         )  # fmt: skip
 
-    def _judge_caches(self, known: _Known, decoder: Any) -> None:
+    def _judge_caches(self, run: str, known: _Known, decoder: StaticDecoder) -> list[LayerError]:
+        """Hold the keys and values that a run left in its one-row cache to those of float64, layer by layer."""
+        layers, length = [], int(decoder.lengths[0])
         unit = UNIT_ROUNDOFF[self.precision]
         worst = 0.0
-        graph_caches = decoder.cache.read(len(known.sample.tokens))
+        graph_caches = decoder.cache.read(length)
         caches = zip(graph_caches, known.eager_caches, known.expected_caches, strict=True)
-        for layer, (graph, eager, exact) in enumerate(caches):
+        for layer, (graph, eager, whole) in enumerate(caches):
+            exact = [part[:, :length] for part in whole]
             ours = [relative_rmse(actual[0], expected) for actual, expected in zip(graph, exact, strict=True)]
-            theirs = [relative_rmse(actual, expected) for actual, expected in zip(eager, exact, strict=True)]
-            self.layers.append(
+            theirs = [
+                relative_rmse(actual[:, :length], expected) for actual, expected in zip(eager, exact, strict=True)
+            ]
+            layers.append(
                 LayerError(
                     layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
                 )
             )
             ratios = [a / max(b, unit) for a, b in zip(ours, theirs, strict=True)]
             worst = max(worst, *ratios) if not np.isnan(ratios).any() else float("nan")
-        self._check("cache: ratio", "keys and values after a prefill, at the worst layer", "cache ratio", worst, None)
+        self._check(f"{run}: cache ratio", "keys and values, at the worst layer", "cache ratio", worst, None)
+        return layers
 
     def _describe_greedy(self, known: _Known, logits: NDArray[np.float32], allowed_error: float) -> None:
         """Find where the graph's text first leaves float64's; whether it may is what `decode: top-1` judges."""

@@ -74,7 +74,7 @@ def outcomes(make_llama, tmp_path_factory):
         expected[name] = oracle(folder, tokens)
         for precision in LIMITS:
             bundle = work / f"{name}-{precision}"
-            export_model(folder, bundle, precision=precision, **EXPORT_OPTIONS.get(name, {}))
+            export_model(folder, bundle, precision=precision, verify=None, **EXPORT_OPTIONS.get(name, {}))
             outputs = work / f"{name}-{precision}.npz"
             jobs.append({"bundle": str(bundle), "inputs": str(inputs), "outputs": str(outputs)})
     (work / "jobs.json").write_text(json.dumps(jobs))

@@ -22,7 +22,7 @@ def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_l
     assert report.passed, report.describe()
     names = {check.name.split(":")[0] for check in report.checks}
     assert names == {
-        "decode", "cache", "prefill", "steps", "steps against prefill", "chunks", "chunks against prefill",
+        "decode", "prefill", "steps", "steps against prefill", "chunks", "chunks against prefill",
         "batch of 1", "batch of 3", "batch of 3 against solo", "batch of 8", "batch of 8 against solo",
         "repeat", "unused cache", "far",
     }  # fmt: skip
@@ -44,7 +44,7 @@ def test_a_half_precision_graph_tells_its_rounding_from_its_errors(llama_folder,
 
 def test_a_graph_of_another_model_is_red_everywhere(llama_bundle, make_llama):
     report = verify(llama_bundle, make_llama(seed=9), mode="quick")
-    assert {"prefill", "decode", "steps", "chunks", "batch of 3", "cache"} <= {
+    assert {"prefill", "decode", "steps", "chunks", "batch of 3"} <= {
         check.name.split(":")[0] for check in report.failures()
     }
     assert report.greedy.divergence is not None
