@@ -11,7 +11,7 @@ Weights are read one at a time, for all feeds together; beside them, memory hold
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,33 +37,44 @@ TOKENS = 12
 SEED = 0
 
 Array = NDArray[Any]
+Compute = Callable[[list[Array | None]], list[Array]]
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Inputs of a decoder graph for one run, and a twin: the same texts with another padding."""
+    """Inputs of a decoder graph for one run."""
 
     name: str
     inputs: dict[str, Array]
-    twin: dict[str, Array]
+
+    @property
+    def written(self) -> NDArray[np.bool_]:
+        """Which slots of the cache hold a token of the row afterwards: [B, T]."""
+        return self.inputs["attention_mask"] > 0
+
+    @property
+    def padding(self) -> NDArray[np.bool_]:
+        """Which of the new tokens are padding: [B, S]."""
+        return np.arange(self.inputs["input_ids"].shape[1]) >= self.written.sum(1, keepdims=True)
 
 
 @dataclass(frozen=True)
 class Expected:
     """What one value should be on one feed.
 
-    value: float64, or the exact integers. twin: the same with another padding. moved: by how much of its largest
-    element it moves when the inputs of its node are rounded to the graph's precision; no kernel can be held to less.
+    value: float64, or the exact integers. marked: the same with NaN wherever padding or an unwritten slot of the cache
+    decides. moved: by how much of its largest element it moves when the inputs of its node are rounded to the graph's
+    precision; no kernel can be held to less.
     """
 
     value: Array
-    twin: Array
+    marked: Array
     moved: float = 0.0
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Elements that mean something: neither padding nor an unwritten slot of the cache decides them."""
-        return same(self.value, self.twin)
+        """Elements that mean something."""
+        return ~np.isnan(self.marked) if self.marked.dtype.kind == "f" else np.ones(self.marked.shape, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class NodeValues:
     """Reference values of a model: of every node that a fresh lowering of it has, on every feed.
 
     fresh: that lowering, its weights left out (they are inputs). weights: its weights, which know how to read
-    themselves. dtypes: element types of its values in the graph.
+    themselves. origins: who made each of its nodes. outputs: names of the graph's outputs.
     """
 
     def __init__(
@@ -90,7 +101,8 @@ class NodeValues:
         self.precision = np.dtype(CACHE_DTYPES[precision])
         self.feeds = decoder_feeds(config, self.precision)
         self._expected: dict[str, list[Expected]] = {
-            name: [Expected(feed.inputs[name], feed.twin[name]) for feed in self.feeds] for name in self.feeds[0].inputs
+            name: [Expected(feed.inputs[name], feed.inputs[name]) for feed in self.feeds]
+            for name in self.feeds[0].inputs
         }
         self._evaluate(graph)
         canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
@@ -142,30 +154,30 @@ class NodeValues:
             ]
             compute = _function(node)
             known |= {name: [] for name in unknown}
-            for place in range(len(self.feeds)):
+            for place, feed in enumerate(self.feeds):
                 given = [None if name is None else known[name][place] for name in inputs]
-                for name, expected in zip(names, self._evaluate_node(compute, given, constants), strict=True):
+                mark = _marking(compute, feed) if node.op_type == "GroupQueryAttention" else compute
+                for name, expected in zip(names, self._evaluate_node(compute, mark, given, constants), strict=True):
                     if name in unknown:
                         known[name].append(expected)
 
     def _evaluate_node(
-        self,
-        compute: Callable[[list[Array | None]], list[Array]],
-        given: Sequence[Expected | None],
-        constants: Sequence[Array | None],
+        self, compute: Compute, mark: Compute, given: Sequence[Expected | None], constants: Sequence[Array | None]
     ) -> list[Expected]:
-        def run(pick: Callable[[Expected], Array]) -> list[Array]:
+        """compute: what the node computes; mark: the same from and to marked values."""
+
+        def run(function: Compute, pick: Callable[[Expected], Array]) -> list[Array]:
             chosen = zip(given, constants, strict=True)
-            return compute([constant if value is None else pick(value) for value, constant in chosen])
+            return function([constant if value is None else pick(value) for value, constant in chosen])
 
         with np.errstate(all="ignore"):  # padding may hold anything
-            values = run(lambda expected: expected.value)
-            padded = any(expected is not None and expected.value is not expected.twin for expected in given)
-            twins = run(lambda expected: expected.twin) if padded else values
-            rounded = run(lambda expected: self._rounded(expected.value))
+            values = run(compute, lambda expected: expected.value)
+            marked = run(mark, lambda expected: expected.marked)
+            rounded = run(compute, lambda expected: self._rounded(expected.value))
+        found = [Expected(value, with_marks) for value, with_marks in zip(values, marked, strict=True)]
         return [
-            Expected(value, twin, difference(moved, value, same(value, twin)))
-            for value, twin, moved in zip(values, twins, rounded, strict=True)
+            replace(each, moved=difference(moved, each.value, each.valid))
+            for each, moved in zip(found, rounded, strict=True)
         ]
 
     def _rounded(self, value: Array) -> Array:
@@ -181,8 +193,7 @@ def decoder_feeds(config: ModelConfig, precision: np.dtype[Any]) -> list[Feed]:
     prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
     feeds: list[tuple[str, tuple[int, ...], int, int]] = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
     if total > 1:
-        # The cache grows behind the chunk. The steps have a static one: what a grown one holds behind the shorter row is
-        # nobody's promise.
+        # Clients have both: the cache grows behind the chunk, and is static behind the steps.
         feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
     random = np.random.default_rng(SEED)
     return [_feed(name, config, precision, random, np.array(lengths), *sizes) for name, lengths, *sizes in feeds]
@@ -200,7 +211,6 @@ def _feed(
     """Rows of `lengths` tokens, the last `new` of them new (fewer in a shorter row of a prompt), and `past` slots."""
     batch, total = len(lengths), int(lengths.max())
     tokens = random.integers(0, config.vocab_size, (batch, new))
-    real = np.arange(new) < lengths[:, None]  # [B, S]
     mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
     geometry = config.cache_geometry
     written = (np.arange(past) < lengths[:, None] - new)[:, None, :, None]  # [B, 1, P, 1]
@@ -210,17 +220,7 @@ def _feed(
         past_name: np.where(written, random.normal(size=shape).astype(precision).astype(np.float64), np.nan)
         for past_name in past_names(geometry)
     }
-    twin = np.where(real, tokens, (tokens + 1) % config.vocab_size)
-    inputs = {"input_ids": tokens, "attention_mask": mask, **caches}
-    return Feed(name, inputs, inputs if real.all() else inputs | {"input_ids": twin})
-
-
-def same(value: Array, other: Array) -> NDArray[np.bool_]:
-    """Where two evaluations in float64 agree; NaN agrees with nothing."""
-    if value.dtype.kind != "f":
-        return np.asarray(value == other)
-    with np.errstate(all="ignore"):
-        return np.asarray((value == other) | (np.abs(value - other) <= 1e-9 * _largest(value)))
+    return Feed(name, {"input_ids": tokens, "attention_mask": mask, **caches})
 
 
 def difference(actual: Array, expected: Array, valid: NDArray[np.bool_]) -> float:
@@ -253,7 +253,7 @@ def _constant(value: ir.Value) -> Array:
     return _function(node)(inputs)[list(node.outputs).index(value)]
 
 
-def _function(node: ir.Node) -> Callable[[list[Array | None]], list[Array]]:
+def _function(node: ir.Node) -> Compute:
     """What a node computes, in float64 where it computes in any float."""
     if node.domain == DOMAIN:
         return lambda inputs: _torch_op(node, inputs)
@@ -276,6 +276,21 @@ def _function(node: ir.Node) -> Callable[[list[Array | None]], list[Array]]:
         return [_widened(np.asarray(result)) for result in results]
 
     return compute
+
+
+def _marking(attention: Compute, feed: Feed) -> Compute:
+    """The attention op from and to marked values: rows of padding and slots that no token has mean nothing after it.
+
+    Marks before it are taken away first: attention reads no padding, but multiplies it with zero.
+    """
+
+    def mark(inputs: list[Array | None]) -> list[Array]:
+        projections = [None if array is None else np.nan_to_num(array) for array in inputs[:3]]
+        output, *presents = attention([*projections, *inputs[3:]])
+        output = np.where(feed.padding[..., None], np.nan, output)
+        return [output, *(np.where(feed.written[:, None, :, None], present, np.nan) for present in presents)]
+
+    return mark
 
 
 def _torch_op(node: ir.Node, inputs: Iterable[Array | None]) -> list[Array]:
