@@ -8,6 +8,7 @@ with `check`. A dataclass may have a JSON form of its own: methods `to_json` and
 """
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, TypeVar
@@ -25,7 +26,11 @@ def check(condition: bool, owner: object, field: str, expected: str) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Turn a tree of dataclasses into dicts, lists and scalars. Fields that hold None are left out."""
+    """Turn a tree of dataclasses into dicts, lists and scalars.
+
+    Fields that hold None are left out; NaN and the infinities, which JSON lacks, become the strings "nan", "inf" and
+    "-inf".
+    """
     if hasattr(value, "to_json"):
         return value.to_json()
     if dataclasses.is_dataclass(value):
@@ -34,7 +39,7 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def fields_to_json(value: Any) -> dict[str, Any]:

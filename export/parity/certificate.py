@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from edgeformer import schema
 from edgeformer.export.parity import plots
 from edgeformer.export.parity.report import Check, Report, Rounding
 
@@ -57,7 +58,7 @@ def write_certificate(report: Report, folder: Path, title: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for section, picture in pictures.items():
         (folder / f"{section.name}.png").write_bytes(picture.png)
-    text = json.dumps(strict(report.to_json()), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(report.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / JSON_FILE).write_text(text + "\n", encoding="utf-8")
     (folder / PAGE_FILE).write_text(page, encoding="utf-8")
 
@@ -65,7 +66,7 @@ def write_certificate(report: Report, folder: Path, title: str) -> None:
 def summary(report: Report) -> dict[str, Any]:
     """What the manifest keeps of a report, as plain data that strict JSON can hold."""
     worst, greedy = worst_check(report), report.greedy
-    return strict({
+    return schema.to_json({
         "passed": report.passed,
         "mode": report.mode,
         "reference": report.reference,
@@ -91,15 +92,6 @@ def paragraph(report: Report) -> str:
     if report.greedy.steps:
         sentences.append(greedy_words(report))
     return " ".join(sentences)
-
-
-def strict(data: Any) -> Any:
-    """Plain data that strict JSON can hold: NaN and the infinities become the strings "nan", "inf" and "-inf"."""
-    if isinstance(data, dict):
-        return {key: strict(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [strict(value) for value in data]
-    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def worst_check(report: Report) -> Check:

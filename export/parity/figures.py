@@ -82,6 +82,18 @@ def margins(graph: Logits, expected: Logits) -> NDArray[np.float64]:
     return expected.max(-1) - expected[np.arange(len(expected)), chosen]
 
 
+def largest_rmse(actual: Logits, expected: Logits) -> float:
+    """Root mean square error of the worst position."""
+    pieces = (slice(start, start + PIECE) for start in range(0, len(expected), PIECE))
+    return max(float(np.sqrt(np.square(actual[part] - expected[part]).mean(-1)).max()) for part in pieces)
+
+
+def largest_difference(left: Logits, right: Logits) -> float:
+    """Largest difference of two logits anywhere."""
+    pieces = (slice(start, start + PIECE) for start in range(0, len(right), PIECE))
+    return max(float(np.abs(left[part] - right[part]).max()) for part in pieces)
+
+
 def log_softmax(logits: Logits) -> NDArray[np.float64]:
     """Logarithms of the probabilities [n, V]."""
     shifted = logits - logits.max(-1, keepdims=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
-from edgeformer.export.parity.figures import Errors, margins, relative_rmse
+from edgeformer.export.parity.figures import Errors, largest_difference, largest_rmse, margins, relative_rmse
 from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Rounding
 from edgeformer.export.parity.runs import Graph
@@ -151,6 +151,7 @@ class Trial:
             logits, decoder = feed(self.graph, part)
             self._judge(run, what, [(logits, main, 0)])
             self._judge_caches(run, main, decoder)
+            del decoder
             self._judge_agreement(f"{run} against prefill", [(logits, whole[: len(part)])], main)
 
     def _samples(self) -> list[Sample]:
@@ -180,9 +181,7 @@ class Trial:
                     [(key[row].numpy(), value[row].numpy()) for key, value in exact_caches],
                     [(key[row].numpy(), value[row].numpy()) for key, value in eager_caches],
                 )  # fmt: skip
-        self.eager_worst = max(
-            float(np.sqrt(np.square(each.eager - each.expected).mean(-1)).max()) for each in known.values()
-        )
+        self.eager_worst = max(largest_rmse(each.eager, each.expected) for each in known.values())
         return [known[index] for index in range(len(samples))]
 
     def _judge(self, run: str, what: str, pieces: Iterable[tuple[NDArray[np.float32], _Known, int]]) -> float:
@@ -266,9 +265,9 @@ class Trial:
         self, name: str, pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]]], known: _Known
     ) -> None:
         """Two ways to the same logits."""
-        scale = np.abs(known.expected).max()
-        value = max(float(np.abs(left - right).max() / scale) for left, right in pairs)
-        eager = float(np.abs(known.eager - known.expected).max() / scale)
+        scale = max(known.expected.max(), -known.expected.min())
+        value = float(max(largest_difference(left, right) for left, right in pairs) / scale)
+        eager = float(largest_difference(known.eager, known.expected) / scale)
         self._check(name, "largest difference of a logit over the largest logit", "difference", value, eager)
 
     def _judge_batch(self, rows: int, known: list[_Known]) -> None:
