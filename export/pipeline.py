@@ -111,6 +111,7 @@ def export_model(
             write_certificate(report, folder / CERTIFICATE, source.name)
             certificate = {"report": sha256(folder / CERTIFICATE / "report.json"), "hashes": report.hashes}
             manifest, card = replace(manifest, parity=summary(report) | certificate), paragraph(report)
+            card += f" See [the certificate]({CERTIFICATE}/report.html)."
         _write_files(folder, source, manifest, card)
         manifest = replace(manifest, files=file_entries(folder, writer.hashes))
         manifest.write(folder)
