@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @click.option("--chat", is_flag=True, help="Use the model's chat template; without a prompt, talk in turns.")
 @click.option("--system", help="System message of a chat.")
 @click.option("--max-new-tokens", "-n", type=int, help="[default: 256, or what the context leaves]")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=int, default=0, help="Keep the k most likely tokens; 0 keeps all.")
-@click.option("--top-p", type=float, default=1.0, help="Keep the fewest tokens that reach this probability.")
-@click.option("--min-p", type=float, default=0.0, help="Keep tokens of at least this part of the largest probability.")
-@click.option("--repetition-penalty", type=float, default=1.0, help="Above 1, repeat less.")
+@click.option("--temperature", type=float, help="0 is greedy, and the default.")
+@click.option("--top-k", type=int, help="Keep the k most likely tokens; 0 keeps all.")
+@click.option("--top-p", type=float, help="Keep the fewest tokens that reach this probability.")
+@click.option("--min-p", type=float, help="Keep tokens of at least this part of the largest probability.")
+@click.option("--repetition-penalty", type=float, help="Above 1, repeat less.")
 @click.option("--seed", type=int, help="Make sampling repeatable.")
 @click.option("--stop", multiple=True, help="End before this text; may be given several times.")
 @click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -44,6 +44,8 @@ def run_command(
     """Continue PROMPT (or standard input) with the model in BUNDLE."""
     from edgeformer.runtime import load
 
+    # What was not given is left to the runtime, the one home of defaults.
+    options = {name: value for name, value in options.items() if value is not None}
     model = load(bundle, provider, threads)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")

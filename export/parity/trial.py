@@ -369,7 +369,10 @@ def _within(extent: Extent, context_length: int) -> Extent:
         extent,
         main=main,
         single=single,
-        lengths=tuple(length for length in extent.lengths if length < main),
+        # Lengths of kernels' blocks and, whatever the context, one token less than all.
+        lengths=tuple(sorted({length for length in (*extent.lengths, main - 1) if 0 < length < main}))
+        if extent.lengths
+        else (),
         prompt=prompt,
         greedy=min(extent.greedy, context_length - prompt),
         other=min(extent.other, context_length),

@@ -408,7 +408,8 @@ def browse(page, folder) -> tuple[str, set[str]]:
 
 
 @pytest.mark.skipif(
-    shutil.which("chromium") is None, reason="2026-11-20: Chromium is not installed; apt install chromium"
+    shutil.which("chromium") is None,
+    reason="2026-11-20: needs a browser, which pip cannot install; apt install chromium",
 )
 def test_a_browser_renders_the_page_without_the_network(tmp_path):
     write(tmp_path, failing())
