@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass
 
-from edgeformer.config import BlockConfig, ModelConfig
+from edgeformer.config import (
+    AttentionConfig,
+    BlockConfig,
+    FeedForwardConfig,
+    LearnedPositions,
+    ModelConfig,
+    NormConfig,
+    ShawConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 from edgeformer.manifest import Precision
 
 ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2}
@@ -33,15 +43,22 @@ def account(config: ModelConfig, precision: Precision = "fp32") -> Account:
     """Count what a model costs."""
     hidden = config.hidden_size
     embedding = config.vocab_size * hidden
-    attention = sum(_attention_parameters(block, hidden) for block in config.blocks)
-    feed_forward = sum(_feed_forward_parameters(block, hidden) for block in config.blocks)
-    norms = hidden * (2 * len(config.blocks) + 1)
+    positions = config.position_embedding
+    rows = positions.rows if isinstance(positions, LearnedPositions) else 0
+    norms = sum(_block_norms(block, hidden) for block in config.blocks)
+    norms += sum(_norm(norm, hidden) for norm in (config.final_norm, config.embedding_norm) if norm)
+    tables = {
+        (block.attention.relative, block.attention.num_heads)
+        for block in config.blocks
+        if isinstance(block.attention.relative, T5BiasConfig)
+    }
     parts = {
-        "embedding": embedding,
-        "attention": attention,
-        "feed_forward": feed_forward,
+        "embedding": embedding + rows * hidden,
+        "attention": sum(_attention(block.attention, hidden) for block in config.blocks)
+        + sum(relative.num_buckets * heads for relative, heads in tables),
+        "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in config.blocks),
         "norms": norms,
-        "head": 0 if config.tied_head else embedding,
+        "head": 0 if config.tied_head else embedding + config.vocab_size * config.head_bias,
     }
     size = ELEMENT_BYTES[precision]
     products = sum(_product_elements(block, hidden) for block in config.blocks) + embedding
@@ -55,20 +72,40 @@ def account(config: ModelConfig, precision: Precision = "fp32") -> Account:
     )
 
 
-def _attention_parameters(block: BlockConfig, hidden: int) -> int:
-    attention = block.attention
-    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-    biases = (width + 2 * kv_width) * attention.qkv_bias + hidden * attention.output_bias
-    return 2 * hidden * (width + kv_width) + biases
+def _norm(norm: NormConfig, size: int) -> int:
+    statistics = 2 if norm.kind == "batch_norm" else 0
+    return size * (norm.weight + norm.bias + statistics)
 
 
-def _feed_forward_parameters(block: BlockConfig, hidden: int) -> int:
-    inner = block.feed_forward.intermediate_size
-    return 3 * hidden * inner + (2 * inner + hidden) * block.feed_forward.bias
+def _block_norms(block: BlockConfig, hidden: int) -> int:
+    count = 4 if block.norm_placement == "sandwich" else 1 if block.residual == "parallel_one_norm" else 2
+    return count * _norm(block.norm, hidden)
+
+
+def _attention(attention: AttentionConfig, hidden: int) -> int:
+    head_dim = attention.head_dim
+    width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
+    count = 2 * hidden * (width + kv_width)
+    count += (width + 2 * kv_width) * attention.qkv_bias + hidden * attention.output_bias
+    count += attention.num_heads * attention.sinks
+    if attention.qk_norm is not None:
+        norm, over = attention.qk_norm.norm, attention.qk_norm.over
+        count += 2 * _norm(norm, head_dim) if over == "head" else _norm(norm, width) + _norm(norm, kv_width)
+    match attention.relative:
+        case ShawConfig(max_distance=reach, values=values):
+            count += (2 * reach + 1) * head_dim * (1 + values)
+        case TransformerXLConfig():
+            count += hidden * width + 2 * width
+    return count
+
+
+def _feed_forward(feed_forward: FeedForwardConfig, hidden: int) -> int:
+    inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
+    return (inwards + 1) * hidden * inner + (inwards * inner + hidden) * feed_forward.bias
 
 
 def _product_elements(block: BlockConfig, hidden: int) -> int:
     """Weights that a token is multiplied with in one block: matrices without biases."""
-    attention = block.attention
-    kv = 2 * hidden * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
-    return kv + 3 * hidden * block.feed_forward.intermediate_size
+    attention, feed_forward = block.attention, block.feed_forward
+    projections = 2 * hidden * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
+    return projections + (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size

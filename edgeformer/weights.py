@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,22 +40,29 @@ class CheckpointWeights(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path, family: Family, config: ModelConfig):
         stored = _open_safetensors(folder)
-        shapes = parameter_shapes(config)
-        self._names = family.tensor_names(shapes)
-        self._files = {name: stored[theirs] for name, theirs in self._names.items() if theirs in stored}
+        prefix = family.optional_prefix
+        self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
+        stored = {self._absent_prefix + name: file for name, file in stored.items()}
+        self._stored = stored
+        self._attention = config.blocks[0].attention
+        self._shapes = parameter_shapes(config)
+        self._places = family.places(self._shapes)
+        # The parameters inside each tensor of the checkpoint, in their order there.
+        self._members: dict[str, list[str]] = {}
+        for name in sorted(self._shapes, key=self._part):
+            self._members.setdefault(self._places[name].tensor, []).append(name)
 
-        problems = []
-        for name, shape in shapes.items():
-            theirs = self._names[name]
+        problems, expected = [], self._expected_shapes()
+        for theirs, shape in expected.items():
             if theirs not in stored:
                 problems.append(f"missing: {theirs} {list(shape)}")
                 continue
-            found = tuple(stored[theirs].get_slice(theirs).get_shape())
+            found = tuple(self._open(theirs).get_shape())
             if found != shape:
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         # A tied head may be stored a second time; the model uses the embedding whatever the copy holds.
         tied = {f"{family.tensors['head']}.weight"} if config.tied_head else set()
-        unexpected = stored.keys() - set(self._names.values()) - tied
+        unexpected = stored.keys() - expected.keys() - tied
         problems += [f"unexpected: {name}" for name in sorted(unexpected) if not family.ignores(name)]
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
@@ -63,14 +71,47 @@ class CheckpointWeights(Mapping[str, Tensor]):
                 "Check that config.json and the safetensors files belong together."
             )
 
+    def _part(self, name: str) -> int:
+        packed = self._places[name].packed
+        return packed.part if packed else 0
+
+    def _expected_shapes(self) -> Shapes:
+        """Shape of every tensor that the checkpoint must have, by its own names."""
+        expected: Shapes = {}
+        for tensor, names in self._members.items():
+            rows, *rest = self._shapes[names[0]]
+            if "#" in tensor:
+                expected |= {row: tuple(rest) for row in _rows(tensor, rows)}
+                continue
+            shape = (sum(self._shapes[name][0] for name in names), *rest)
+            expected[tensor] = shape[::-1] if self._places[names[0]].transposed else shape
+        return expected
+
+    def _open(self, tensor: str) -> Any:
+        return self._stored[tensor].get_slice(tensor.removeprefix(self._absent_prefix))
+
     def __getitem__(self, name: str) -> Tensor:
-        return self._files[name].get_tensor(self._names[name])
+        place = self._places[name]
+        if "#" in place.tensor:
+            return torch.stack([self._open(row)[:] for row in _rows(place.tensor, self._shapes[name][0])])
+        tensor: Tensor = self._open(place.tensor)[:]
+        if place.transposed:
+            tensor = tensor.t()
+        if place.packed is None:
+            return tensor
+        if place.packed.layout == "groups":
+            heads = tensor.unflatten(
+                0, (self._attention.num_kv_heads, -1, self._attention.head_dim)
+            )  # [K, H/K + 2, D…]
+            return (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])[place.packed.part].flatten(0, 2)
+        names = self._members[place.tensor]
+        return tensor.split([self._shapes[member][0] for member in names])[names.index(name)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._shapes)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._shapes)
 
 
 class RandomWeights(Mapping[str, Tensor]):
@@ -89,8 +130,9 @@ class RandomWeights(Mapping[str, Tensor]):
         # One 32-bit number from both: torch's generator drops higher bits of its seed.
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{name}".encode()))
         noise = torch.randn(shape, generator=generator)
-        if len(shape) == 1:
-            return 0.1 * noise + (1 if "norm" in name else 0)
+        module, _, last = name.rpartition(".")
+        if "norm" in module or len(shape) == 1:
+            return 0.1 * noise + (1 if "norm" in module and last in ("weight", "running_var") else 0)
         return noise / math.sqrt(shape[-1])
 
     def __iter__(self) -> Iterator[str]:
@@ -98,6 +140,11 @@ class RandomWeights(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._shapes)
+
+
+def _rows(tensor: str, count: int) -> list[str]:
+    """Names of the tensors that hold one row each."""
+    return [tensor.replace("#", str(row)) for row in range(count)]
 
 
 def _open_safetensors(folder: Path) -> dict[str, safe_open]:

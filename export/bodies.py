@@ -19,7 +19,7 @@ Outputs = Sequence[ir.Value]
 
 def rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
     """x / sqrt(mean(x²) + ε) · weight."""
-    x, weight = node.inputs
+    x, weight = [*node.inputs, None][:2]
     return [_rms_norm(emit, x, weight, node)]
 
 
@@ -34,7 +34,8 @@ def skip_rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
 def _rms_norm(emit: Emitter, x: ir.Value | None, weight: ir.Value | None, node: ir.Node) -> ir.Value:
     epsilon = emit.constant(node.attributes.get_float("epsilon"), dtype_of(x))
     mean_square = emit("ReduceMean", emit("Mul", x, x), emit.constant([-1]), keepdims=1)
-    return emit("Mul", emit("Div", x, emit("Sqrt", emit("Add", mean_square, epsilon))), weight)
+    normed = emit("Div", x, emit("Sqrt", emit("Add", mean_square, epsilon)))
+    return normed if weight is None else emit("Mul", normed, weight)
 
 
 def token_positions(emit: Emitter, node: ir.Node) -> Outputs:
@@ -93,11 +94,12 @@ def _rotate(
 
 
 def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
-    """Write new keys and values into the cache, then softmax(q·kᵀ·scale)·v; see `ops.group_query_attention`.
+    """Write new keys and values into the cache, then softmax(cap(q·kᵀ·scale) + bias)·v.
 
     The past may also be longer than the tokens so far (a static cache, bound to a buffer); present then is as long.
     """
-    query, key, value, past_key, past_value, attention_mask, cos, sin = [*node.inputs, None, None][:8]
+    inputs = [*node.inputs, *[None] * 11]
+    query, key, value, past_key, past_value, attention_mask, cos, sin, bias, sinks, relations = inputs[:11]
     num_heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
     head_dim = dim(past_key, -1)
     dtype = dtype_of(past_key)
@@ -132,13 +134,56 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     q = emit("Transpose", q, perm=[0, 2, 3, 1, 4])  # [B, K, G, S, D]
     keys = emit("Unsqueeze", emit("Transpose", keys, perm=[0, 1, 3, 2]), emit.constant([2]))  # [B, K, 1, D, T]
     scores = emit("MatMul", q, keys)  # [B, K, G, S, T]
+    softcap = node.attributes.get_float("softcap")
+    if softcap:
+        cap = emit.constant(softcap, dtype)
+        scores = emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
+    if bias is not None:
+        scores = emit("Add", scores, _by_group(emit, bias, kv_heads, group))
     rows = emit("Unsqueeze", positions, emit.constant([1, 2, 4]))  # [B, 1, 1, S, 1]
     visible = emit("LessOrEqual", columns, rows)  # [B, 1, 1, S, T]
+    window = node.attributes.get_int("window")
+    if window:
+        near = emit("Less", emit("Sub", rows, columns), emit.constant(window))
+        visible = emit("And", visible, near)
     scores = emit("Where", visible, scores, emit.constant(float("-inf"), dtype))
-    weights = emit("Softmax", scores, axis=-1)
+    weights = _softmax(emit, scores, sinks, kv_heads, group)
     output = emit("MatMul", weights, emit("Unsqueeze", values, emit.constant([2])))  # [B, K, G, S, D]
     output = emit("Transpose", output, perm=[0, 3, 1, 2, 4])  # [B, S, K, G, D]
-    return [emit("Reshape", output, emit.constant([0, 0, num_heads * head_dim])), present_key, present_value]
+    output = emit("Reshape", output, emit.constant([0, 0, num_heads * head_dim]))
+    if relations is not None:
+        related = _related_values(emit, weights, relations, positions, columns)  # [B, S, K, G, D]
+        output = emit("Add", output, emit("Reshape", related, emit.constant([0, 0, num_heads * head_dim])))
+    return [output, present_key, present_value]
+
+
+def _by_group(emit: Emitter, bias: ir.Value, kv_heads: int, group: int) -> ir.Value:
+    """Bias [B or 1, H or 1, S, T] as scores are laid out: [B or 1, K or 1, G or 1, S, T]."""
+    if dim(bias, 1) == 1:
+        return emit("Unsqueeze", bias, emit.constant([2]))
+    shape = emit("Shape", bias, start=0, end=1), emit.constant([kv_heads, group]), emit("Shape", bias, start=2, end=4)
+    return emit("Reshape", bias, emit("Concat", *shape, axis=0))
+
+
+def _softmax(emit: Emitter, scores: ir.Value, sinks: ir.Value | None, kv_heads: int, group: int) -> ir.Value:
+    """Softmax of [B, K, G, S, T] along T; a sink is one more column, which is dropped after."""
+    if sinks is None:
+        return emit("Softmax", scores, axis=-1)
+    shape = emit("Concat", emit("Shape", scores, start=0, end=4), emit.constant([1]), axis=0)
+    column = emit("Expand", emit("Reshape", sinks, emit.constant([1, kv_heads, group, 1, 1])), shape)
+    weights = emit("Softmax", emit("Concat", scores, column, axis=-1), axis=-1)
+    return _slice(emit, weights, 0, -1, axis=4)
+
+
+def _related_values(
+    emit: Emitter, weights: ir.Value, relations: ir.Value, positions: ir.Value, columns: ir.Value
+) -> ir.Value:
+    """weights [B, K, G, S, T] times the relation vectors [2k + 1, D] of each pair: [B, S, K, G, D]."""
+    reach = (dim(relations, 0) - 1) // 2
+    ahead = emit("Sub", columns, emit("Unsqueeze", positions, emit.constant([2])))  # [B, S, T]
+    row = emit("Add", emit("Clip", ahead, emit.constant(-reach), emit.constant(reach)), emit.constant(reach))
+    seen = emit("Unsqueeze", emit("Gather", relations, row, axis=0), emit.constant([2]))  # [B, S, 1, T, D]
+    return emit("MatMul", emit("Transpose", weights, perm=[0, 3, 1, 2, 4]), seen)
 
 
 def _write_cache(emit: Emitter, past: ir.Value | None, new: ir.Value, positions: ir.Value, total: ir.Value) -> ir.Value:

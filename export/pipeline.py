@@ -22,6 +22,7 @@ from edgeformer.export.clients.genai import genai_config
 from edgeformer.export.lower import Lowered, lower_ort
 from edgeformer.export.model_card import model_card
 from edgeformer.export.parity import Mode, Report, verify_graph
+from edgeformer.export.passes import expected_changes
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, sha256
 from edgeformer.models import Decoder, decoder_constants
@@ -127,7 +128,7 @@ def build_graph(
     dtype = TORCH_PRECISIONS[precision]
     values = ChainMap(decoder_constants(config), weights)  # type: ignore[arg-type]  # nothing writes to it
     graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
-    return graph, lower_ort(graph, provider, expected=_expected_changes(config))
+    return graph, lower_ort(graph, provider, expected=expected_changes(config))
 
 
 def _destination(source: ModelSource, output: str | Path | None) -> Path:
@@ -136,13 +137,6 @@ def _destination(source: ModelSource, output: str | Path | None) -> Path:
     destination = Path(source.name)
     # A checkpoint in the current folder keeps its name to itself.
     return Path(f"{source.name}-onnx") if destination.resolve() == source.folder.resolve() else destination
-
-
-def _expected_changes(config: ModelConfig) -> dict[str, int]:
-    """How often each pass must fire for a model of this config."""
-    layers = len(config.blocks)
-    rotating = sum(block.attention.rotary is not None for block in config.blocks)
-    return {"fold_rotary": rotating, "pack_qkv": layers, "fuse_skip_norm": 2 * layers}
 
 
 def _manifest(source: ModelSource, precision: Precision, provider: Provider, writer: GraphWriter) -> Manifest:

@@ -22,6 +22,7 @@ TORCH_DTYPES = {
     ir.DataType.FLOAT: torch.float32,
     ir.DataType.FLOAT16: torch.float16,
     ir.DataType.DOUBLE: torch.float64,
+    ir.DataType.INT64: torch.int64,
 }
 
 

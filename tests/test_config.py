@@ -251,11 +251,16 @@ def test_a_missing_field_is_named_with_its_place(path, message):
         (("tied_head",), 1, "tied_head is 1; it must be of type bool."),
         (("final_norm",), [], "final_norm is []; it must be an object with the fields of NormConfig."),
         (("final_norm", "eps"), True, "final_norm.eps is True; it must be of type float."),
-        (("final_norm", "kind"), "layer_norm", "final_norm.kind is 'layer_norm'; it must be one of 'rms_norm'."),
+        (
+            ("final_norm", "kind"),
+            "group_norm",
+            "final_norm.kind is 'group_norm'; it must be one of 'rms_norm', 'layer_norm', 'batch_norm'.",
+        ),
         (
             (*BLOCK, "feed_forward", "activation"),
             "swish",
-            "blocks[0].feed_forward.activation is 'swish'; it must be one of 'silu', 'relu', 'gelu', 'gelu_tanh'.",
+            "blocks[0].feed_forward.activation is 'swish'; it must be one of 'identity', 'relu', 'relu_squared', 'gelu', "
+            "'gelu_tanh', 'silu', 'sigmoid', 'tanh'.",
         ),
         (
             (*ROTARY, "scaling"),

@@ -93,7 +93,7 @@ def check_tokenizer(folder: Path, vocab_size: int) -> None:
 def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomWeights, dtype: torch.dtype) -> None:
     """Write the safetensors under the family's names, and the index where there is more than one shard."""
     shards = list(split(shapes, dtype.itemsize))
-    theirs = family.tensor_names(shapes)
+    theirs = {name: place.tensor for name, place in family.places(shapes).items()}
     places: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"

@@ -12,6 +12,9 @@ from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 
+# What config.json calls the number of experts of a mixture.
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
 __all__ = ["Family", "Fields", "family_names", "load_family", "read_model_config"]
 
 
@@ -24,7 +27,10 @@ def load_family(model_type: str) -> Family:
     """Return the family named `model_type`. Raises ConfigError listing the families where there is none."""
     if model_type not in family_names():
         known = ", ".join(family_names())
-        raise ConfigError(f"model_type {model_type!r} is not supported. Supported families: {known}.")
+        raise ConfigError(
+            f"model_type {model_type!r} is not supported. Supported families: {known}. Other decoders of transformers "
+            "may be captured as they are: --via transformers."
+        )
     return importlib.import_module(f"{__name__}.{model_type}").FAMILY
 
 
@@ -36,6 +42,12 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
     """
     if "model_type" not in data:
         raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
+    experts = next((name for name in EXPERTS if data.get(name)), None)
+    if experts is not None and data["model_type"] not in family_names():
+        raise ConfigError(
+            f"{data['model_type']} is a mixture of experts ({experts} = {data[experts]}), and edgeformer has no blocks "
+            "for those. Export a dense model."
+        )
     family = load_family(data["model_type"])
     fields = Fields(data)
     config = family.read_config(fields, context_length)

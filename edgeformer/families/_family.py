@@ -1,9 +1,10 @@
 """What a family is, and the strict reader that its config function works with."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
@@ -57,33 +58,73 @@ class Fields:
             )
 
 
+@dataclass(frozen=True)
+class Packed:
+    """One of several parameters whose rows a checkpoint keeps in one tensor.
+
+    layout: `rows` part after part; `groups` for each key-value head its query heads, its key head, its value head.
+    """
+
+    module: str
+    part: int
+    layout: Literal["rows", "groups"] = "rows"
+
+
+def packed_qkv(module: str, layout: Literal["rows", "groups"] = "rows") -> dict[str, Packed]:
+    """Table entries of query, key and value in one tensor."""
+    parts = enumerate(("query", "key", "value"))
+    return {f"blocks.*.attention.{name}": Packed(module, part, layout) for part, name in parts}
+
+
+def packed_gate_up(module: str) -> dict[str, Packed]:
+    """Table entries of the two projections into a gated feed-forward, the gate first."""
+    return {f"blocks.*.feed_forward.{name}": Packed(module, part) for part, name in enumerate(("gate", "up"))}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint keeps one parameter: its tensor, which may be transposed, and the part of it."""
+
+    tensor: str
+    transposed: bool
+    packed: Packed | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """How checkpoints of one `model_type` are read.
 
     summary: one line for people, what is read. read_config: from the fields of config.json and a wished context length
-    (None: all there is) to a ModelConfig. tensors: our module → the checkpoint's module, `*` for the block's number;
-    parameters keep their last name. ignored_tensors: patterns of tensor names that carry nothing (tables that old
-    checkpoints stored).
+    (None: all there is) to a ModelConfig. tensors: our module (or one parameter of it) → the checkpoint's module, `*`
+    for the block's number, or a `Packed`; parameters keep their last name. `#` in a name of theirs: one tensor for each
+    row of ours. transposed: patterns of their modules that store weights [in, out]. optional_prefix: what some
+    checkpoints leave out before every name. ignored_tensors: patterns of tensor names that carry nothing (tables that
+    old checkpoints stored).
     """
 
     summary: str
     read_config: Callable[[Fields, int | None], ModelConfig]
-    tensors: dict[str, str]
+    tensors: Mapping[str, str | Packed]
+    transposed: tuple[str, ...] = ()
+    optional_prefix: str = ""
     ignored_tensors: tuple[str, ...] = ()
 
-    def tensor_names(self, parameters: Iterable[str]) -> dict[str, str]:
-        """Map each parameter of our module to the checkpoint's tensor name."""
-        return {name: self._tensor_name(name) for name in parameters}
+    def places(self, parameters: Iterable[str]) -> dict[str, Place]:
+        """Where each parameter of our module is to be found."""
+        return {name: self._place(name) for name in parameters}
 
-    def _tensor_name(self, parameter: str) -> str:
-        module, _, last = parameter.rpartition(".")
-        numbers = re.findall(r"(?<=\.)\d+(?=\.|$)", module)
-        pattern = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", module)
-        theirs = self.tensors[pattern]
+    def _place(self, parameter: str) -> Place:
+        numbers = re.findall(r"(?<=\.)\d+(?=\.)", parameter)
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", parameter)
+        module, _, last = pattern.rpartition(".")
+        theirs = self.tensors[pattern] if pattern in self.tensors else self.tensors[module]
+        suffix = "" if pattern in self.tensors else f".{last}"
+        packed = theirs if isinstance(theirs, Packed) else None
+        path = theirs.module if isinstance(theirs, Packed) else theirs
         for number in numbers:
-            theirs = theirs.replace("*", number, 1)
-        return f"{theirs}.{last}"
+            path = path.replace("*", number, 1)
+        transposed = last == "weight" and any(fnmatchcase(path, stored) for stored in self.transposed)
+        return Place(path + suffix, transposed, packed)
 
     def ignores(self, tensor: str) -> bool:
         """Whether `tensor`, found in a checkpoint, is known to carry nothing."""

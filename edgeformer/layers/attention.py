@@ -1,43 +1,137 @@
 """Self-attention over a cache."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.config import AttentionConfig
+from edgeformer.config import AttentionConfig, QKNormConfig, ShawConfig, TransformerXLConfig
+from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable
 
 Cache = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [B, K, tokens, D]."""
 
 
+@dataclass(frozen=True)
+class Context:
+    """What an attention reads beside its input: where the tokens stand, and the tables that blocks share.
+
+    attention_mask int64 [B, T], positions int64 [B, S], rotary: its cosines and sines, bias [B or 1, H or 1, S, T],
+    distances: sinusoids of 0, 1, 2… tokens of distance [C, E], temperature: a factor for each query [B, S, 1].
+    """
+
+    attention_mask: Tensor
+    positions: Tensor
+    rotary: RotaryTable | None = None
+    bias: Tensor | None = None
+    distances: Tensor | None = None
+    temperature: Tensor | None = None
+
+
 class Attention(nn.Module):
-    """Projections around `ops.group_query_attention`, with queries and keys rotated where the config says so."""
+    """Projections around `ops.group_query_attention`, with queries and keys prepared as the config says."""
 
     def __init__(self, config: AttentionConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
         self.config = config
-        width = config.num_heads * config.head_dim
-        kv_width = config.num_kv_heads * config.head_dim
-        self.query = nn.Linear(hidden_size, width, bias=config.qkv_bias, dtype=dtype)
-        self.key = nn.Linear(hidden_size, kv_width, bias=config.qkv_bias, dtype=dtype)
-        self.value = nn.Linear(hidden_size, kv_width, bias=config.qkv_bias, dtype=dtype)
-        self.output = nn.Linear(width, hidden_size, bias=config.output_bias, dtype=dtype)
+        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        self.output = nn.Linear(heads * head_dim, hidden_size, bias=config.output_bias, dtype=dtype)
+        if config.qk_norm is not None:
+            self.query_norm = _head_norm(config.qk_norm, heads, head_dim, dtype)
+            self.key_norm = _head_norm(config.qk_norm, kv_heads, head_dim, dtype)
+        if config.sinks:
+            self.sinks = nn.Parameter(torch.zeros(heads, dtype=dtype))
+        if isinstance(config.relative, ShawConfig):
+            relations = 2 * config.relative.max_distance + 1
+            self.key_relations = nn.Parameter(torch.zeros(relations, head_dim, dtype=dtype))
+            if config.relative.values:
+                self.value_relations = nn.Parameter(torch.zeros(relations, head_dim, dtype=dtype))
+        if isinstance(config.relative, TransformerXLConfig):
+            self.relative_key = nn.Linear(hidden_size, heads * head_dim, bias=False, dtype=dtype)
+            self.content_bias = nn.Parameter(torch.zeros(heads * head_dim, dtype=dtype))
+            self.position_bias = nn.Parameter(torch.zeros(heads * head_dim, dtype=dtype))
 
-    def forward(
-        self, x: Tensor, attention_mask: Tensor, past: Cache, positions: Tensor, rotary: RotaryTable | None
-    ) -> tuple[Tensor, Cache]:
-        """x [B, S, E], attention_mask [B, T], past [B, K, P, D], positions [B, S] → [B, S, E], present [B, K, T, D]."""
+    def forward(self, x: Tensor, past: Cache, context: Context) -> tuple[Tensor, Cache]:
+        """x [B, S, E], past [B, K, P, D] each → [B, S, E] and present [B, K, T, D] each."""
         config = self.config
-        query, key, value = self.query(x), self.key(x), self.value(x)
+        query, key, value = self._project(x)
+        if config.qk_norm is not None and not config.qk_norm.after_rotary:
+            query, key = self._normed(query, key, config.qk_norm)
         interleaved = False
-        if rotary is not None and config.rotary is not None:
+        if context.rotary is not None and config.rotary is not None:
             interleaved = config.rotary.interleaved
-            tables = rotary.cos, rotary.sin
-            query = ops.rotary_embedding(query, positions, *tables, config.num_heads, interleaved)
-            key = ops.rotary_embedding(key, positions, *tables, config.num_kv_heads, interleaved)
+            tables = context.rotary.cos, context.rotary.sin
+            query = ops.rotary_embedding(query, context.positions, *tables, config.num_heads, interleaved)
+            key = ops.rotary_embedding(key, context.positions, *tables, config.num_kv_heads, interleaved)
+        if config.qk_norm is not None and config.qk_norm.after_rotary:
+            query, key = self._normed(query, key, config.qk_norm)
+        if context.temperature is not None:
+            query = query * context.temperature
+        bias = context.bias
+        if isinstance(config.relative, ShawConfig):
+            bias = _add(bias, self._shaw_bias(query, context, config.relative.max_distance))
+        elif isinstance(config.relative, TransformerXLConfig):
+            bias = _add(bias, self._transformer_xl_bias(query + self.position_bias, context))
+            query = query + self.content_bias
         output, present_key, present_value = ops.group_query_attention(
-            query, key, value, *past, attention_mask, None, None,
+            query, key, value, *past, context.attention_mask, None, None,
+            bias, getattr(self, "sinks", None), getattr(self, "value_relations", None),
             config.num_heads, config.num_kv_heads, config.scale, interleaved,
+            (config.window or 0) if config.sliding else 0, config.softcap or 0.0,
         )  # fmt: skip
         return self.output(output), (present_key, present_value)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        clip = self.config.qkv_clip
+        if clip is None:
+            return query, key, value
+        return query.clamp(-clip, clip), key.clamp(-clip, clip), value.clamp(-clip, clip)
+
+    def _normed(self, query: Tensor, key: Tensor, config: QKNormConfig) -> tuple[Tensor, Tensor]:
+        if config.over == "projection":
+            return self.query_norm(query), self.key_norm(key)
+        return self.query_norm(self._heads(query)).flatten(-2), self.key_norm(self._heads(key)).flatten(-2)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[..., H·D] → [..., H, D], of queries or of keys."""
+        return x.unflatten(-1, (-1, self.config.head_dim))
+
+    def _shaw_bias(self, query: Tensor, context: Context, reach: int) -> Tensor:
+        """q_i · relation(clip(j − i, −k, k)), scaled as scores are: [B, H, S, T]."""
+        products = self._heads(query) @ self.key_relations.t()  # [B, S, H, 2k + 1]
+        relation = (-_distances(context)).clamp(-reach, reach) + reach  # [B, S, T]
+        return _pick(products.transpose(1, 2), relation) * self.config.scale
+
+    def _transformer_xl_bias(self, query: Tensor, context: Context) -> Tensor:
+        """(q_i + v) · r(i − j), scaled as scores are: [B, H, S, T]."""
+        assert context.distances is not None
+        # The whole table is projected, not T rows of it: a product of constants is computed once, when a graph loads.
+        relative = self._heads(self.relative_key(context.distances))  # [C, H, D]
+        products = torch.einsum("bshd,chd->bhsc", self._heads(query), relative)
+        return _pick(products, _distances(context).clamp(min=0)) * self.config.scale
+
+
+def _head_norm(config: QKNormConfig, num_heads: int, head_dim: int, dtype: torch.dtype) -> nn.Module:
+    shapes = {"head": (head_dim,), "each_head": (num_heads, head_dim), "projection": (num_heads * head_dim,)}
+    return make_norm(config.norm, *shapes[config.over], dtype=dtype)
+
+
+def _distances(context: Context) -> Tensor:
+    """Query position − key position: int64 [B, S, T]."""
+    columns = torch.arange(context.attention_mask.shape[1], device=context.positions.device)
+    return context.positions.unsqueeze(-1) - columns
+
+
+def _pick(products: Tensor, index: Tensor) -> Tensor:
+    """products [B, H, S, N] at index [B, S, T] along the last axis: [B, H, S, T]."""
+    return products.gather(-1, index.unsqueeze(1).expand(-1, products.shape[1], -1, -1))
+
+
+def _add(bias: Tensor | None, more: Tensor) -> Tensor:
+    return more if bias is None else bias + more

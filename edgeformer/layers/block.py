@@ -4,26 +4,51 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.config import BlockConfig
-from edgeformer.layers.attention import Attention, Cache
+from edgeformer.layers.attention import Attention, Cache, Context
 from edgeformer.layers.feed_forward import FeedForward
-from edgeformer.layers.norm import RMSNorm
-from edgeformer.layers.position import RotaryTable
+from edgeformer.layers.norm import make_norm
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each normalised before and added to the residual stream."""
+    """Attention and feed-forward as branches of the residual stream; `BlockConfig` says where they are normalised.
+
+    x ──┬── attention_norm ── attention ── attention_output_norm ──(+)── …the same with feed_forward
+        └──────────────────────────────────────────────────────────┘
+    A norm that the placement does not have passes its input on; post-norm stands behind the sum.
+    """
 
     def __init__(self, config: BlockConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
-        self.attention_norm = RMSNorm(config.norm, hidden_size, dtype)
+        self.config = config
+        before = config.norm if config.norm_placement != "output" else None
+        behind = config.norm if config.norm_placement in ("output", "sandwich") else None
+        second = None if config.residual == "parallel_one_norm" else before
+        self.attention_norm = make_norm(before, hidden_size, dtype=dtype)
         self.attention = Attention(config.attention, hidden_size, dtype)
-        self.feed_forward_norm = RMSNorm(config.norm, hidden_size, dtype)
+        self.attention_output_norm = make_norm(behind, hidden_size, dtype=dtype)
+        self.feed_forward_norm = make_norm(second, hidden_size, dtype=dtype)
         self.feed_forward = FeedForward(config.feed_forward, hidden_size, dtype)
+        self.feed_forward_output_norm = make_norm(behind, hidden_size, dtype=dtype)
 
-    def forward(
-        self, x: Tensor, attention_mask: Tensor, past: Cache, positions: Tensor, rotary: RotaryTable | None
-    ) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, past: Cache, context: Context) -> tuple[Tensor, Cache]:
         """x [B, S, E] and the layer's past → x [B, S, E] and the layer's present; see `Attention`."""
-        attended, present = self.attention(self.attention_norm(x), attention_mask, past, positions, rotary)
-        x = x + attended
-        return x + self.feed_forward(self.feed_forward_norm(x)), present
+        config = self.config
+        if config.norm_placement == "post":
+            attended, present = self.attention(x, past, context)
+            x = self.attention_norm(x + self._scaled(attended))
+            return self.feed_forward_norm(x + self._scaled(self.feed_forward(x))), present
+        normed = self.attention_norm(x)
+        attended, present = self.attention(normed, past, context)
+        attended = self._scaled(self.attention_output_norm(attended))
+        if config.residual == "serial":
+            x = x + attended
+            return x + self._scaled(self._feed_forward(self.feed_forward_norm(x))), present
+        second = normed if config.residual == "parallel_one_norm" else self.feed_forward_norm(x)
+        return x + attended + self._scaled(self._feed_forward(second)), present
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.feed_forward_output_norm(self.feed_forward(x))
+
+    def _scaled(self, branch: Tensor) -> Tensor:
+        scale = self.config.residual_scale
+        return branch if scale == 1 else branch * scale

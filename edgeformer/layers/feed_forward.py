@@ -7,26 +7,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgeformer.config import FeedForwardConfig
+from edgeformer.config import Activation, FeedForwardConfig
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
     "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
 }
 
 
+def activate(activation: Activation, x: Tensor, beta: float = 1.0) -> Tensor:
+    """Apply an activation to every element; beta: silu is x · sigmoid(beta · x)."""
+    if activation == "silu" and beta != 1:
+        return x * torch.sigmoid(beta * x)
+    return ACTIVATIONS[activation](x)
+
+
 class FeedForward(nn.Module):
-    """down(activation(gate(x)) · up(x))."""
+    """down(activation(up(x))), or down(activation(gate(x)) · up_activation(up(x))); see `FeedForwardConfig`."""
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
-        self.gate = nn.Linear(hidden_size, config.intermediate_size, bias=config.bias, dtype=dtype)
-        self.up = nn.Linear(hidden_size, config.intermediate_size, bias=config.bias, dtype=dtype)
-        self.down = nn.Linear(config.intermediate_size, hidden_size, bias=config.bias, dtype=dtype)
+        self.config = config
+        inner = config.intermediate_size
+        self.gate = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype) if config.gated else None
+        self.up = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype)
+        self.down = nn.Linear(inner, hidden_size, bias=config.bias, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, S, E] → [B, S, E]."""
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        config = self.config
+        if self.gate is None:
+            return self.down(activate(config.activation, self.up(x), config.beta))
+        gate = activate(config.activation, self.gate(x), config.beta)
+        return self.down(gate * activate(config.up_activation, self.up(x), config.beta))

@@ -1,20 +1,72 @@
-"""Normalisation."""
+"""Normalisation of the last dimension, in the kinds that `NormConfig` describes."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edgeformer import ops
 from edgeformer.config import NormConfig
 
 
-class RMSNorm(nn.Module):
-    """RMSNorm over the last dimension; see `ops.rms_norm`."""
+class _Norm(nn.Module):
+    """Weight and bias of `shape`, whose last dimension is the one that is normalised.
 
-    def __init__(self, config: NormConfig, size: int, dtype: torch.dtype):
+    A shape of more dimensions gives every slice (every head) a weight of its own.
+    """
+
+    def __init__(self, config: NormConfig, shape: tuple[int, ...], dtype: torch.dtype):
         super().__init__()
-        self.eps = config.eps
-        self.weight = nn.Parameter(torch.ones(size, dtype=dtype))
+        self.config = config
+        self.weight = nn.Parameter(torch.ones(shape, dtype=dtype)) if config.weight else None
+        self.bias = nn.Parameter(torch.zeros(shape, dtype=dtype)) if config.bias else None
+
+    def scale(self) -> Tensor | None:
+        """The weight that multiplies: the stored one and its offset."""
+        return self.weight + self.config.offset if self.weight is not None and self.config.offset else self.weight
+
+
+class RMSNorm(_Norm):
+    """See `ops.rms_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., E] → [..., E]."""
-        return ops.rms_norm(x, self.weight, self.eps)
+        weight = self.scale()
+        if weight is None or weight.dim() == 1:
+            return ops.rms_norm(x, weight, self.config.eps)
+        return ops.rms_norm(x, None, self.config.eps) * weight
+
+
+class LayerNorm(_Norm):
+    """(x − mean) / sqrt(variance + eps) · weight + bias, the variance being that of the vector itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., E] → [..., E]."""
+        weight, size = self.scale(), x.shape[-1:]
+        if weight is None or weight.dim() == 1:
+            return F.layer_norm(x, size, weight, self.bias, self.config.eps)
+        normed = F.layer_norm(x, size, eps=self.config.eps) * weight
+        return normed if self.bias is None else normed + self.bias
+
+
+class BatchNorm(_Norm):
+    """Each feature by the mean and variance that training saw: a fixed scale and shift."""
+
+    def __init__(self, config: NormConfig, shape: tuple[int, ...], dtype: torch.dtype):
+        super().__init__(config, shape, dtype)
+        self.running_mean = nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False)
+        self.running_var = nn.Parameter(torch.ones(shape, dtype=dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., E] → [..., E]."""
+        normed = (x - self.running_mean) * torch.rsqrt(self.running_var + self.config.eps)
+        weight = self.scale()
+        normed = normed if weight is None else normed * weight
+        return normed if self.bias is None else normed + self.bias
+
+
+KINDS = {"rms_norm": RMSNorm, "layer_norm": LayerNorm, "batch_norm": BatchNorm}
+
+
+def make_norm(config: NormConfig | None, *shape: int, dtype: torch.dtype) -> nn.Module:
+    """The norm that `config` describes, for vectors of shape[-1] elements; None passes them on as they are."""
+    return nn.Identity() if config is None else KINDS[config.kind](config, shape, dtype)

@@ -1,4 +1,4 @@
-"""Positions: the cosine and sine tables of rotary embeddings.
+"""Positions: tables of sines and cosines, rotary and added.
 
 Tables are computed in float64 and rounded once to the dtype of the graph. transformers computes angles in float32, so
 its own tables stray from these by up to 6e-8 · position.
@@ -14,7 +14,9 @@ from edgeformer.config import (
     Llama3Scaling,
     LongRopeScaling,
     ProportionalScaling,
+    QueryTemperature,
     RotaryConfig,
+    SinusoidalPositions,
     YarnScaling,
 )
 
@@ -30,6 +32,35 @@ class RotaryTable(nn.Module):
         for name in ("cos", "sin"):
             table = torch.empty(context_length, config.rotary_dim // 2, dtype=dtype)
             self.register_buffer(name, table, persistent=False)
+
+
+class ConstantTable(nn.Module):
+    """Holds a table [rows, width], one row a position or a distance, that the config determines."""
+
+    table: Tensor
+
+    def __init__(self, rows: int, width: int, dtype: torch.dtype):
+        super().__init__()
+        self.register_buffer("table", torch.empty(rows, width, dtype=dtype), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """rows int64 [B, S] → [B, S, width]."""
+        return self.table[rows]
+
+
+def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tensor:
+    """sin and cos of position / base^(2i / size): float64 [rows, size]."""
+    frequencies = config.base ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
+    angles = torch.outer(torch.arange(rows, dtype=torch.float64), frequencies)
+    if config.interleaved:
+        return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+    return torch.cat((angles.sin(), angles.cos()), -1)
+
+
+def temperature_table(config: QueryTemperature, rows: int) -> Tensor:
+    """The factor that queries are multiplied with at each position: float64 [rows, 1]."""
+    steps = torch.floor((torch.arange(rows, dtype=torch.float64) + 1) / config.floor_scale)
+    return (1 + config.scale * torch.log1p(steps)).unsqueeze(1)
 
 
 def rotary_table(config: RotaryConfig, context_length: int) -> tuple[Tensor, Tensor]:

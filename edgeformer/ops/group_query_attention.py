@@ -17,18 +17,28 @@ def group_query_attention(
     attention_mask: Tensor,
     cos: Tensor | None,
     sin: Tensor | None,
+    attention_bias: Tensor | None,
+    sinks: Tensor | None,
+    value_relations: Tensor | None,
     num_heads: int,
     num_kv_heads: int,
     scale: float,
     rotary_interleaved: bool,
+    window: int,
+    softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Causal attention of new tokens to the cache and to themselves: softmax(q·kᵀ·scale)·v.
+    """Causal attention of new tokens to the cache and to themselves: softmax(cap(q·kᵀ·scale) + bias)·v.
 
     query           [B, S, H·D], or [B, S, (H + 2K)·D] with key and value packed behind it (both are then None)
     key, value      [B, S, K·D]; query head h reads key/value head h // (H / K)
     past_key/value  [B, K, P, D] with P ≤ T; only the valid prefix of each row is read, the rest may hold anything
     attention_mask  int64 [B, T], ones then zeros, T = tokens in all; `token_positions` says where the new ones stand
     cos, sin        [C, R/2]: rotate query and key by their positions first; None where that is done already, or never
+    attention_bias  [B or 1, H or 1, S, T], added to the scores; −inf hides a key
+    sinks           [H]: a score of each head that takes its share of the softmax and gives no value (arXiv 2309.17453)
+    value_relations [2k + 1, D]: row clip(j − i, −k, k) + k is added to value j as query i sees it (arXiv 1803.02155)
+    window          a query sees the last `window` keys, itself included; 0: all
+    softcap         cap(s) = softcap · tanh(s / softcap); 0: s itself
 
     Returns the output [B, S, H·D] and the present key and value [B, K, T, D]: the past with the new tokens written at
     their positions. Source: arXiv 2305.13245.
@@ -57,9 +67,25 @@ def group_query_attention(
     readable_value = present_value.masked_fill(~written[:, None, :, None], 0)
     q = q.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, D]
     scores = q @ present_key.unsqueeze(2).transpose(-1, -2) * scale  # [B, K, H/K, S, T]
-    visible = columns <= positions[:, None, None, :, None]  # [B, 1, 1, S, T]
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-    output = (weights @ readable_value.unsqueeze(2)).flatten(1, 2)  # [B, H, S, D]
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.flatten(1, 2)  # [B, H, S, T]
+    if attention_bias is not None:
+        scores = scores + attention_bias
+    distances = positions[:, None, :, None] - columns  # [B, 1, S, T]
+    visible = (distances >= 0) & (distances < window) if window else distances >= 0
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        sink = sinks[None, :, None, None].expand(*scores.shape[:-1], 1)
+        weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    grouped = weights.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, T]
+    output = (grouped @ readable_value.unsqueeze(2)).flatten(1, 2)  # [B, H, S, D]
+    if value_relations is not None:
+        reach = (value_relations.shape[0] - 1) // 2
+        seen = value_relations[(-distances[:, 0]).clamp(-reach, reach) + reach]  # [B, S, T, D]
+        output = output + torch.einsum("bhst,bstd->bhsd", weights, seen)
     return output.transpose(1, 2).flatten(-2), present_key, present_value
 
 
@@ -73,10 +99,15 @@ def _(
     attention_mask: Tensor,
     cos: Tensor | None,
     sin: Tensor | None,
+    attention_bias: Tensor | None,
+    sinks: Tensor | None,
+    value_relations: Tensor | None,
     num_heads: int,
     num_kv_heads: int,
     scale: float,
     rotary_interleaved: bool,
+    window: int,
+    softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, _, _, head_dim = past_key.shape
     present = (batch, num_kv_heads, attention_mask.shape[1], head_dim)

@@ -5,16 +5,18 @@ from torch import Tensor
 
 
 @torch.library.custom_op("edgeformer::rms_norm", mutates_args=())
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     """Scale each vector to unit root mean square: x / sqrt(mean(x²) + epsilon) · weight.
 
-    x [..., E], weight [E] → [..., E]. Epsilon stands inside the root. Source: arXiv 1910.07467; `LlamaRMSNorm`.
+    x [..., E], weight [E] (None: one) → [..., E]. Epsilon stands inside the root. Source: arXiv 1910.07467;
+    `LlamaRMSNorm`.
     """
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+    return normed if weight is None else normed * weight
 
 
 @rms_norm.register_fake
-def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def _(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     return torch.empty_like(x)
 
 

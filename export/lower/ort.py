@@ -118,6 +118,8 @@ def _no_attention_kernel(node: ir.Node, provider: Provider) -> str | None:
     head_dim = dim(past_key, -1)
     if head_dim % 8:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
+    if len(node.inputs) > 10 and node.inputs[10] is not None:
+        return "no kernel adds relation vectors to values"
     if provider == "cuda" and dtype_of(past_key) == ir.DataType.FLOAT:
         return "there is no float32 CUDA kernel (float16 has one)"
     return None
@@ -132,16 +134,18 @@ def _lengths(emit: Emitter, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value) -> None:
-    query, key, value, past_key, past_value, _, cos, sin = [*node.inputs, None, None][:8]
+    query, key, value, past_key, past_value, _, cos, sin, bias, sinks = [*node.inputs, *[None] * 10][:10]
     attributes = node.attributes
     emit = Emitter(node.name or "")
     outputs = emit.many(
-        "GroupQueryAttention", query, key, value, past_key, past_value, seqlens_k, total, cos, sin,
+        "GroupQueryAttention", query, key, value, past_key, past_value, seqlens_k, total, cos, sin, None, bias, sinks,
         outputs=3,
         domain=CONTRIB,
         num_heads=attributes.get_int("num_heads"),
         kv_num_heads=attributes.get_int("num_kv_heads"),
         scale=attributes.get_float("scale"),
+        softcap=attributes.get_float("softcap"),
+        local_window_size=attributes.get_int("window") or -1,
         do_rotary=int(cos is not None),
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
     )  # fmt: skip
@@ -152,8 +156,11 @@ def _lower_norm(node: ir.Node) -> None:
     emit = Emitter(node.name or "")
     epsilon = node.attributes.get_float("epsilon")
     if node.op_type == "RMSNorm":
+        x, weight = [*node.inputs, None][:2]
+        if weight is None:
+            weight = emit.constant([1.0] * dim(x, -1), dtype_of(x))
         # ONNX Runtime keeps this op in the default domain.
-        replace_node(node, emit, [emit("SimplifiedLayerNormalization", *node.inputs, axis=-1, epsilon=epsilon)])
+        replace_node(node, emit, [emit("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=epsilon)])
         return
     outputs = emit.many("SkipSimplifiedLayerNormalization", *node.inputs, outputs=4, domain=CONTRIB, epsilon=epsilon)
     # Outputs 1 and 2 are statistics for training; 3 is the sum.

@@ -28,7 +28,8 @@ class Reference:
         self._dtype = dtype
         for name, value in decoder_constants(config).items():
             table, _, last = name.rpartition(".")
-            setattr(self._decoder.get_submodule(table), last, value.to(dtype))
+            value = value.to(dtype) if value.is_floating_point() else value
+            setattr(self._decoder.get_submodule(table), last, value)
 
     @torch.no_grad()
     def run(self, input_ids: Tensor, past: Callable[[int], Cache] | None = None) -> tuple[Tensor, list[Cache]]:
@@ -44,14 +45,19 @@ class Reference:
         total = length + before(0)[0].shape[2]
         attention_mask = torch.ones(batch, total, dtype=torch.int64)
         distinct, renamed = input_ids.unique(return_inverse=True)
-        with self._loaded("embedding", rows=distinct):
-            x, positions = self._decoder.embed(renamed, attention_mask)
+        with (
+            self._loaded("embedding", rows=distinct),
+            self._loaded("position_embedding"),
+            self._loaded("embedding_norm"),
+            self._loaded("relative"),
+        ):
+            x, run = self._decoder.embed(renamed, attention_mask)
         presents = []
         for index in range(geometry.num_layers):
             key, value = before(index)
             with self._loaded(f"blocks.{index}"):
                 cache = key.to(self._dtype), value.to(self._dtype)
-                x, present = self._decoder.run_block(index, x, attention_mask, cache, positions)
+                x, present = self._decoder.run_block(index, x, cache, run)
             if past is None:
                 presents.append(present)
         head = "embedding" if self._config.tied_head else "head"
@@ -64,17 +70,23 @@ class Reference:
 
     @contextmanager
     def _loaded(self, name: str, rows: Tensor | None = None) -> Iterator[None]:
-        """Give one submodule its parameters (or only `rows` of its weight) for a while."""
-        module = self._decoder.get_submodule(name)
-        for parameter, _ in list(module.named_parameters()):
+        """Give one submodule, if there is one, its parameters (or only `rows` of them) for a while."""
+        module = self._decoder.get_submodule(name) if hasattr(self._decoder, name.partition(".")[0]) else nn.Module()
+        parameters = dict(module.named_parameters())
+        for parameter in parameters:
             value = self._weights[f"{name}.{parameter}"]
             value = (value if rows is None else value[rows]).to(self._dtype)
-            owner, _, last = parameter.rpartition(".")
-            setattr(module.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
+            _replace(module, parameter, nn.Parameter(value, requires_grad=False))
         try:
             yield
         finally:
-            module.to("meta")
+            for parameter, empty in parameters.items():
+                _replace(module, parameter, empty)
+
+
+def _replace(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    owner, _, last = name.rpartition(".")
+    setattr(module.get_submodule(owner), last, parameter)
 
 
 class Rounded(Mapping[str, Tensor]):

@@ -1,9 +1,10 @@
 """Rewrites of the canonical graph, one a file; each keeps what the graph computes and returns a `PassReport`."""
 
+from edgeformer.export.passes._expected import expected_changes
 from edgeformer.export.passes._report import PassReport
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.transpose_weights import transpose_weights
 
-__all__ = ["PassReport", "fold_rotary", "fuse_skip_norm", "pack_qkv", "transpose_weights"]
+__all__ = ["PassReport", "expected_changes", "fold_rotary", "fuse_skip_norm", "pack_qkv", "transpose_weights"]

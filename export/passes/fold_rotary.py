@@ -40,7 +40,7 @@ def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda he
         if not accepts(head_dim, rotary_dim):
             report.miss(attention, f"no kernel rotates {rotary_dim} of {head_dim} elements")
             continue
-        attention.resize_inputs(8)
+        attention.resize_inputs(max(8, len(attention.inputs)))
         for index, value in enumerate((query.inputs[0], key.inputs[0])):
             attention.replace_input_with(index, value)
         attention.replace_input_with(6, cos)

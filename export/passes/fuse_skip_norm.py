@@ -21,13 +21,17 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         add = producer(norm.inputs[0], "Add")
         if add is None:
             continue
+        weight = norm.inputs[1] if len(norm.inputs) > 1 else None
+        if weight is None:
+            report.miss(norm, "it has no weight")
+            continue
         x, skip = add.inputs
         if x is None or skip is None or x.shape is None or x.shape != skip.shape:
             report.miss(norm, "the summands before it differ in shape")
             continue
         emit = Emitter(norm.name or "")
         epsilon = norm.attributes.get_float("epsilon")
-        normed, total = emit.many("SkipRMSNorm", x, skip, norm.inputs[1], outputs=2, domain=DOMAIN, epsilon=epsilon)
+        normed, total = emit.many("SkipRMSNorm", x, skip, weight, outputs=2, domain=DOMAIN, epsilon=epsilon)
         emit.nodes[0].name = norm.name
         same_type(total, add.outputs[0])
         same_type(normed, norm.outputs[0])

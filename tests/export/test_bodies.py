@@ -69,6 +69,10 @@ def test_rms_norm():
     check(ops.rms_norm, {"x": random(2, 3, 16), "weight": random(16, seed=1)}, {"epsilon": 2**-10})
 
 
+def test_rms_norm_without_a_weight():
+    check(ops.rms_norm, {"x": random(2, 3, 16), "weight": None}, {"epsilon": 2**-10})
+
+
 def test_rms_norm_tells_another_epsilon():
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         actual = body_of(ops.rms_norm, {"x": random(2, 16), "weight": random(16)}, {"epsilon": 2**-10})
@@ -102,7 +106,9 @@ def test_rotary_embedding(interleaved, rotary_dim):
     check(ops.rotary_embedding, tensors, {"num_heads": 3, "interleaved": interleaved})
 
 
-ATTENTION = {"num_heads": 4, "num_kv_heads": 2, "scale": 0.25, "rotary_interleaved": False}
+ATTENTION = {
+    "num_heads": 4, "num_kv_heads": 2, "scale": 0.25, "rotary_interleaved": False, "window": 0, "softcap": 0.0,
+}  # fmt: skip
 
 
 def attention_tensors(*, new, past, mask, packed=False, rotary=False):
@@ -122,6 +128,9 @@ def attention_tensors(*, new, past, mask, packed=False, rotary=False):
         "attention_mask": torch.tensor(mask),
         "cos": angles.cos() if rotary else None,
         "sin": angles.sin() if rotary else None,
+        "attention_bias": None,
+        "sinks": None,
+        "value_relations": None,
     }
 
 
@@ -138,6 +147,41 @@ def attention_tensors(*, new, past, mask, packed=False, rotary=False):
 def test_group_query_attention(new, past, mask, packed, rotary):
     tensors = attention_tensors(new=new, past=past, mask=mask, packed=packed, rotary=rotary)
     check(ops.group_query_attention, tensors, ATTENTION)
+
+
+SHAPES = [
+    (5, 0, [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]),
+    (1, 4, [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]),
+    (3, 4, [[1] * 7, [1] * 7]),
+]
+
+
+@pytest.mark.parametrize(("new", "past", "mask"), SHAPES)
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"window": 2},
+        {"softcap": 0.5},
+        {"sinks": random(4, seed=6)},
+        {"bias": (1, 1)},
+        {"bias": (1, 4)},
+        {"bias": (2, 1)},
+        {"bias": (2, 4)},
+        {"value_relations": random(5, 8, seed=7)},
+        {"window": 3, "softcap": 1.0, "sinks": random(4, seed=6), "bias": (2, 4), "value_relations": random(3, 8)},
+    ],
+    ids=lambda features: "-".join(features),
+)
+def test_every_feature_of_attention(new, past, mask, features):
+    features = dict(features)
+    tensors = attention_tensors(new=new, past=past, mask=mask)
+    if shape := features.pop("bias", None):
+        tensors["attention_bias"] = random(*shape, new, len(mask[0]), seed=8)
+    for name in ("sinks", "value_relations"):
+        tensors[name] = features.pop(name, None)
+    plain, *_ = ops.group_query_attention(**attention_tensors(new=new, past=past, mask=mask), **ATTENTION)
+    output, *_ = check(ops.group_query_attention, tensors, ATTENTION | features)
+    assert np.abs(output - plain.numpy()).max() > 1e-3, "the feature changes nothing here, so this test cannot fail"
 
 
 def test_attention_reads_nothing_behind_the_valid_tokens():

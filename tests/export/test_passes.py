@@ -106,8 +106,8 @@ def test_fold_rotary_leaves_positions_that_are_not_those_of_the_cache():
         """As if the model counted positions from 1 in its first token only by convention of its own."""
 
         def embed(self, input_ids, attention_mask):
-            x, positions = super().embed(input_ids, attention_mask)
-            return x, positions + 1
+            x, run = super().embed(input_ids, attention_mask)
+            return x, replace(run, positions=run.positions + 1)
 
     model = config()
     graph = capture(model, build=lambda: Shifted(model, torch.float64))
