@@ -14,35 +14,37 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
-MakeLlama = Callable[..., Path]
+MakeModel = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
-    """Return a function that saves a random Llama of transformers and returns its folder."""
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
+    """Return a function that saves a seeded random causal LM of transformers and returns its folder."""
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
 
-    def make(seed: int = 0, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32, **options: object) -> Path:
-        settings = {
-            "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
-            "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
-        }  # fmt: skip
-        config = transformers.LlamaConfig(**(settings | options))
+    def make(
+        model_type: str,
+        seed: int = 0,
+        *,
+        shard_size: str = "5GB",
+        dtype: torch.dtype = torch.float32,
+        **options: object,
+    ) -> Path:
+        config = transformers.CONFIG_MAPPING[model_type](**options)
         torch.manual_seed(seed)
-        model = transformers.LlamaForCausalLM(config)
+        model = transformers.AutoModelForCausalLM.from_config(config)
         with torch.no_grad():
             # transformers starts with flat attention, norms of one and biases of zero, which would hide many faults.
             for name, parameter in model.named_parameters():
                 noise = torch.randn_like(parameter)
-                if parameter.dim() == 1:
-                    parameter.copy_(0.2 * noise + (1 if "norm" in name else 0))
+                if parameter.dim() == 1 or "norm" in name:
+                    parameter.add_(0.2 * noise)
                 else:
                     parameter.copy_(noise / parameter.shape[-1] ** 0.5)
-        folder = tmp_path_factory.mktemp("llama")
+        folder = tmp_path_factory.mktemp(model_type)
         model.to(dtype).save_pretrained(folder, max_shard_size=shard_size)
         return folder
 
@@ -50,7 +52,18 @@ def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
 
 
 @pytest.fixture(scope="session")
-def llama_folder(make_llama: MakeLlama) -> Path:
+def make_llama(make_model: MakeModel) -> MakeModel:
+    """The same for a Llama of small sizes."""
+    sizes = {
+        "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    return lambda seed=0, **options: make_model("llama", seed, **(sizes | options))
+
+
+@pytest.fixture(scope="session")
+def llama_folder(make_llama: MakeModel) -> Path:
     """A small Llama with grouped heads."""
     return make_llama()
 

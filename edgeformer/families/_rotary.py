@@ -33,11 +33,43 @@ def read_context_length(fields: Fields, wished: int | None) -> int:
     return wished or available
 
 
-def read_rotary(fields: Fields, head_dim: int, context_length: int, *, interleaved: bool = False) -> RotaryConfig:
-    """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4)."""
+def read_rotary(
+    fields: Fields,
+    head_dim: int,
+    context_length: int,
+    *,
+    interleaved: bool = False,
+    fraction: float | None = None,
+) -> RotaryConfig:
+    """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
+
+    fraction: how much of a head turns where config.json does not say; None for families that always turn whole heads.
+    """
     parameters = dict(fields.take("rope_parameters", {}))
     parameters.update(fields.take("rope_scaling", {}))
     base = fields.take("rope_theta", DEFAULT_BASE)
+    if fraction is not None:
+        fraction = fields.take("partial_rotary_factor", parameters.pop("partial_rotary_factor", None) or fraction)
+    return _read_rotary(fields, parameters, base, head_dim, context_length, interleaved, fraction)
+
+
+def read_rotary_of(
+    fields: Fields, layer_type: str, head_dim: int, context_length: int, default_base: float
+) -> RotaryConfig:
+    """Read `rope_parameters` of a family that has them by layer type."""
+    parameters = dict(fields.take("rope_parameters", {}).get(layer_type) or {})
+    return _read_rotary(fields, parameters, default_base, head_dim, context_length, False, None)
+
+
+def _read_rotary(
+    fields: Fields,
+    parameters: dict[str, Any],
+    base: float,
+    head_dim: int,
+    context_length: int,
+    interleaved: bool,
+    fraction: float | None,
+) -> RotaryConfig:
     base = parameters.pop("rope_theta", None) or base
     # Both layouts may name the kind; transformers prefers rope_type.
     legacy_kind = parameters.pop("type", "default")
@@ -48,7 +80,8 @@ def read_rotary(fields: Fields, head_dim: int, context_length: int, *, interleav
     scaling = _read_scaling(kind, read, positions, original, context_length)
     if read:
         raise ConfigError(f"RoPE scaling {kind!r} has parameters that are not known: {', '.join(sorted(read))}.")
-    return RotaryConfig(rotary_dim=head_dim, base=float(base), interleaved=interleaved, scaling=scaling)
+    rotary_dim = head_dim if fraction is None else int(head_dim * fraction)
+    return RotaryConfig(rotary_dim=rotary_dim, base=float(base), interleaved=interleaved, scaling=scaling)
 
 
 def _read_scaling(

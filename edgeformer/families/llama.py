@@ -4,13 +4,9 @@ Source: transformers/models/llama/modeling_llama.py.
 """
 
 from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length, read_rotary
-
-ACTIVATIONS = {
-    "silu": "silu", "swish": "silu", "relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-}  # fmt: skip
 
 
 def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
@@ -35,7 +31,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         ),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("intermediate_size"),
-            activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+            **fields.choice("hidden_act", ACTIVATIONS, "silu"),
             bias=fields.take("mlp_bias", False),
         ),
         norm=norm,

@@ -84,7 +84,7 @@ def test_frequencies_are_those_of_transformers(name, base):
             {"sliding_window": 128},
             r"fields that the llama family does not know: sliding_window = 128\. They may change",
         ),
-        ({"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: silu, swish"),
+        ({"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu, gelu_fast"),
         ({"num_key_value_heads": 3}, r"num_kv_heads is 3; it must be a divisor of num_heads \(4\)"),
         ({"vocab_size": 0}, "ModelConfig.vocab_size is 0; it must be positive"),
         ({"hidden_size": None}, "config.json has no hidden_size; a llama model requires it"),

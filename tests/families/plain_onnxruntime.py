@@ -61,7 +61,7 @@ def run(bundle, inputs):
     session = ort.InferenceSession(str(Path(bundle) / "onnx" / "model.onnx"))
     tokens, prompt, lengths = inputs["tokens"], int(inputs["prompt"]), inputs["lengths"]
     total = tokens.shape[1]
-    capacity = total + 96
+    capacity = total + 64
 
     outputs = {}
     one = Client(session, 1, capacity)
@@ -86,7 +86,7 @@ def run(bundle, inputs):
 
     greedy = Client(session, 1, capacity)
     logits, chosen = greedy.feed(tokens[:1, :prompt]), []
-    for _ in range(64):
+    for _ in range(int(inputs["greedy"])):
         chosen.append(int(logits[0, -1].argmax()))
         logits = greedy.feed(np.array([[chosen[-1]]]))
     outputs["greedy"] = np.array(chosen)

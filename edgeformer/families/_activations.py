@@ -1,0 +1,18 @@
+"""What config.json calls an activation, as fields of `FeedForwardConfig`. Source: transformers/activations.py."""
+
+from typing import Any
+
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "gelu": {"activation": "gelu"},
+    "gelu_fast": {"activation": "gelu_tanh"},
+    "gelu_new": {"activation": "gelu_tanh"},
+    "gelu_pytorch_tanh": {"activation": "gelu_tanh"},
+    "linear": {"activation": "identity"},
+    "quick_gelu": {"activation": "silu", "beta": 1.702},
+    "relu": {"activation": "relu"},
+    "relu2": {"activation": "relu_squared"},
+    "sigmoid": {"activation": "sigmoid"},
+    "silu": {"activation": "silu"},
+    "swish": {"activation": "silu"},
+    "tanh": {"activation": "tanh"},
+}

@@ -1,0 +1,130 @@
+"""Every family: random models of transformers' own class, exported, verified, and run by plain onnxruntime.
+
+The oracle is transformers' eager module over the same checkpoint, in float32; the runner is `plain_onnxruntime.py`,
+which imports neither edgeformer nor torch. Error: max |Δlogit| / max |logit|. The models are in `rows.py`.
+"""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from rows import FAMILIES, VOCABULARY
+
+from edgeformer.export import export_model
+from edgeformer.families import family_names
+from edgeformer.weights import parameter_shapes
+
+PROMPT, STEPS, LENGTHS = 24, 32, (24, 9, 1)
+GREEDY = 48
+LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
+MODELS = [(family, name) for family, row in FAMILIES.items() for name in row.models]
+
+
+@pytest.fixture(scope="module")
+def outcomes(make_model, tmp_path_factory):
+    """Return a function that gives what the models of a family computed, and what transformers computes."""
+
+    @functools.cache
+    def of_family(family):
+        return run_family(family, make_model, tmp_path_factory.mktemp(family))
+
+    return of_family
+
+
+def run_family(family, make_model, work):
+    """Export every model of a family, run the bundles in one plain process, and compute the oracle's logits.
+
+    float32 graphs pass the parity gates on their way, or their export would be a ParityError.
+    """
+    jobs, expected = [], {}
+    for index, (name, options) in enumerate(FAMILIES[family].models.items()):
+        row = FAMILIES[family]
+        folder = make_model(family, seed=index, **(row.sizes | options), **row.stored.get(name, {}))
+        tokens = np.random.default_rng(index).integers(0, VOCABULARY, (len(LENGTHS), PROMPT + STEPS))
+        inputs = work / f"{name}.npz"
+        np.savez(inputs, tokens=tokens, prompt=PROMPT, lengths=np.array(LENGTHS), greedy=GREEDY)
+        expected[name] = oracle(folder, tokens)
+        for precision in precisions(family, name):
+            bundle = work / f"{name}-{precision}"
+            verify = "quick" if precision == "fp32" else None
+            exported = export_model(folder, bundle, precision=precision, verify=verify, **row.exported.get(name, {}))
+            stored = {parameter for weight in exported.manifest.weights.values() for parameter in weight.parameters}
+            assert parameter_shapes(exported.manifest.model).keys() <= stored
+            jobs.append({"bundle": str(bundle), "inputs": str(inputs), "outputs": f"{bundle}.npz"})
+    (work / "jobs.json").write_text(json.dumps(jobs))
+    script = Path(__file__).with_name("plain_onnxruntime.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(work / "jobs.json")], capture_output=True, text=True, cwd=work, check=False
+    )
+    assert "ran without edgeformer and torch" in done.stdout, done.stderr
+    return {
+        (name, precision): (np.load(work / f"{name}-{precision}.npz"), expected[name])
+        for name in expected
+        for precision in precisions(family, name)
+    }
+
+
+def precisions(family, name):
+    return ["fp32", "fp16"] if name == next(iter(FAMILIES[family].models)) or family == "llama" else ["fp32"]
+
+
+def oracle(folder, tokens):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        logits = model(torch.from_numpy(tokens)).logits.numpy()
+        ids = torch.from_numpy(tokens[:1, :PROMPT])
+        greedy, cache = [], None
+        for _ in range(GREEDY):
+            step = model(ids, past_key_values=cache, use_cache=True)
+            ids, cache = step.logits[:, -1:].argmax(-1), step.past_key_values
+            greedy.append(int(ids))
+    return {"logits": logits, "greedy": greedy}
+
+
+def relative_error(actual, expected):
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max() / np.abs(expected).max()
+
+
+CASES = [(family, name, precision) for family, name in MODELS for precision in precisions(family, name)]
+
+
+@pytest.mark.parametrize(("family", "name", "precision"), CASES)
+def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precision):
+    outputs, expected = outcomes(family)[name, precision]
+    logits, rows = expected["logits"], range(len(LENGTHS))
+    parts = {
+        "prefill": (outputs["prefill"], logits[:1, :PROMPT]),
+        "decode": (outputs["decode"], logits[:1, PROMPT:]),
+        "chunks": (outputs["chunks"], logits[:1]),
+        "growing": (outputs["growing"], logits[:1]),
+    }
+    for row, length in zip(rows, LENGTHS, strict=True):
+        parts[f"batch row {row}"] = (outputs["batch_prefill"][row, :length], logits[row, :length])
+        parts[f"batch row {row} decode"] = (outputs["batch_decode"][row], logits[row, length : length + 8])
+    errors = {part: relative_error(*pair) for part, pair in parts.items()}
+    assert max(errors.values()) <= LIMITS[precision], errors
+    assert outputs["cache_tail_is_untouched"].all()
+
+
+@pytest.mark.parametrize(("family", "name"), MODELS)
+def test_greedy_tokens_are_those_of_transformers(outcomes, family, name):
+    outputs, expected = outcomes(family)[name, "fp32"]
+    assert outputs["greedy"].tolist() == expected["greedy"]
+
+
+def test_the_comparison_sees_a_neighbouring_model(outcomes):
+    outputs, _ = outcomes("llama")["yarn", "fp16"]
+    _, other = outcomes("llama")["linear", "fp16"]
+    assert relative_error(outputs["prefill"], other["logits"][:1, :PROMPT]) > 10 * LIMITS["fp16"]
+
+
+def test_every_family_has_at_least_three_models_here():
+    # `generic` is no model_type of transformers; tests/families/test_generic.py has its models.
+    assert {family for family, row in FAMILIES.items() if len(row.models) >= 3} == set(family_names()) - {"generic"}
