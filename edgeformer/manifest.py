@@ -16,10 +16,12 @@ from edgeformer.contract import CacheGeometry
 from edgeformer.errors import BundleError, ConfigError
 
 FILE_NAME = "edgeformer.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Precision = Literal["fp32", "fp16"]
 Provider = Literal["cpu", "cuda"]
+Via = Literal["transformers"]
+"""Libraries whose own modules can be exported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,10 @@ class Manifest:
     """Everything that a reader of the bundle may rely on.
 
     provider: whose kernels the graph was lowered for. random_weights: the seed, where no checkpoint stands behind the
-    bundle. files: every other file of the folder. weights: graph initializers by name. parity: the summary of the
+    bundle. vocab_size, context_length, cache: what clients must know of any decoder. model: None where the module is not
+    ours, so that the bundle does not tell what it computes. via: which library has the module then; None for a module of
+    the user. windowed_graph: the same over caches as
+    long as each layer's window (`windows`), where there is one. files: every other file of the folder. weights: graph initializers by name. parity: the summary of the
     certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
@@ -71,16 +76,21 @@ class Manifest:
     precision: Precision
     provider: Provider
     graph: str
-    model: ModelConfig
+    vocab_size: int
+    context_length: int
     cache: CacheGeometry
+    model: ModelConfig | None
     tokens: SpecialTokens
     files: dict[str, FileEntry]
     weights: dict[str, StoredWeight]
     versions: dict[str, str]
     parity: dict[str, Any] | None
+    via: Via | None = None
+    windowed_graph: str | None = None
+    windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (self.graph, *self.files):
+        for name in (*self.graphs, *self.files):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
                 raise BundleError(f"{FILE_NAME} names the file {name!r}, which is outside the bundle. Do not trust it.")
@@ -109,14 +119,20 @@ class Manifest:
             manifest = schema.from_json(cls, data)
         except ConfigError as error:
             raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
-        if manifest.graph not in manifest.files:
-            raise BundleError(f"{path} is damaged: it does not list {manifest.graph}. Export the model again.")
+        for graph in manifest.graphs:
+            if graph not in manifest.files:
+                raise BundleError(f"{path} is damaged: it does not list {graph}. Export the model again.")
         return manifest
 
     def write(self, folder: Path) -> None:
         """Write the manifest into a folder."""
         text = json.dumps(schema.to_json(self), indent=1, ensure_ascii=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """The graphs of the bundle; the last is the one that our runtime opens."""
+        return (self.graph,) if self.windowed_graph is None else (self.graph, self.windowed_graph)
 
     def graph_hashes(self) -> dict[str, str]:
         """SHA-256 of the graph and its weights, by file name: what a certificate speaks of."""
@@ -127,7 +143,7 @@ class Manifest:
         """Whether the graph in `folder` is still the one that was verified on export; weights are not read."""
         if self.parity is None:
             return False
-        unchanged = sha256(folder / self.graph) == self.files[self.graph].sha256
+        unchanged = all(sha256(folder / graph) == self.files[graph].sha256 for graph in self.graphs)
         return unchanged and self.parity["hashes"] == self.graph_hashes()
 
     def check_sizes(self, folder: Path) -> None:

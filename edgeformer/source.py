@@ -26,8 +26,8 @@ HUB_WEIGHTS = ["*.safetensors"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSource:
-    """A model that can be exported: its config is read, its weights are not.
+class FoundModel:
+    """A folder with a config.json, whatever kind of model it is of.
 
     name: what to call its bundle. origin: for people, where it comes from. random_weights: the seed of a preset that
     has no trained weights; None where there is a checkpoint. hub_id: where its weights are to be downloaded from.
@@ -37,20 +37,13 @@ class ModelSource:
     origin: str
     folder: Path
     hf_config: dict[str, Any]
-    family: Family
-    config: ModelConfig
     random_weights: int | None = None
     hub_id: str | None = None
 
-    def weights(self) -> Mapping[str, "Tensor"]:
-        """Open the weights (downloading them first): parameter name → tensor, each read when it is asked for."""
-        from edgeformer.weights import CheckpointWeights, RandomWeights
-
-        if self.random_weights is not None:
-            return RandomWeights(self.config, self.random_weights)
+    def fetch_weights(self) -> None:
+        """Download the weights into the folder, where they are not in it."""
         if self.hub_id is not None:
             _download(self.hub_id, HUB_WEIGHTS)
-        return CheckpointWeights(self.folder, self.family, self.config)
 
     def special_tokens(self) -> SpecialTokens:
         """Read the ids from generation_config.json, which overrides config.json."""
@@ -66,6 +59,23 @@ class ModelSource:
         return SpecialTokens(eos=tuple(eos), bos=first("bos_token_id"), pad=first("pad_token_id"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelSource(FoundModel):
+    """A model of a known family, which can be exported: its config is read, its weights are not."""
+
+    family: Family
+    config: ModelConfig
+
+    def weights(self) -> Mapping[str, "Tensor"]:
+        """Open the weights (downloading them first): parameter name → tensor, each read when it is asked for."""
+        from edgeformer.weights import CheckpointWeights, RandomWeights
+
+        if self.random_weights is not None:
+            return RandomWeights(self.config, self.random_weights)
+        self.fetch_weights()
+        return CheckpointWeights(self.folder, self.family, self.config)
+
+
 def preset_names() -> list[str]:
     """Names of the models that come with edgeformer."""
     return sorted(path.name for path in PRESETS.iterdir() if (path / "config.json").is_file())
@@ -76,12 +86,19 @@ def open_source(model: str | Path, context_length: int | None = None) -> ModelSo
 
     context_length: positions to provide for; None for all that the model has.
     """
+    found = find_model(model)
+    family, config = read_model_config(found.hf_config, context_length)
+    return ModelSource(**vars(found), family=family, config=config)
+
+
+def find_model(model: str | Path) -> FoundModel:
+    """Find a model, of a known family or not. Raises an EdgeformerError that says what was looked for and where."""
     text = str(model)
     if text in preset_names():
-        return _open_folder(PRESETS / text, text, f"preset {text}", context_length)
+        return _open_folder(PRESETS / text, text, f"preset {text}")
     path = Path(text).expanduser()
     if path.is_dir():
-        return _open_folder(path, path.resolve().name, f"folder {path.name}", context_length)
+        return _open_folder(path, path.resolve().name, f"folder {path.name}")
     looks_like_path = (
         isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
     )
@@ -94,27 +111,17 @@ def open_source(model: str | Path, context_length: int | None = None) -> ModelSo
             "HuggingFaceTB/SmolLM2-135M."
         )
     folder = _download(text, HUB_CONFIGS)
-    return _open_folder(folder, text.split("/")[1], f"hub {text}", context_length, hub_id=text)
+    return _open_folder(folder, text.split("/")[1], f"hub {text}", hub_id=text)
 
 
-def _open_folder(
-    folder: Path, name: str, origin: str, context_length: int | None, hub_id: str | None = None
-) -> ModelSource:
+def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None) -> FoundModel:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
     hf_config = _read_json(folder / "config.json")
-    family, config = read_model_config(hf_config, context_length)
     preset_file = folder / "preset.json"
     random_weights = _read_json(preset_file).get("random_weights") if preset_file.is_file() else None
-    return ModelSource(
-        name=name,
-        origin=origin,
-        folder=folder,
-        hf_config=hf_config,
-        family=family,
-        config=config,
-        random_weights=random_weights,
-        hub_id=hub_id,
+    return FoundModel(
+        name=name, origin=origin, folder=folder, hf_config=hf_config, random_weights=random_weights, hub_id=hub_id
     )
 
 

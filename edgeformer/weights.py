@@ -46,7 +46,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
         self._stored = stored
         self._attention = config.blocks[0].attention
         self._shapes = parameter_shapes(config)
-        self._places = family.places(self._shapes)
+        self._places = family.places(self._shapes, stored)
         # The parameters inside each tensor of the checkpoint, in their order there.
         self._members: dict[str, list[str]] = {}
         for name in sorted(self._shapes, key=self._part):
@@ -61,7 +61,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
             if found != shape:
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         # A tied head may be stored a second time; the model uses the embedding whatever the copy holds.
-        tied = {f"{family.tensors['head']}.weight"} if config.tied_head else set()
+        tied = {family.places(["head.weight"], stored)["head.weight"].tensor} if config.tied_head else set()
         unexpected = stored.keys() - expected.keys() - tied
         problems += [f"unexpected: {name}" for name in sorted(unexpected) if not family.ignores(name)]
         if problems:

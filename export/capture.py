@@ -6,17 +6,20 @@ thousand. Initializers keep the module's parameter names and become `StreamedTen
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 
-from edgeformer.contract import CacheGeometry, input_names, output_names
+from edgeformer.blueprint import Blueprint
+from edgeformer.contract import input_names, output_names
+from edgeformer.errors import ExportError
 from edgeformer.export.canonical import translation_table
 from edgeformer.export.tensors import Recipe, StreamedTensor
 
@@ -38,21 +41,21 @@ class _FloatLogits(nn.Module):
         return logits.float(), presents
 
 
-def capture_decoder(
-    build: Callable[[], nn.Module], geometry: CacheGeometry, dtype: torch.dtype, values: Mapping[str, Tensor]
-) -> ir.Model:
+def capture_decoder(blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype) -> ir.Model:
     """Trace a decoder into the canonical graph.
 
-    build: makes the module (forward contract: input_ids, attention_mask, caches → logits, caches); called under fake
-    tensors. values: the module's parameters and buffers by name, read only when the graph is written.
+    weights: the module's parameters by name, read only when the graph is written; a parameter of several names is one
+    initializer, under the first of them.
     """
+    geometry = blueprint.cache
     batch, new, past, total = (
         Dim(name) for name in ("batch_size", "sequence_length", "past_sequence_length", "total_sequence_length")
     )
     # Any sizes but 0 and 1, which torch.export would take for constants.
     b, s, p = 2, 3, 5
     with FakeTensorMode(allow_non_fake_inputs=True):
-        module = _FloatLogits(build()).eval()
+        decoder = blueprint.build(dtype)
+        module = _FloatLogits(decoder).eval()
         caches = [
             tuple(torch.zeros(b, geometry.num_kv_heads, p, geometry.head_dim, dtype=dtype) for _ in range(2))
             for _ in range(geometry.num_layers)
@@ -78,7 +81,8 @@ def capture_decoder(
     model.producer_name, model.producer_version = "edgeformer", None
     _name_dimensions(model.graph)
     _name_nodes(model.graph)
-    _stream_initializers(model.graph, values)
+    values = ChainMap(dict(blueprint.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
+    _fill_initializers(model.graph, values, _first_names(decoder), _literals(exported))
     for clean_up in (
         common_passes.ClearMetadataAndDocStringPass(),
         common_passes.IdentityEliminationPass(),
@@ -129,12 +133,38 @@ def _name_nodes(graph: ir.Graph) -> None:
         node.name = name if seen[name] == 1 else f"{name}_{seen[name] - 1}"
 
 
-def _stream_initializers(graph: ir.Graph, values: Mapping[str, Tensor]) -> None:
+def _literals(exported: torch.export.ExportedProgram) -> dict[str, Tensor]:
+    """Tensors that a forward writes down itself (`torch.tensor(2.0)`): they are real even under fake tensors."""
+    return {
+        name: value
+        for name, value in exported.constants.items()
+        if isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+    }
+
+
+def _first_names(module: nn.Module) -> dict[str, str]:
+    """The first name of every parameter and buffer, by each of its names: torch.export keeps any one of them."""
+    first: dict[int, str] = {}
+    names = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in names}
+
+
+def _fill_initializers(
+    graph: ir.Graph, values: Mapping[str, Tensor], first_names: Mapping[str, str], literals: Mapping[str, Tensor]
+) -> None:
+    """Give every initializer its own name back and a way to its value, in place of the fake tensor."""
     for name, value in list(graph.initializers.items()):
         assert value.const_value is not None
+        if name in literals:
+            value.const_value = ir.tensor(literals[name].numpy(), name=name)
+            continue
         parameter = name.removeprefix("decoder.")
+        parameter = first_names.get(parameter, parameter)
         if parameter not in values:
-            raise ValueError(f"the graph needs {parameter}, which the weights do not hold")
+            raise ExportError(
+                f"the graph needs the tensor {parameter}, which is neither a parameter nor a buffer of the module, so "
+                "that nothing says what it holds. Make it one with register_buffer."
+            )
         dtype, shape = value.const_value.dtype, ir.Shape(value.const_value.shape.numpy())
         value.name = parameter
         value.const_value = StreamedTensor(parameter, dtype, shape, Recipe((parameter,)), values)

@@ -1,13 +1,12 @@
 """README.md of a bundle: what it is, its sizes, how to run it."""
 
-from edgeformer.accounting import account
+from edgeformer.accounting import ELEMENT_BYTES, account
 from edgeformer.manifest import Manifest
 
 
 def model_card(manifest: Manifest, parity: str) -> str:
     """Write the card of a bundle; parity is a paragraph about its verification."""
-    model, attention = manifest.model, manifest.model.blocks[0].attention
-    numbers = account(model, manifest.precision)
+    cache = manifest.cache
     warning = ""
     if manifest.random_weights is not None:
         warning = (
@@ -21,13 +20,7 @@ def model_card(manifest: Manifest, parity: str) -> str:
 {warning}
 | | |
 |---|---|
-| parameters | {numbers.parameters:,} |
-| layers | {len(model.blocks)} |
-| hidden size | {model.hidden_size} |
-| heads / key-value heads / head size | {attention.num_heads} / {attention.num_kv_heads} / {attention.head_dim} |
-| vocabulary | {model.vocab_size:,} |
-| context | {model.context_length:,} tokens |
-| cache | {numbers.cache_bytes_per_token:,} bytes a token |
+{_sizes(manifest)}
 
 {parity}
 
@@ -54,7 +47,7 @@ ids = np.array([[1, 2, 3]])
 feeds = {{"input_ids": ids, "attention_mask": np.ones_like(ids)}}
 for tensor in session.get_inputs()[2:]:  # an empty cache: past_key_values.0.key, …
     dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
-    feeds[tensor.name] = np.zeros((1, {attention.num_kv_heads}, 0, {attention.head_dim}), dtype)
+    feeds[tensor.name] = np.zeros((1, {cache.num_kv_heads}, 0, {cache.head_dim}), dtype)
 logits = session.run(["logits"], feeds)[0]
 print(logits[0, -1].argmax())
 ```
@@ -74,3 +67,26 @@ while not generator.is_done():
 print(generator.get_sequence(0))
 ```
 """
+
+
+def _sizes(manifest: Manifest) -> str:
+    """Rows of a table; a module that is not ours tells less of itself."""
+    model, cache = manifest.model, manifest.cache
+    rows = {
+        "layers": cache.num_layers,
+        "key-value heads / head size": f"{cache.num_kv_heads} / {cache.head_dim}",
+    }
+    if model is not None:
+        attention = model.blocks[0].attention
+        rows = {
+            "parameters": f"{account(model).parameters:,}",
+            "layers": cache.num_layers,
+            "hidden size": model.hidden_size,
+            "heads / key-value heads / head size": f"{attention.num_heads} / {cache.num_kv_heads} / {cache.head_dim}",
+        }
+    rows |= {
+        "vocabulary": f"{manifest.vocab_size:,}",
+        "context": f"{manifest.context_length:,} tokens",
+        "cache": f"{cache.elements(1, 1) * ELEMENT_BYTES[manifest.precision]:,} bytes a token",
+    }
+    return "\n".join(f"| {name} | {value} |" for name, value in rows.items())

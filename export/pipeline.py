@@ -1,35 +1,39 @@
-"""`export_model`: from a preset, a folder or a hub id to a verified bundle."""
+"""From a model to a verified bundle.
+
+`export_model` takes a preset, a folder or a hub id, `export_module` (own_module.py) a module of the user. Once they
+know the model's blueprint, its weights and where it comes from, `export_blueprint` does all the rest.
+"""
 
 import json
 import shutil
 import time
-from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import onnx_ir as ir
 from torch import Tensor
 
 from edgeformer import __version__, schema
-from edgeformer.config import ModelConfig
-from edgeformer.errors import ExportError, ParityError
+from edgeformer.blueprint import Blueprint, blueprint_of
+from edgeformer.errors import EdgeformerError, ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.capture import capture_decoder
 from edgeformer.export.clients.genai import genai_config
-from edgeformer.export.lower import Lowered, lower_ort
+from edgeformer.export.lower import Lowered, lower_ort, write_windowed_view
 from edgeformer.export.model_card import model_card
+from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
-from edgeformer.export.passes import expected_changes
+from edgeformer.export.passes import expected_changes, straighten
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, sha256
-from edgeformer.models import Decoder, decoder_constants
+from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Via, sha256
 from edgeformer.runtime.session import onnxruntime
-from edgeformer.source import ModelSource, open_source
+from edgeformer.source import FoundModel, find_model, open_source
 
 GRAPH = "onnx/model.onnx"
+WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
 
@@ -41,6 +45,24 @@ COPIED_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where a model comes from, and what its bundle takes along from there.
+
+    name: of the bundle. origin: for people. random_weights: the seed, where no checkpoint stands behind the model.
+    folder: whose tokenizer and generation files are copied. hf_config: what clients find as config.json. via: the
+    library that has the module, where it is neither ours nor the user's.
+    """
+
+    name: str
+    origin: str
+    tokens: SpecialTokens
+    random_weights: int | None = None
+    folder: Path | None = None
+    hf_config: dict[str, Any] | None = None
+    via: Via | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,56 +86,114 @@ def export_model(
     verify: Mode | None = "quick",
     overwrite: bool = False,
     progress: Progress = lambda what, part: None,
+    via: Via | None = None,
 ) -> ExportResult:
     """Export a model to a bundle folder.
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
     precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to
     provide for, by default all. verify: how much to compare the graph with PyTorch before the bundle is put in place,
-    None for not at all; a graph that fails is a ParityError and leaves nothing. Raises an EdgeformerError for anything
-    that the user can mend.
+    None for not at all; a graph that fails is a ParityError and leaves nothing. via: the library whose own module to
+    export, for architectures without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
-    start = time.perf_counter()
+    check_options(precision, provider, verify, via)
+    if via is not None:
+        # Imported here, since transformers is an extra of its own, and takes its time.
+        from edgeformer.export.via_transformers import export_via_transformers
+
+        found = find_model(model)
+        return export_via_transformers(
+            found,
+            _destination(found, output),
+            precision=precision,
+            provider=provider,
+            context_length=context_length,
+            verify=verify,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    source = open_source(model, context_length)
+    # A client must not go past the positions that the graph has.
+    hf_config = source.hf_config | {"max_position_embeddings": source.config.context_length}
+    provenance = Provenance(
+        name=source.name,
+        origin=source.origin,
+        random_weights=source.random_weights,
+        tokens=source.special_tokens(),
+        folder=source.folder,
+        hf_config=hf_config,
+    )
+    return export_blueprint(
+        blueprint_of(source.config),
+        source.weights(),
+        provenance,
+        _destination(source, output),
+        precision=precision,
+        provider=provider,
+        verify=verify,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def check_options(precision: Precision, provider: Provider, verify: Mode | None, via: Via | None = None) -> None:
+    """Raise ExportError for an option that does not exist."""
     for name, value, choices in (
         ("precision", precision, get_args(Precision)),
         ("provider", provider, get_args(Provider)),
         ("verify", verify, (None, *get_args(Mode))),
+        ("via", via, (None, *get_args(Via))),
     ):
         if value not in choices:
             raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
+
+
+def export_blueprint(
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    provenance: Provenance,
+    destination: Path,
+    *,
+    precision: Precision,
+    provider: Provider,
+    verify: Mode | None,
+    overwrite: bool,
+    progress: Progress,
+) -> ExportResult:
+    """Export a model whose blueprint and weights are at hand: all that every kind of model has in common.
+
+    weights: the module's parameters by name, each read when it is needed. The rest is as for `export_model`.
+    """
+    start = time.perf_counter()
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
-    source = open_source(model, context_length)
-    weights = source.weights()
-    destination = _destination(source, output)
     with staged(destination, overwrite) as folder:
         progress("capturing the graph", 0)
-        graph, lowered = build_graph(source.config, weights, precision, provider)
+        graph, lowered = build_graph(blueprint, weights, precision, provider)
         writer = GraphWriter(folder, progress)
         writer.write(graph, GRAPH)
         del graph
-        manifest = _manifest(source, precision, provider, writer)
-        for name in COPIED_FILES:
-            if (source.folder / name).is_file():
-                shutil.copyfile(source.folder / name, folder / name)
+        windows = write_windowed_view(
+            folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, provider
+        )
+        manifest = _manifest(blueprint, provenance, precision, provider, writer)
+        if windows:
+            manifest = replace(manifest, windowed_graph=WINDOWED_GRAPH, windows=windows)
+        _copy_files(provenance.folder, folder)
         report, card = None, UNVERIFIED
         if verify:
             # Imported here, since it draws with matplotlib, which takes its time.
             from edgeformer.export.parity.certificate import paragraph, summary, write_certificate
 
             manifest = replace(manifest, files=file_entries(folder, writer.hashes))
-            report = verify_graph(folder, manifest, weights, mode=verify, progress=progress)
+            report = verify_graph(folder, manifest, blueprint, weights, mode=verify, progress=progress)
             if not report.passed:
-                raise ParityError(
-                    f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"
-                    "No bundle was made. This is a bug in edgeformer; please report it with the model's config.json. "
-                    "To look at the graph, export it with --no-verify."
-                )
-            write_certificate(report, folder / CERTIFICATE, source.name)
+                raise ParityError(_not_at_parity(blueprint, report))
+            write_certificate(report, folder / CERTIFICATE, provenance.name)
             certificate = {"report": sha256(folder / CERTIFICATE / "report.json"), "hashes": report.hashes}
             manifest, card = replace(manifest, parity=summary(report) | certificate), paragraph(report)
             card += f" See [the certificate]({CERTIFICATE}/report.html)."
-        _write_files(folder, source, manifest, card)
+        _write_files(folder, provenance, manifest, card)
         manifest = replace(manifest, files=file_entries(folder, writer.hashes))
         manifest.write(folder)
     return ExportResult(
@@ -122,16 +202,29 @@ def export_model(
 
 
 def build_graph(
-    config: ModelConfig, weights: Mapping[str, Tensor], precision: Precision = "fp32", provider: Provider = "cpu"
+    blueprint: Blueprint, weights: Mapping[str, Tensor], precision: Precision = "fp32", provider: Provider = "cpu"
 ) -> tuple[ir.Model, Lowered]:
     """Capture a decoder and lower it; its weights are read when the graph is written."""
-    dtype = TORCH_PRECISIONS[precision]
-    values = ChainMap(decoder_constants(config), weights)  # type: ignore[arg-type]  # nothing writes to it
-    graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
-    return graph, lower_ort(graph, provider, expected=expected_changes(config))
+    try:
+        graph = capture_decoder(blueprint, weights, TORCH_PRECISIONS[precision])
+    except Exception as error:
+        # Somebody else's code may fail in any way; ours failing is a bug, and its traceback is wanted.
+        if blueprint.config is not None or isinstance(error, EdgeformerError):
+            raise
+        raise ExportError(
+            f"torch.export cannot trace the module: {type(error).__name__}: {str(error).strip()}\n"
+            "A forward may not branch on values, nor on the number of rows or tokens."
+        ) from error
+    check_caches(graph, blueprint)
+    if blueprint.config is not None:
+        return graph, lower_ort(graph, provider, expected=expected_changes(blueprint.config))
+    # A module that was not written for our ops takes detours from one to the next.
+    straightened = straighten(graph)
+    lowered = lower_ort(graph, provider)
+    return graph, replace(lowered, passes=[*straightened, *lowered.passes])
 
 
-def _destination(source: ModelSource, output: str | Path | None) -> Path:
+def _destination(source: FoundModel, output: str | Path | None) -> Path:
     if output is not None:
         return Path(output)
     destination = Path(source.name)
@@ -139,21 +232,26 @@ def _destination(source: ModelSource, output: str | Path | None) -> Path:
     return Path(f"{source.name}-onnx") if destination.resolve() == source.folder.resolve() else destination
 
 
-def _manifest(source: ModelSource, precision: Precision, provider: Provider, writer: GraphWriter) -> Manifest:
-    packages = ("torch", "onnx", "onnx-ir", "onnxscript")
+def _manifest(
+    blueprint: Blueprint, provenance: Provenance, precision: Precision, provider: Provider, writer: GraphWriter
+) -> Manifest:
+    packages = ["torch", "onnx", "onnx-ir", "onnxscript", *([provenance.via] if provenance.via else [])]
     return Manifest(
         schema_version=SCHEMA_VERSION,
         task="causal-lm",
-        name=source.name,
-        source=source.origin,
-        random_weights=source.random_weights,
+        name=provenance.name,
+        source=provenance.origin,
+        random_weights=provenance.random_weights,
         ops="ort",
         precision=precision,
         provider=provider,
         graph=GRAPH,
-        model=source.config,
-        cache=source.config.cache_geometry,
-        tokens=source.special_tokens(),
+        vocab_size=blueprint.vocab_size,
+        context_length=blueprint.context_length,
+        cache=blueprint.cache,
+        model=blueprint.config,
+        via=provenance.via,
+        tokens=provenance.tokens,
         files={},
         weights=writer.weights,
         versions={"edgeformer": __version__, **{package: version(package) for package in packages}},
@@ -161,10 +259,30 @@ def _manifest(source: ModelSource, precision: Precision, provider: Provider, wri
     )
 
 
-def _write_files(folder: Path, source: ModelSource, manifest: Manifest, parity: str) -> None:
-    # A client must not go past the positions that the graph has.
-    hf_config = source.hf_config | {"max_position_embeddings": source.config.context_length}
-    _write_json(folder / "config.json", hf_config)
+def _not_at_parity(blueprint: Blueprint, report: Report) -> str:
+    cause = (
+        "This is a bug in edgeformer; please report it with the model's config.json. To look at the graph, export it "
+        "with --no-verify."
+        if blueprint.config is not None
+        else "Either the module is not the same function in every precision (a dtype is written down in it), or this "
+        "is a bug in edgeformer; please report it with the module. To look at the graph, export it with verify=None."
+    )
+    return (
+        f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\nNo bundle was made. {cause}"
+    )
+
+
+def _copy_files(source: Path | None, folder: Path) -> None:
+    if source is None:
+        return
+    for name in COPIED_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _write_files(folder: Path, provenance: Provenance, manifest: Manifest, parity: str) -> None:
+    if provenance.hf_config is not None:
+        _write_json(folder / "config.json", provenance.hf_config)
     _write_json(folder / "genai_config.json", genai_config(manifest))
     (folder / "README.md").write_text(model_card(manifest, parity), encoding="utf-8")
 

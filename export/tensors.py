@@ -23,6 +23,8 @@ TORCH_DTYPES = {
     ir.DataType.FLOAT16: torch.float16,
     ir.DataType.DOUBLE: torch.float64,
     ir.DataType.INT64: torch.int64,
+    ir.DataType.INT32: torch.int32,
+    ir.DataType.BOOL: torch.bool,
 }
 
 

@@ -49,7 +49,7 @@ class CausalLM:
         self.folder = folder
         self.manifest = manifest
         self.provider = choose_provider(provider, manifest)
-        self.session: Any = open_session(folder / manifest.graph, self.provider, threads)
+        self.session: Any = open_session(folder / manifest.graphs[-1], self.provider, threads)
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
     def new_decoder(self, batch_size: int, capacity: int) -> StaticDecoder:
@@ -120,12 +120,12 @@ class CausalLM:
         rows = []
         for prompt in prompts:
             tokens = self._encode(prompt)
-            room = self.manifest.model.context_length - len(tokens)
+            room = self.manifest.context_length - len(tokens)
             new = min(DEFAULT_NEW_TOKENS, room) if max_new_tokens is None else max_new_tokens
             if new > room or new < 1:
                 raise RequestError(
                     f"the prompt has {len(tokens)} tokens and {max(new, 1)} more are to come, but the model's context "
-                    f"is {self.manifest.model.context_length} tokens. Shorten the prompt or lower max_new_tokens."
+                    f"is {self.manifest.context_length} tokens. Shorten the prompt or lower max_new_tokens."
                 )
             stream = TextStream(self.tokenizer, stop) if self.tokenizer else None
             rows.append(Row(tokens, new, eos, sampling, stream))
@@ -136,7 +136,7 @@ class CausalLM:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         tokens = self._require_tokenizer().encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
-        vocab_size = self.manifest.model.vocab_size
+        vocab_size = self.manifest.vocab_size
         if not tokens:
             raise RequestError("the prompt is empty; give at least one token.")
         if min(tokens) < 0 or max(tokens) >= vocab_size:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.runtime.session import CACHE_DTYPES
@@ -29,10 +30,12 @@ class StaticDecoder:
 
     def __init__(self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider = "cpu"):
         self._session = session
-        self._vocab_size = manifest.model.vocab_size
+        self._vocab_size = manifest.vocab_size
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
-        self.cache = KVCache(manifest.cache, CACHE_DTYPES[manifest.precision], batch_size, capacity, provider)
+        dtype = CACHE_DTYPES[manifest.precision]
+        windows = _windows(session, manifest.cache)
+        self.cache = KVCache(manifest.cache, dtype, batch_size, capacity, provider, windows)
         self.lengths = np.zeros(batch_size, np.int64)
         # Decode steps: one binding, filled in place.
         self._tokens = np.zeros((batch_size, 1), np.int64)
@@ -108,6 +111,12 @@ class StaticDecoder:
     def _check_room(self, length: int) -> None:
         if length > self.cache.capacity:
             raise ValueError(f"{length} tokens do not fit a cache of {self.cache.capacity}")
+
+
+def _windows(session: Any, geometry: CacheGeometry) -> list[int | None]:
+    """The window of each layer that keeps no more: a number where the graph declares the length of its past."""
+    lengths = {value.name: value.shape[2] for value in session.get_inputs() if value.name.endswith(".key")}
+    return [length if isinstance(length := lengths[key], int) else None for key in past_names(geometry)[::2]]
 
 
 def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:

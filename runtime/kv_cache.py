@@ -5,10 +5,14 @@
 
 The graph's past and present are bound to the same buffer, so a step moves only what is new. A single row is a view of
 the buffers, bound by address.
+
+A layer that sees no further than a window has a buffer of that many tokens, C = W, whatever the capacity of the others:
+the attention op evicts what left the window, and keeps the last min(length, W) tokens in order from slot 0.
 """
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,10 @@ from edgeformer.runtime.session import onnxruntime
 
 
 class KVCache:
-    """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device."""
+    """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
+
+    windows: of each layer, None where it keeps all tokens. bytes: what a full cache takes.
+    """
 
     def __init__(
         self,
@@ -30,37 +37,43 @@ class KVCache:
         batch_size: int,
         capacity: int,
         provider: Provider = "cpu",
+        windows: Sequence[int | None] = (),
     ):
         self.batch_size = batch_size
         self.capacity = capacity
         self._geometry = geometry
         self._dtype = np.dtype(dtype)
         self._device = provider
-        self.bytes = geometry.elements(batch_size, capacity) * self._dtype.itemsize
+        self._slots = [window or capacity for window in windows or [None] * geometry.num_layers]
+        per_token = geometry.elements(batch_size, 1) // geometry.num_layers * self._dtype.itemsize
+        # A window's buffer may be longer than this request ever gets; memory that is never written is never taken.
+        self.bytes = sum(min(slots, capacity) for slots in self._slots) * per_token
         available = _available_memory() if provider == "cpu" else None
         if available is not None and self.bytes > available:
             raise RequestError(
                 f"the cache for {batch_size} × {capacity} tokens takes {self.bytes / 1e9:.1f} GB, and "
                 f"{available / 1e9:.1f} GB of memory are free. Ask for fewer tokens (max_new_tokens) or rows."
             )
-        shape = (batch_size, geometry.num_kv_heads, capacity, geometry.head_dim)
         value = onnxruntime().OrtValue
         # Uninitialised: what is beyond a row's length is never read.
         self._buffers = [
-            value.ortvalue_from_shape_and_type(shape, dtype, provider, 0) for _ in range(2 * geometry.num_layers)
+            value.ortvalue_from_shape_and_type(self._shape(layer, batch_size), dtype, provider, 0)
+            for layer in range(geometry.num_layers)
+            for _ in ("key", "value")
         ]
 
     def bind(self, binding: Any, row: int | None = None) -> None:
         """Bind past and present of every layer to the whole cache, or to one row of it."""
-        geometry = self._geometry
         rows = self.batch_size if row is None else 1
-        shape = (rows, geometry.num_kv_heads, self.capacity, geometry.head_dim)
-        offset = (row or 0) * geometry.num_kv_heads * self.capacity * geometry.head_dim * self._dtype.itemsize
-        names = zip(past_names(geometry), present_names(geometry), self._buffers, strict=True)
-        for past, present, buffer in names:
-            address = buffer.data_ptr() + offset
+        names = zip(past_names(self._geometry), present_names(self._geometry), self._buffers, strict=True)
+        for index, (past, present, buffer) in enumerate(names):
+            shape = self._shape(index // 2, rows)
+            address = buffer.data_ptr() + (row or 0) * math.prod(shape[1:]) * self._dtype.itemsize
             binding.bind_input(past, self._device, 0, self._dtype, shape, address)
             binding.bind_output(present, self._device, 0, self._dtype, shape, address)
+
+    def _shape(self, layer: int, rows: int) -> tuple[int, int, int, int]:
+        return (rows, self._geometry.num_kv_heads, self._slots[layer], self._geometry.head_dim)
 
     def fill(self, value: float) -> None:
         """Overwrite every element; parity checks fill with NaN to prove that nothing unwritten is read."""
@@ -68,17 +81,18 @@ class KVCache:
             buffer.update_inplace(np.full(buffer.shape(), value, self._dtype))
 
     def read(self, length: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Copies of keys and values of each layer up to `length` tokens: [B, K, length, D]."""
+        """Copies of keys and values of each layer, of the last min(length, window) of `length` tokens: [B, K, …, D]."""
         arrays = [buffer.numpy()[:, :, :length] for buffer in self._buffers]
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def write(self, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]) -> None:
         """Overwrite the first `length` tokens of each layer with keys and values [B, K, length, D]."""
         for layer in range(self._geometry.num_layers):
+            kept = min(length, self._slots[layer])
             for part, new in enumerate(past(layer)):
                 buffer = self._buffers[2 * layer + part]
                 content = buffer.numpy()
-                content[:, :, :length] = new
+                content[:, :, :kept] = new[:, :, length - kept :]
                 buffer.update_inplace(content)
 
 

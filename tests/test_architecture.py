@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODEL = ("ops", "layers", "models", "families", "weights")
+MODEL = ("ops", "layers", "models", "families", "weights", "blueprint")
 
 # Who (folder or file of the repository) → what none of its imports may start with.
 FORBIDDEN = {

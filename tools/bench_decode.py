@@ -257,7 +257,7 @@ def main(
     }
     if checkpoint:
         contenders["eager"] = eager_loop(checkpoint, threads)
-    ids = np.random.default_rng(0).integers(0, model.manifest.model.vocab_size, prompt).tolist()
+    ids = np.random.default_rng(0).integers(0, model.manifest.vocab_size, prompt).tolist()
     runs = measure(contenders, ids, new, rounds)
     for ours, bare in zip(runs["edgeformer"], runs["bare"], strict=True):
         check_same_tokens(ours.tokens, bare.tokens)

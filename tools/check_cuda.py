@@ -157,9 +157,9 @@ def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
     run = edgeformer_loop(model)
     measured: dict[str, Any] = {"providers_of_the_session": model.session.get_providers()}
     for length in PROMPTS:
-        if length + NEW_TOKENS > model.manifest.model.context_length:
+        if length + NEW_TOKENS > model.manifest.context_length:
             continue
-        prompt = np.random.default_rng(0).integers(0, model.manifest.model.vocab_size, length).tolist()
+        prompt = np.random.default_rng(0).integers(0, model.manifest.vocab_size, length).tolist()
         runs = [run(prompt, NEW_TOKENS) for _ in range(ROUNDS + 1)][1:]
         measured[f"prompt_{length}"] = {
             "prefill_tokens_per_second": length / median(run.prefill_seconds for run in runs),

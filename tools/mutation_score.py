@@ -18,6 +18,7 @@ from false_alarms import manifest_of
 from rich.console import Console
 from rich.progress import track
 
+from edgeformer.blueprint import blueprint_of
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.parity import verify_graph
@@ -34,7 +35,7 @@ def clean_bundle(folder: Path, *, tied: bool) -> tuple[Manifest, Weights]:
     """Write the true graph of a small model."""
     config = mutable_config(tie_word_embeddings=tied)
     weights = RandomWeights(config, seed=0)
-    graph, _ = build_graph(config, weights)
+    graph, _ = build_graph(blueprint_of(config), weights)
     writer = GraphWriter(folder, lambda what, part: None)
     manifest = manifest_of(config, "fp32")
     writer.write(graph, manifest.graph)
@@ -43,15 +44,16 @@ def clean_bundle(folder: Path, *, tied: bool) -> tuple[Manifest, Weights]:
 
 def judge(fault: Fault, clean: Path, manifest: Manifest, weights: Weights, mode: Any) -> dict[str, str | bool]:
     """Plant one fault, verify, locate."""
+    blueprint = blueprint_of(manifest.model)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "faulty"
         plant(fault, clean, folder, manifest, weights)
         try:
-            report = verify_graph(folder, manifest, weights, mode=mode)
+            report = verify_graph(folder, manifest, blueprint, weights, mode=mode)
             runs = sorted({check.name.split(":")[0] for check in report.failures()})
         except BundleError:
             runs = ["loading"]
-        found = locate(folder, manifest, weights) if runs else None
+        found = locate(folder, manifest, blueprint, weights) if runs else None
         first = found.first.node if found and found.first else ""
         expected = fault.expected([suspect.node for suspect in found.suspects] if found else [], manifest.model)
         return {
@@ -70,7 +72,7 @@ def main(full: bool) -> None:
             clean = Path(name) / ("tied" if tied else "free")
             clean.mkdir()
             manifest, weights = clean_bundle(clean, tied=tied)
-            assert verify_graph(clean, manifest, weights).passed
+            assert verify_graph(clean, manifest, blueprint_of(manifest.model), weights).passed
             fitting = [fault for fault in FAULTS if fault.fits(manifest.model)]
             for fault in track(fitting, console=Console(stderr=True)):
                 rows.append(judge(fault, clean, manifest, weights, "full" if full else "quick"))

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import click
 
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
-from edgeformer.manifest import Precision, Provider
+from edgeformer.manifest import Precision, Provider, Via
 
 
 @click.command("export")
@@ -19,6 +19,9 @@ from edgeformer.manifest import Precision, Provider
     default="cpu",
     show_default=True,
     help="Whose kernels the graph must find.",
+)
+@click.option(
+    "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
 )
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")

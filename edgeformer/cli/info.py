@@ -6,8 +6,9 @@ from typing import Any, get_args
 
 import click
 
-from edgeformer.accounting import account
+from edgeformer.accounting import ELEMENT_BYTES, account
 from edgeformer.cli._output import json_option, print_json, print_table
+from edgeformer.config import ModelConfig
 from edgeformer.manifest import FILE_NAME, Manifest, Precision
 
 
@@ -20,13 +21,52 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
     if (Path(model) / FILE_NAME).is_file():
         manifest = Manifest.read(Path(model))
         manifest.check_sizes(Path(model))
-        config, precision, source = manifest.model, manifest.precision, manifest.source
         files = {name: entry.bytes for name, entry in manifest.files.items()}
-    else:
-        from edgeformer.source import open_source
+        if manifest.model is None:
+            _show_module(manifest, files, as_json)
+        else:
+            _show_model(manifest.model, manifest.precision, manifest.source, files, as_json)
+        return
+    from edgeformer.source import open_source
 
-        opened = open_source(model)
-        config, precision, source, files = opened.config, precision or "fp32", opened.origin, {}
+    opened = open_source(model)
+    _show_model(opened.config, precision or "fp32", opened.origin, {}, as_json)
+
+
+def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> None:
+    """What the manifest knows of a module that is not ours; its parameters and arithmetic only its code tells."""
+    cache = manifest.cache
+    cache_bytes = cache.elements(1, 1) * ELEMENT_BYTES[manifest.precision]
+    weights = files[f"{manifest.graph}_data"]
+    data: dict[str, Any] = {
+        "source": manifest.source,
+        "precision": manifest.precision,
+        "layers": cache.num_layers,
+        "num_kv_heads": cache.num_kv_heads,
+        "head_dim": cache.head_dim,
+        "vocab_size": manifest.vocab_size,
+        "context_length": manifest.context_length,
+        "cache_bytes_per_token": cache_bytes,
+        "total_bytes": weights,
+        "files": files,
+    }
+    if as_json:
+        print_json(data)
+        return
+    click.echo(
+        f"{manifest.source}: {cache.num_layers} layers, {cache.num_kv_heads} heads of {cache.head_dim} for keys and "
+        f"values, vocabulary {manifest.vocab_size:,}"
+    )
+    print_table(
+        [
+            (f"bytes in {manifest.precision}", f"{weights:,}"),
+            *_cache_rows(cache_bytes, manifest.context_length),
+            *_file_rows(files),
+        ]
+    )
+
+
+def _show_model(config: ModelConfig, precision: Precision, source: str, files: dict[str, int], as_json: bool) -> None:
     numbers = account(config, precision)
     attention = config.blocks[0].attention
     data: dict[str, Any] = {
@@ -47,16 +87,14 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
     if as_json:
         print_json(data)
         return
-    full_cache = numbers.cache_bytes_per_token * config.context_length
     rows = [
         ("parameters", f"{numbers.parameters:,}"),
         (f"bytes in {precision}", f"{numbers.total_bytes:,}"),
         *((f"  {part}", f"{size:,}") for part, size in numbers.bytes.items()),
-        ("cache bytes a token", f"{numbers.cache_bytes_per_token:,}"),
-        (f"  at the full context of {config.context_length:,}", f"{full_cache:,}"),
+        *_cache_rows(numbers.cache_bytes_per_token, config.context_length),
         ("FLOPs a token", f"{numbers.flops_per_token:,}"),
         ("  and for each token in the cache", f"{numbers.attention_flops_per_token:,}"),
-        *((f"file {name}", f"{size:,}") for name, size in files.items()),
+        *_file_rows(files),
     ]
     click.echo(
         f"{source}: {len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of "
@@ -64,3 +102,14 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
         + (", head tied to the embedding" if config.tied_head else "")
     )
     print_table(rows)
+
+
+def _cache_rows(bytes_per_token: int, context_length: int) -> list[tuple[str, str]]:
+    return [
+        ("cache bytes a token", f"{bytes_per_token:,}"),
+        (f"  at the full context of {context_length:,}", f"{bytes_per_token * context_length:,}"),
+    ]
+
+
+def _file_rows(files: dict[str, int]) -> list[tuple[str, str]]:
+    return [(f"file {name}", f"{size:,}") for name, size in files.items()]

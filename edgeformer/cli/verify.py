@@ -59,4 +59,4 @@ def _locate(bundle: Path, against: str | None) -> str:
     from edgeformer.export.parity.locate import describe, locate
 
     subject = open_subject(bundle, against)
-    return describe(locate(subject.folder, subject.manifest, subject.weights))
+    return describe(locate(subject.folder, subject.manifest, subject.blueprint, subject.weights))

@@ -49,7 +49,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             "for those. Export a dense model."
         )
     family = load_family(data["model_type"])
-    fields = Fields(data)
+    fields = Fields(data, family.defaults)
     config = family.read_config(fields, context_length)
     fields.finish()
     return family, config

@@ -1,8 +1,8 @@
 """What a family is, and the strict reader that its config function works with."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -11,9 +11,10 @@ from edgeformer.errors import ConfigError
 
 # Fields of any config.json that have no effect on what the model computes when it runs.
 WITHOUT_EFFECT = {
-    "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id", "dtype", "eos_token_id",
-    "initializer_range", "model_type", "pad_token_id", "torch_dtype", "transformers_version", "transformers.js_config",
-    "use_cache",
+    "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
+    "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "label2id", "model_type",
+    "pad_token_id", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version",
+    "transformers.js_config", "use_cache",
 }  # fmt: skip
 
 _REQUIRED = object()
@@ -22,12 +23,12 @@ _REQUIRED = object()
 class Fields:
     """A config.json that is read field by field and, in the end, must have been read whole."""
 
-    def __init__(self, data: dict[str, Any]):
-        self._data = data
+    def __init__(self, data: dict[str, Any], defaults: Mapping[str, Any] | None = None):
+        self._data = {**(defaults or {}), **data}
         self._unread = set(data) - WITHOUT_EFFECT
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Return a field; where it is absent or null, `default` (the one of the family's format)."""
+        """Return a field; where it is null, or absent and not in `Family.defaults`, `default`."""
         self._unread.discard(name)
         value = self._data.get(name)
         if value is not None:
@@ -44,7 +45,7 @@ class Fields:
         """Return what `choices` holds for the field's value."""
         value = self.take(name, default)
         if value not in choices:
-            known = ", ".join(choices)
+            known = ", ".join(map(str, choices))
             raise ConfigError(f"config.json has {name} = {value!r}, which is not supported here; supported: {known}.")
         return choices[value]
 
@@ -95,35 +96,38 @@ class Family:
     """How checkpoints of one `model_type` are read.
 
     summary: one line for people, what is read. read_config: from the fields of config.json and a wished context length
-    (None: all there is) to a ModelConfig. tensors: our module (or one parameter of it) → the checkpoint's module, `*`
-    for the block's number, or a `Packed`; parameters keep their last name. `#` in a name of theirs: one tensor for each
-    row of ours. transposed: patterns of their modules that store weights [in, out]. optional_prefix: what some
-    checkpoints leave out before every name. ignored_tensors: patterns of tensor names that carry nothing (tables that
-    old checkpoints stored).
+    (None: all there is) to a ModelConfig. defaults: what transformers' config class has for fields that config.json
+    lacks, where `read_config` doesn't say; a field that is null lacks nothing. tensors: our module (or one parameter of
+    it) → the checkpoint's module, `*` for the block's number, or a `Packed`; parameters keep their last name. `#` in a
+    name of theirs: one tensor for each row of ours; `a|b`: the one of these names that the checkpoint has. transposed:
+    patterns of their modules that store weights [in, out]. optional_prefix: what some checkpoints leave out before
+    every name. ignored_tensors: patterns of tensor names that carry nothing (tables that old checkpoints stored).
     """
 
     summary: str
     read_config: Callable[[Fields, int | None], ModelConfig]
     tensors: Mapping[str, str | Packed]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
     optional_prefix: str = ""
     ignored_tensors: tuple[str, ...] = ()
 
-    def places(self, parameters: Iterable[str]) -> dict[str, Place]:
-        """Where each parameter of our module is to be found."""
-        return {name: self._place(name) for name in parameters}
+    def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
+        """Where each parameter of our module is to be found; stored: the names of all tensors that there are."""
+        return {name: self._place(name, stored) for name in parameters}
 
-    def _place(self, parameter: str) -> Place:
+    def _place(self, parameter: str, stored: Container[str]) -> Place:
         numbers = re.findall(r"(?<=\.)\d+(?=\.)", parameter)
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", parameter)
         module, _, last = pattern.rpartition(".")
         theirs = self.tensors[pattern] if pattern in self.tensors else self.tensors[module]
         suffix = "" if pattern in self.tensors else f".{last}"
         packed = theirs if isinstance(theirs, Packed) else None
-        path = theirs.module if isinstance(theirs, Packed) else theirs
+        paths = (theirs.module if isinstance(theirs, Packed) else theirs).split("|")
         for number in numbers:
-            path = path.replace("*", number, 1)
-        transposed = last == "weight" and any(fnmatchcase(path, stored) for stored in self.transposed)
+            paths = [path.replace("*", number, 1) for path in paths]
+        path = next((path for path in paths if (path + suffix).replace("#", "0") in stored), paths[0])
+        transposed = last == "weight" and any(fnmatchcase(path, module) for module in self.transposed)
         return Place(path + suffix, transposed, packed)
 
     def ignores(self, tensor: str) -> bool:

@@ -8,6 +8,7 @@ static graph follows; both are exact up to a length, and beyond it refused:
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from edgeformer.config import (
@@ -25,9 +26,9 @@ from edgeformer.families._family import Fields
 DEFAULT_BASE = 10000.0
 
 
-def read_context_length(fields: Fields, wished: int | None) -> int:
+def read_context_length(fields: Fields, wished: int | None, name: str = "max_position_embeddings") -> int:
     """Return the context length to export: all positions of the model, or fewer if so wished."""
-    available = fields.take("max_position_embeddings")
+    available = fields.take(name)
     if wished is not None and not 0 < wished <= available:
         raise ConfigError(f"--context-length is {wished}; this model has positions 1 to {available}.")
     return wished or available
@@ -40,25 +41,40 @@ def read_rotary(
     *,
     interleaved: bool = False,
     fraction: float | None = None,
+    base: float = DEFAULT_BASE,
 ) -> RotaryConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
 
     fraction: how much of a head turns where config.json does not say; None for families that always turn whole heads.
+    base: the one where config.json does not say.
     """
     parameters = dict(fields.take("rope_parameters", {}))
     parameters.update(fields.take("rope_scaling", {}))
-    base = fields.take("rope_theta", DEFAULT_BASE)
+    base = fields.take("rope_theta", base)
     if fraction is not None:
-        fraction = fields.take("partial_rotary_factor", parameters.pop("partial_rotary_factor", None) or fraction)
+        beside = fields.take("partial_rotary_factor", fraction)
+        fraction = parameters.pop("partial_rotary_factor", None) or beside
     return _read_rotary(fields, parameters, base, head_dim, context_length, interleaved, fraction)
 
 
-def read_rotary_of(
-    fields: Fields, layer_type: str, head_dim: int, context_length: int, default_base: float
-) -> RotaryConfig:
-    """Read `rope_parameters` of a family that has them by layer type."""
-    parameters = dict(fields.take("rope_parameters", {}).get(layer_type) or {})
-    return _read_rotary(fields, parameters, default_base, head_dim, context_length, False, None)
+def read_rotary_by_type(
+    fields: Fields, head_dim: int, context_length: int, otherwise: Mapping[str, Mapping[str, Any]]
+) -> dict[str, RotaryConfig]:
+    """Read `rope_parameters` of a family that has them by layer type.
+
+    otherwise: the parameters of each type where `rope_parameters` doesn't have them.
+    """
+    given = fields.take("rope_parameters", {})
+    for name in sorted(given.keys() - otherwise.keys()):
+        raise ConfigError(
+            f"config.json's rope_parameters have {name}; here they are given by layer type: {', '.join(otherwise)}."
+        )
+    return {
+        kind: _read_rotary(
+            fields, {**parameters, **(given.get(kind) or {})}, DEFAULT_BASE, head_dim, context_length, False, None
+        )
+        for kind, parameters in otherwise.items()
+    }
 
 
 def _read_rotary(
@@ -76,6 +92,8 @@ def _read_rotary(
     kind = parameters.pop("rope_type", None) or legacy_kind
     positions = fields.take("max_position_embeddings")
     original = fields.take("original_max_position_embeddings", None)
+    if kind == "proportional" and fraction is not None:
+        raise ConfigError("RoPE scaling 'proportional' is not supported where a part of each head turns.")
     read = {key: value for key, value in parameters.items() if value is not None}
     scaling = _read_scaling(kind, read, positions, original, context_length)
     if read:
@@ -126,7 +144,7 @@ def _read_scaling(
             original_context_length=original,
             truncate=bool(read.pop("truncate", True)),
         )
-    if kind == "longrope":
+    if kind in ("longrope", "su"):  # su: what Phi-3 called it at first
         if context_length > original:
             raise ConfigError(
                 f"RoPE scaling 'longrope' turns to other frequencies once a text is longer than {original} tokens, "

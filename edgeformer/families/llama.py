@@ -1,68 +1,129 @@
-"""Llama 1–3, TinyLlama, SmolLM2, and whatever else calls itself `llama`.
+"""Llama 1–3, TinyLlama, SmolLM2, and whatever else calls itself `llama`; many families are variants of it.
 
 Source: transformers/models/llama/modeling_llama.py.
 """
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length, read_rotary
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
-    """Read a Llama config.json."""
-    # Tensor-parallel slices of the training run; the sum is the same.
-    fields.ignore("pretraining_tp")
+TENSORS = {
+    "embedding": "model.embed_tokens",
+    "blocks.*.attention_norm": "model.layers.*.input_layernorm",
+    "blocks.*.attention.query": "model.layers.*.self_attn.q_proj",
+    "blocks.*.attention.key": "model.layers.*.self_attn.k_proj",
+    "blocks.*.attention.value": "model.layers.*.self_attn.v_proj",
+    "blocks.*.attention.output": "model.layers.*.self_attn.o_proj",
+    "blocks.*.feed_forward_norm": "model.layers.*.post_attention_layernorm",
+    "blocks.*.feed_forward.gate": "model.layers.*.mlp.gate_proj",
+    "blocks.*.feed_forward.up": "model.layers.*.mlp.up_proj",
+    "blocks.*.feed_forward.down": "model.layers.*.mlp.down_proj",
+    "final_norm": "model.norm",
+    "head": "lm_head",
+}
+
+# Names of variants with norms of queries and keys.
+QK_NORM_TENSORS = {
+    "blocks.*.attention.query_norm": "model.layers.*.self_attn.q_norm",
+    "blocks.*.attention.key_norm": "model.layers.*.self_attn.k_norm",
+}
+
+
+def read_norm(fields: Fields, **otherwise: Any) -> NormConfig:
+    """Read the norm of all layers."""
+    return NormConfig(eps=fields.take("rms_norm_eps", 1e-6), **otherwise)
+
+
+def read_attention_bias(fields: Fields) -> dict[str, Any]:
+    """Read `attention_bias`, which is for all four projections."""
+    bias = fields.take("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias}
+
+
+def read_llama(
+    fields: Fields,
+    context_length: int | None,
+    *,
+    norm: NormConfig | None = None,
+    interleaved: bool = False,
+    fraction: float | None = None,
+    attention: Mapping[str, Any] = NOTHING,
+    feed_forward: Mapping[str, Any] = NOTHING,
+    block: Mapping[str, Any] = NOTHING,
+    **model: Any,
+) -> ModelConfig:
+    """Read the fields that Llama and its variants share; the keywords hold what a variant has otherwise.
+
+    attention, feed_forward, block and model: fields of those configs. interleaved: how rotary pairs lie;
+    fraction: how much of a head turns where config.json does not say; None: all of it.
+    """
     hidden_size = fields.take("hidden_size")
     num_heads = fields.take("num_attention_heads")
     head_dim = fields.take("head_dim", hidden_size // num_heads)
     context_length = read_context_length(fields, context_length)
-    attention_bias = fields.take("attention_bias", False)
-    norm = NormConfig(eps=fields.take("rms_norm_eps", 1e-6))
-    block = BlockConfig(
+    if "rotary" not in attention:
+        rotary = read_rotary(fields, head_dim, context_length, interleaved=interleaved, fraction=fraction)
+        attention = {"rotary": rotary, **attention}
+    norm = norm or read_norm(fields)
+    plain = BlockConfig(
         attention=AttentionConfig(
             num_heads=num_heads,
             num_kv_heads=fields.take("num_key_value_heads", num_heads),
             head_dim=head_dim,
             scale=head_dim**-0.5,
-            qkv_bias=attention_bias,
-            output_bias=attention_bias,
-            rotary=read_rotary(fields, head_dim, context_length),
+            qkv_bias=False,
+            output_bias=False,
+            rotary=None,
         ),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("intermediate_size"),
             **fields.choice("hidden_act", ACTIVATIONS, "silu"),
-            bias=fields.take("mlp_bias", False),
+            bias=False,
         ),
         norm=norm,
     )
-    return ModelConfig(
+    varied = replace(
+        plain,
+        attention=replace(plain.attention, **attention),
+        feed_forward=replace(plain.feed_forward, **feed_forward),
+        **block,
+    )
+    config = ModelConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length,
-        blocks=(block,) * fields.take("num_hidden_layers"),
+        blocks=(varied,) * fields.take("num_hidden_layers"),
         final_norm=norm,
         tied_head=fields.take("tie_word_embeddings", False),
+    )
+    return replace(config, **model)
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a Llama config.json."""
+    # Tensor-parallel slices of the training run; the sum is the same. Marks of SmolLM2's own training.
+    fields.ignore("pretraining_tp", "is_llama_config")
+    fields.choice("rope_interleaved", {False: False}, False)
+    return read_llama(
+        fields,
+        context_length,
+        attention=read_attention_bias(fields),
+        feed_forward={"bias": fields.take("mlp_bias", False)},
     )
 
 
 FAMILY = Family(
     summary="Llama 1–3, TinyLlama, SmolLM2; every RoPE scaling of transformers, biases, tied or free heads",
     read_config=read_config,
-    tensors={
-        "embedding": "model.embed_tokens",
-        "blocks.*.attention_norm": "model.layers.*.input_layernorm",
-        "blocks.*.attention.query": "model.layers.*.self_attn.q_proj",
-        "blocks.*.attention.key": "model.layers.*.self_attn.k_proj",
-        "blocks.*.attention.value": "model.layers.*.self_attn.v_proj",
-        "blocks.*.attention.output": "model.layers.*.self_attn.o_proj",
-        "blocks.*.feed_forward_norm": "model.layers.*.post_attention_layernorm",
-        "blocks.*.feed_forward.gate": "model.layers.*.mlp.gate_proj",
-        "blocks.*.feed_forward.up": "model.layers.*.mlp.up_proj",
-        "blocks.*.feed_forward.down": "model.layers.*.mlp.down_proj",
-        "final_norm": "model.norm",
-        "head": "lm_head",
-    },
+    tensors=TENSORS,
     # Old checkpoints stored a table that the config determines; a tied head is the embedding, also where both are
     # stored.
     ignored_tensors=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),

@@ -3,5 +3,6 @@ that loads and computes something else.
 """
 
 from edgeformer.export.lower.ort import Lowered, lower_ort
+from edgeformer.export.lower.windowed import write_windowed_view
 
-__all__ = ["Lowered", "lower_ort"]
+__all__ = ["Lowered", "lower_ort", "write_windowed_view"]

@@ -1,10 +1,11 @@
 """Which node of a graph computes something else? Every node is run by itself and held against float64.
 
-What each node should compute comes from the model's config and weights alone (`node_values`); the nodes run on those
+What each node should compute comes from the model's blueprint and weights alone (`node_values`); the nodes run on those
 values instead of on each other's (`teacher_forcing`), so that an error shows where it is made and nowhere after; what
 differs from a fresh lowering is said beside it (`wiring`).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan, nan
@@ -17,6 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
+from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity.localisation import SAME, Localisation, Suspect, describe, worst
@@ -45,6 +47,7 @@ UNKNOWN = Origin("unknown", "made by something else than edgeformer")
 def locate(
     folder: Path,
     manifest: Manifest,
+    blueprint: Blueprint,
     weights: Mapping[str, Tensor],
     progress: Progress = lambda what, part: None,
 ) -> Localisation:
@@ -53,7 +56,7 @@ def locate(
     weights: the parameters by name; they are rounded as the graph stores them. Raises BundleError for a graph whose
     nodes are not named as edgeformer names them.
     """
-    return Locator(manifest, weights, progress).locate(folder)
+    return Locator(manifest, blueprint, weights, progress).locate(folder)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,11 @@ class Locator:
     """Judges any number of graphs that should be one model; its reference values are computed once."""
 
     def __init__(
-        self, manifest: Manifest, weights: Mapping[str, Tensor], progress: Progress = lambda what, part: None
+        self,
+        manifest: Manifest,
+        blueprint: Blueprint,
+        weights: Mapping[str, Tensor],
+        progress: Progress = lambda what, part: None,
     ) -> None:
         self._manifest = manifest
         self._progress = progress
@@ -90,7 +97,7 @@ class Locator:
         has_cuda = "CUDAExecutionProvider" in onnxruntime().get_available_providers()
         self._provider: Provider = "cuda" if manifest.provider == "cuda" and has_cuda else "cpu"
         progress("computing every node's value in float64", 0)
-        self.values = NodeValues(manifest.model, weights, manifest.precision, manifest.provider)
+        self.values = NodeValues(blueprint, weights, manifest.precision, manifest.provider)
         self._types = element_types(self.values.fresh)
         self._fresh = Wiring(self.values.fresh.graph)
         self._feeds = [
@@ -289,7 +296,8 @@ def _block(node: str) -> str:
     module, separator, _ = node.partition("/")
     if not separator:
         return "decoder"
-    return ".".join(module.split(".")[:2]) if module.startswith("blocks.") else module
+    numbered = re.match(r".*?\.\d+(?=\.|$)", module)  # whatever a module calls its list of blocks
+    return numbered[0] if numbered else module
 
 
 def _by_block(verdicts: Sequence[_Verdict]) -> dict[str, float]:

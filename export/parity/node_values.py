@@ -9,7 +9,6 @@ again.
 Weights are read one at a time, for all feeds together; beside them, memory holds activations of a dozen tokens.
 """
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
-from edgeformer.config import ModelConfig
+from edgeformer.blueprint import Blueprint
 from edgeformer.contract import past_names
 from edgeformer.export.canonical import DOMAIN, OPS
 from edgeformer.export.capture import OPSET, capture_decoder
@@ -30,7 +29,6 @@ from edgeformer.export.graph import streamed
 from edgeformer.export.lower import lower_ort
 from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.manifest import Precision, Provider
-from edgeformer.models import Decoder, decoder_constants
 from edgeformer.runtime.session import CACHE_DTYPES
 
 TOKENS = 12
@@ -93,13 +91,11 @@ class NodeValues:
     """
 
     def __init__(
-        self, config: ModelConfig, weights: Mapping[str, Tensor], precision: Precision, provider: Provider
+        self, blueprint: Blueprint, weights: Mapping[str, Tensor], precision: Precision, provider: Provider
     ) -> None:
-        dtype = TORCH_PRECISIONS[precision]
-        values = ChainMap(decoder_constants(config), weights)  # type: ignore[arg-type]  # nothing writes to it
-        graph = capture_decoder(lambda: Decoder(config, dtype), config.cache_geometry, dtype, values)
+        graph = capture_decoder(blueprint, weights, TORCH_PRECISIONS[precision])
         self.precision = np.dtype(CACHE_DTYPES[precision])
-        self.feeds = decoder_feeds(config, self.precision)
+        self.feeds = decoder_feeds(blueprint, self.precision)
         self._expected: dict[str, list[Expected]] = {
             name: [Expected(feed.inputs[name], feed.inputs[name]) for feed in self.feeds]
             for name in self.feeds[0].inputs
@@ -184,24 +180,24 @@ class NodeValues:
         return value.astype(self.precision).astype(np.float64) if value.dtype.kind == "f" else value
 
 
-def decoder_feeds(config: ModelConfig, precision: np.dtype[Any]) -> list[Feed]:
+def decoder_feeds(blueprint: Blueprint, precision: np.dtype[Any]) -> list[Feed]:
     """A padded batch of prompts, a chunk after a past, and a batch of single steps after pasts of different lengths.
 
     Shorter where the model's context is.
     """
-    total = min(TOKENS, config.context_length)
+    total = min(TOKENS, blueprint.context_length)
     prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
     feeds: list[tuple[str, tuple[int, ...], int, int]] = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
     if total > 1:
         # Clients have both: the cache grows behind the chunk, and is static behind the steps.
         feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
     random = np.random.default_rng(SEED)
-    return [_feed(name, config, precision, random, np.array(lengths), *sizes) for name, lengths, *sizes in feeds]
+    return [_feed(name, blueprint, precision, random, np.array(lengths), *sizes) for name, lengths, *sizes in feeds]
 
 
 def _feed(
     name: str,
-    config: ModelConfig,
+    blueprint: Blueprint,
     precision: np.dtype[Any],
     random: np.random.Generator,
     lengths: NDArray[np.int64],
@@ -210,9 +206,9 @@ def _feed(
 ) -> Feed:
     """Rows of `lengths` tokens, the last `new` of them new (fewer in a shorter row of a prompt), and `past` slots."""
     batch, total = len(lengths), int(lengths.max())
-    tokens = random.integers(0, config.vocab_size, (batch, new))
+    tokens = random.integers(0, blueprint.vocab_size, (batch, new))
     mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
-    geometry = config.cache_geometry
+    geometry = blueprint.cache
     written = (np.arange(past) < lengths[:, None] - new)[:, None, :, None]  # [B, 1, P, 1]
     shape = (batch, geometry.num_kv_heads, past, geometry.head_dim)
     caches = {

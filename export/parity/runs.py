@@ -84,11 +84,27 @@ def ragged_batch(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], s
     return [np.concatenate(pieces) for pieces in logits]
 
 
+def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
+    """Prompts of `lengths`, each in a run of its own, then `steps` single steps of all: logits of each row, in order."""
+    decoder = graph.decoder(len(rows), max(lengths) + steps)
+    prompts = zip(rows, lengths, strict=True)
+    logits = [[decoder.prefill_all(row, tokens[:length])] for row, (tokens, length) in enumerate(prompts)]
+    for step in range(steps):
+        tokens_of_step = [tokens[length + step] for tokens, length in zip(rows, lengths, strict=True)]
+        for row, new in enumerate(decoder.decode_one_token(tokens_of_step)):
+            logits[row].append(new[None].copy())
+    return [np.concatenate(pieces) for pieces in logits]
+
+
 def after_past(
-    graph: Graph, tokens: Tokens, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]
+    graph: Graph, tokens: Tokens, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]], chunk: int = 0
 ) -> Logits:
-    """Single steps behind a past of `length` tokens, keys and values [1, K, length, D] by layer: logits [n, V]."""
+    """A chunk, then single steps behind a past of `length` tokens, keys and values [1, K, length, D] by layer.
+
+    Returns logits [n, V].
+    """
     decoder = graph.decoder(1, length + len(tokens))
     decoder.cache.write(length, past)
     decoder.lengths[:] = length
-    return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens])
+    pieces = [decoder.prefill_all(0, tokens[:chunk], chunk=chunk)] if chunk else []
+    return np.concatenate([*pieces, *(decoder.decode_one_token([token]).copy() for token in tokens[chunk:])])

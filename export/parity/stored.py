@@ -1,4 +1,4 @@
-"""Read a bundle's own weights back: the tensors that its graph uses, as parameters of our modules."""
+"""Read a bundle's own weights back: the tensors that its graph uses, as parameters of the module."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,17 +7,17 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
 from edgeformer.export.tensors import Recipe, split_stored
 from edgeformer.manifest import Manifest
-from edgeformer.weights import parameter_shapes
 
 
 class StoredWeights(Mapping[str, Tensor]):
     """The parameters inside a bundle's external data, mapped into memory; each is read when it is asked for."""
 
-    def __init__(self, folder: Path, manifest: Manifest):
-        self._shapes = parameter_shapes(manifest.model)
+    def __init__(self, folder: Path, manifest: Manifest, blueprint: Blueprint):
+        self._shapes = blueprint.parameter_shapes()
         self._initializers = ir.load(folder / manifest.graph).graph.initializers
         self._place = {
             parameter: (name, Recipe(stored.parameters, stored.transposed))

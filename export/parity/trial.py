@@ -17,10 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgeformer.blueprint import Blueprint
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import Errors, largest_difference, largest_rmse, margins, relative_rmse
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.module_reference import make_reference
+from edgeformer.export.parity.reference import Rounded
 from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Rounding
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
@@ -85,6 +87,8 @@ class Trial:
     """One verification on its way; `run` fills checks, greedy, layers and curves."""
 
     graph: Graph
+    windowed: Graph | None
+    blueprint: Blueprint
     weights: Mapping[str, Tensor]
     extent: Extent
     folder: Path
@@ -100,9 +104,9 @@ class Trial:
         self.precision = manifest.precision
         dtype = TORCH_PRECISIONS[self.precision]
         rounded = Rounded(self.weights, dtype)
-        self.exact = Reference(manifest.model, rounded)
-        self.rounding_only = Reference(manifest.model, rounded, dtype)
-        self.extent = _within(self.extent, manifest.model.context_length)
+        self.exact = make_reference(self.blueprint, rounded)
+        self.rounding_only = make_reference(self.blueprint, rounded, dtype)
+        self.extent = _within(self.extent, manifest.context_length)
 
     def run(self) -> None:
         """Everything, in the order of the module's picture."""
@@ -115,6 +119,9 @@ class Trial:
         for rows in extent.batches:
             self._judge_batch(rows, known)
         self._judge_identity(main.sample.tokens[:33])
+        if self.windowed is not None:
+            self.progress("past the window", 0.85)
+            self._judge_windowed(self.windowed, main, known)
         if extent.far:
             self.progress("at the end of the context", 0.9)
             known.clear()  # with a large vocabulary the logits are most of the memory
@@ -124,7 +131,7 @@ class Trial:
         """Let the graph write, learn the truth about all samples, and judge what it wrote; the main sample is first."""
         extent = self.extent
         self.progress("generating with the graph", 0.0)
-        prompt = random_tokens(extent.prompt, self.graph.manifest.model.vocab_size, salt=1)
+        prompt = random_tokens(extent.prompt, self.graph.manifest.vocab_size, salt=1)
         text, logits = runs.greedy(self.graph, prompt, extent.greedy)
         *known, own = self._know([*self._samples(), Sample("greedy", text)])
         what = f"{extent.greedy} free-running greedy steps"
@@ -155,7 +162,7 @@ class Trial:
             self._judge_agreement(f"{run} against prefill", [(logits, whole[: len(part)])], main)
 
     def _samples(self) -> list[Sample]:
-        extent, vocab_size = self.extent, self.graph.manifest.model.vocab_size
+        extent, vocab_size = self.extent, self.graph.manifest.vocab_size
         samples = [Sample("random tokens", random_tokens(extent.main, vocab_size))]
         samples.append(Sample("one token repeated", np.repeat(random_tokens(1, vocab_size, salt=2), extent.other)))
         if extent.texts and (self.folder / "tokenizer.json").is_file():
@@ -200,9 +207,10 @@ class Trial:
                         eager=tuple(errors.eager_rmse), kl=tuple(errors.graph_kl),
                     )
                 )  # fmt: skip
-        figures = errors.figures(0.0 if run == "far" else self.eager_worst)
+        behind = run in ("far", "window")
+        figures = errors.figures(0.0 if behind else self.eager_worst)
         for figure, (value, eager) in figures.items():
-            row = f"far {figure}" if run == "far" and "ratio" in figure else figure
+            row = f"far {figure}" if behind and "ratio" in figure else figure
             self._check(f"{run}: {figure}", what, row, value, eager)
         allowed = LIMITS["max error"].of(self.precision, figures["max error"][1]) * max(errors.largest_logit)
         reason = "the favourite token is float64's, or tied with it within twice the error that a logit may have"
@@ -231,11 +239,11 @@ class Trial:
         graph_caches = decoder.cache.read(length)
         caches = zip(graph_caches, known.eager_caches, known.expected_caches, strict=True)
         for layer, (graph, eager, whole) in enumerate(caches):
-            exact = [part[:, :length] for part in whole]
+            # A layer with a window keeps the last tokens only.
+            kept = slice(length - graph[0].shape[2], length)
+            exact = [part[:, kept] for part in whole]
             ours = [relative_rmse(actual[0], expected) for actual, expected in zip(graph, exact, strict=True)]
-            theirs = [
-                relative_rmse(actual[:, :length], expected) for actual, expected in zip(eager, exact, strict=True)
-            ]
+            theirs = [relative_rmse(actual[:, kept], expected) for actual, expected in zip(eager, exact, strict=True)]
             layers.append(
                 LayerError(
                     layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
@@ -305,14 +313,38 @@ class Trial:
                 )
             )
 
+    def _judge_windowed(self, windowed: Graph, main: _Known, known: list[_Known]) -> None:
+        """The view whose caches are as long as the windows must come to what the whole caches come to."""
+        tokens = main.sample.tokens
+        whole = runs.prefill(self.graph, tokens)[0]
+        logits, decoder = runs.chunks(windowed, tokens)
+        pairs = [(runs.prefill(windowed, tokens)[0], whole), (logits, whole)]
+        self._judge_agreement("windowed caches against whole ones", pairs, main)
+        self._judge_caches("windowed chunks", main, decoder)
+        lengths = [max(1, self.extent.other - self.extent.steps - index) for index in range(min(3, len(known)))]
+        rows = [each.sample.tokens for each in known[: len(lengths)]]
+        batches = [runs.rows_apart(graph, rows, lengths, self.extent.steps) for graph in (windowed, self.graph)]
+        self._judge_agreement("windowed batch against whole caches", list(zip(*batches, strict=True)), main)
+        manifest = self.graph.manifest
+        count, chunk = 6, 3
+        length = min(manifest.context_length - count, max(window or 0 for window in manifest.windows) + 5)
+        if length > 0:
+            self._judge_behind(main, "window", length, count, [self.graph, windowed], chunk)
+
     def _judge_far(self, main: _Known) -> None:
-        """The last positions of the context, behind a synthetic past of the scale that keys and values have."""
+        """The last positions of the context."""
         manifest = self.graph.manifest
         per_token = manifest.cache.elements(1, 1) * 4
         count = self.extent.far
-        length = min(manifest.model.context_length - count, FAR_CACHE_BYTES // per_token)
-        if length <= len(main.sample.tokens):
-            return
+        length = min(manifest.context_length - count, FAR_CACHE_BYTES // per_token)
+        if length > len(main.sample.tokens):
+            self._judge_behind(main, "far", length, count, [self.graph])
+
+    def _judge_behind(
+        self, main: _Known, run: str, length: int, count: int, graphs: list[Graph], chunk: int = 0
+    ) -> None:
+        """Tokens behind a synthetic past of the scale that keys and values have."""
+        manifest = self.graph.manifest
         scales = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected_caches]
         shape = (1, manifest.cache.num_kv_heads, length, manifest.cache.head_dim)
         dtype = TORCH_PRECISIONS[self.precision]
@@ -325,13 +357,10 @@ class Trial:
         tokens = main.sample.tokens[:count]
         ids = torch.from_numpy(tokens)[None]
         exact, eager = self.exact.run(ids, past)[0][0].numpy(), self.rounding_only.run(ids, past)[0][0].numpy()
-        logits = runs.after_past(self.graph, tokens, length, lambda layer: _arrays(past(layer)))
         known = replace(main, expected=exact, eager=eager)
-        self._judge(
-            "far",
-            f"{count} steps at positions {length} to {length + count - 1}, behind a synthetic past",
-            [(logits, known, 0)],
-        )
+        what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"
+        logits = (runs.after_past(graph, tokens, length, lambda layer: _arrays(past(layer)), chunk) for graph in graphs)
+        self._judge(run, what, [(each, known, 0) for each in logits])
         self.curves[-1] = replace(self.curves[-1], first_position=length)
 
     def rounding(self) -> Rounding | None:
@@ -340,8 +369,8 @@ class Trial:
         probe = next(iter(self.weights.values())).dtype
         if torch.promote_types(probe, dtype) == dtype:
             return None
-        tokens = torch.from_numpy(random_tokens(self.extent.main, self.graph.manifest.model.vocab_size))[None]
-        original = Reference(self.graph.manifest.model, self.weights).run(tokens)[0][0].numpy()
+        tokens = torch.from_numpy(random_tokens(self.extent.main, self.graph.manifest.vocab_size))[None]
+        original = make_reference(self.blueprint, self.weights).run(tokens)[0][0].numpy()
         stored = self.exact.run(tokens)[0][0].numpy()
         errors = Errors(UNIT_ROUNDOFF[self.precision])
         errors.add(stored, stored, original)

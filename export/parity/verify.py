@@ -11,25 +11,30 @@ import torch
 from torch import Tensor
 
 from edgeformer import __version__
+from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity.foreign import open_foreign
+from edgeformer.export.parity.rebuild import blueprint_of_bundle
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.parity.trial import EXTENTS, Mode, Trial
 from edgeformer.manifest import FILE_NAME, Manifest, sha256
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
-from edgeformer.source import open_source
+from edgeformer.source import find_model, open_source
 from edgeformer.weights import Weights
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph that is to be compared with PyTorch: where it is, what it is, with which weights, and whose they are."""
+    """A graph that is to be compared with PyTorch: where it is, what it is, what it should compute, with which weights,
+    and whose they are.
+    """
 
     folder: Path
     manifest: Manifest
+    blueprint: Blueprint
     weights: Weights
     reference: str
 
@@ -51,21 +56,34 @@ def open_subject(
             )
         source = open_source(against)
         folder, manifest = open_foreign(folder, source)
-        return Subject(folder, manifest, source.weights(), source.origin)
+        return Subject(folder, manifest, blueprint_of(source.config), source.weights(), source.origin)
+    manifest = open_bundle(folder, progress)
+    blueprint = blueprint_of_bundle(folder, manifest)
+    if against is None:
+        stored = StoredWeights(folder, manifest, blueprint)
+        return Subject(folder, manifest, blueprint, stored, "the bundle's own weights")
+    if manifest.via is not None:
+        from edgeformer.export.via_transformers import open_checkpoint
+
+        found = find_model(against)
+        return Subject(folder, manifest, blueprint, open_checkpoint(found, folder, manifest), found.origin)
+    source = open_source(against, manifest.context_length)
+    if source.config != manifest.model:
+        raise ConfigError(
+            f"{against} is another model than the one that {folder} was exported from: their configs differ."
+        )
+    return Subject(folder, manifest, blueprint, source.weights(), source.origin)
+
+
+def open_bundle(folder: Path, progress: Progress = lambda what, part: None) -> Manifest:
+    """Read the manifest of a bundle. Raises BundleError unless every file has the size and hash that it gives."""
     manifest = Manifest.read(folder)
     manifest.check_sizes(folder)
     for index, (name, entry) in enumerate(manifest.files.items()):
         progress(f"hashing {name}", index / len(manifest.files))
         if sha256(folder / name) != entry.sha256:
             raise BundleError(f"{folder / name} was changed after the export: its SHA-256 is not the manifest's.")
-    if against is None:
-        return Subject(folder, manifest, StoredWeights(folder, manifest), "the bundle's own weights")
-    source = open_source(against, manifest.model.context_length)
-    if source.config != manifest.model:
-        raise ConfigError(
-            f"{against} is another model than the one that {folder} was exported from: their configs differ."
-        )
-    return Subject(folder, manifest, source.weights(), source.origin)
+    return manifest
 
 
 def verify(
@@ -81,25 +99,34 @@ def verify(
     """
     subject = open_subject(bundle, against, progress)
     return verify_graph(
-        subject.folder, subject.manifest, subject.weights, mode=mode, reference=subject.reference, progress=progress
+        subject.folder,
+        subject.manifest,
+        subject.blueprint,
+        subject.weights,
+        mode=mode,
+        reference=subject.reference,
+        progress=progress,
     )
 
 
 def verify_graph(
     folder: Path,
     manifest: Manifest,
+    blueprint: Blueprint,
     weights: Mapping[str, Tensor],
     *,
     mode: Mode = "quick",
     reference: str = "the checkpoint",
     progress: Progress = lambda what, part: None,
 ) -> Report:
-    """Compare the graph in a folder with `weights`, rounded as they are stored, in float64."""
+    """Compare the graph in a folder with its model over `weights`, rounded as they are stored, in float64."""
     start = time.perf_counter()
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
     # Prepacking would copy every weight, for a few tokens.
-    session = open_session(folder / manifest.graph, provider, prepack=False)
-    trial = Trial(Graph(session, manifest, provider), weights, EXTENTS[mode], folder, progress)
+    graph, *views = (
+        Graph(open_session(folder / name, provider, prepack=False), manifest, provider) for name in manifest.graphs
+    )
+    trial = Trial(graph, views[0] if views else None, blueprint, weights, EXTENTS[mode], folder, progress)
     try:
         trial.run()
     except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs

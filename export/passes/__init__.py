@@ -2,9 +2,12 @@
 
 from edgeformer.export.passes._expected import expected_changes
 from edgeformer.export.passes._report import PassReport
+from edgeformer.export.passes.cancel_layout import cancel_layout
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
 from edgeformer.export.passes.pack_qkv import pack_qkv
+from edgeformer.export.passes.straighten import straighten
 from edgeformer.export.passes.transpose_weights import transpose_weights
+from edgeformer.export.passes.widen_rotary import widen_rotary
 
-__all__ = ["PassReport", "expected_changes", "fold_rotary", "fuse_skip_norm", "pack_qkv", "transpose_weights"]
+__all__ = ["PassReport", "cancel_layout", "expected_changes", "fold_rotary", "fuse_skip_norm", "pack_qkv", "straighten", "transpose_weights", "widen_rotary"]

@@ -21,6 +21,7 @@ import torch
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 from torch import Tensor
 
+from edgeformer.blueprint import blueprint_of
 from edgeformer.config import LinearScaling, ModelConfig, NormConfig, RotaryConfig
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.pipeline import build_graph
@@ -89,7 +90,7 @@ def plant(fault: Fault, clean: Path, folder: Path, manifest: Manifest, weights: 
     if fault.kind == "config":
         config = fault.apply(manifest.model)
         assert config != manifest.model, f"{fault.name} found nothing to change"
-        graph, _ = build_graph(config, weights, manifest.precision, manifest.provider)
+        graph, _ = build_graph(blueprint_of(config), weights, manifest.precision, manifest.provider)
         folder.mkdir(exist_ok=True)
         GraphWriter(folder, lambda what, part: None).write(graph, manifest.graph)
         return

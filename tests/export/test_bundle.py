@@ -197,11 +197,13 @@ def test_verify_finds_weights_that_were_edited_with_their_hash(copy, llama_folde
 def test_stored_weights_are_those_of_the_checkpoint(llama_bundle, llama_folder):
     import torch
 
+    from edgeformer.blueprint import blueprint_of
     from edgeformer.export.parity.stored import StoredWeights
     from edgeformer.manifest import Manifest
     from edgeformer.source import open_source
 
-    stored = StoredWeights(llama_bundle, Manifest.read(llama_bundle))
+    manifest = Manifest.read(llama_bundle)
+    stored = StoredWeights(llama_bundle, manifest, blueprint_of(manifest.model))
     original = open_source(llama_folder).weights()
     assert set(stored) == set(original)
     for name in original:

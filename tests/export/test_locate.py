@@ -19,6 +19,7 @@ import pytest
 import torch
 from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
 
+from edgeformer.blueprint import blueprint_of
 from edgeformer.config import ModelConfig
 from edgeformer.errors import BundleError
 from edgeformer.export import bodies
@@ -38,12 +39,13 @@ FAULT = {fault.name: fault for fault in FAULTS}
 
 def write_bundle(folder: Path, config: ModelConfig, precision="fp32", provider="cpu", weights=None) -> Manifest:
     """Export a model, with random weights of seed 1 by default; its graph, its weights and no more."""
-    graph, _ = build_graph(config, weights or RandomWeights(config, 1), precision, provider)
+    graph, _ = build_graph(blueprint_of(config), weights or RandomWeights(config, 1), precision, provider)
     writer = GraphWriter(folder, lambda what, part: None)
     writer.write(graph, "onnx/model.onnx")
     return Manifest(
         schema_version=SCHEMA_VERSION, task="causal-lm", name="tiny", source="random", random_weights=1, ops="ort",
-        precision=precision, provider=provider, graph="onnx/model.onnx", model=config, cache=config.cache_geometry,
+        precision=precision, provider=provider, graph="onnx/model.onnx", vocab_size=config.vocab_size,
+        context_length=config.context_length, cache=config.cache_geometry, model=config,
         tokens=SpecialTokens(eos=(), bos=None, pad=None), files={}, weights=writer.weights, versions={}, parity=None,
     )  # fmt: skip
 
@@ -58,7 +60,7 @@ def make_clean(tmp_path_factory):
         config = mutable_config(tie_word_embeddings=kind != "free")
         manifest = write_bundle(folder, config, "fp16" if kind == "tied-fp16" else "fp32")
         weights = RandomWeights(config, 1)
-        return folder, manifest, weights, Locator(manifest, weights)
+        return folder, manifest, weights, Locator(manifest, blueprint_of(config), weights)
 
     return make
 
@@ -144,7 +146,7 @@ CLEAN = {
 def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
     options, precision, provider = CLEAN[name]
     manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=2, **options), precision, provider)
-    found = locate(tmp_path, manifest, RandomWeights(manifest.model, 1))
+    found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
     assert suspects(found) == [], describe(found)
     assert found.differences == ()
     assert max(found.blocks.values()) < FLOOR[precision] / 5
@@ -198,7 +200,8 @@ def test_large_scores_are_no_fault(tmp_path, precision, head_dim, factor):
             return weight * factor if "query" in name else weight
 
     weights = Large(config, 3)
-    found = locate(tmp_path, write_bundle(tmp_path, config, precision, weights=weights), weights)
+    manifest = write_bundle(tmp_path, config, precision, weights=weights)
+    found = locate(tmp_path, manifest, blueprint_of(config), weights)
     assert suspects(found) == [], describe(found)
     if precision == "fp16":
         assert max(found.blocks.values()) > FLOOR["fp16"]
@@ -254,7 +257,7 @@ def rotation_unturned(monkeypatch):
 def test_a_bug_in_the_exporter_itself_is_found(tmp_path, monkeypatch, bug, head_dim, first):
     bug(monkeypatch)
     manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=1, head_dim=head_dim))
-    found = locate(tmp_path, manifest, RandomWeights(manifest.model, 1))
+    found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
     assert found.first is not None
     assert found.first.node == first, describe(found)
     assert "are those of a fresh lowering: either what edgeformer emits is wrong, or onnxruntime's" in describe(found)
@@ -291,10 +294,10 @@ MADE_BY = {
 
 def test_every_node_has_an_origin():
     config = mutable_config(num_hidden_layers=1, tie_word_embeddings=True)
-    values = NodeValues(config, RandomWeights(config, 1), "fp32", "cpu")
+    values = NodeValues(blueprint_of(config), RandomWeights(config, 1), "fp32", "cpu")
     assert {name: values.origins[name].made_by for name in MADE_BY} == MADE_BY
     config = mutable_config(num_hidden_layers=1, head_dim=12)
-    scores = NodeValues(config, RandomWeights(config, 1), "fp32", "cpu").origins[
+    scores = NodeValues(blueprint_of(config), RandomWeights(config, 1), "fp32", "cpu").origins[
         "blocks.0.attention/GroupQueryAttention/Softmax_82"
     ]
     assert scores.made_by == "written out by export/bodies.py for edgeformer::GroupQueryAttention"

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from edgeformer.blueprint import blueprint_of
 from edgeformer.config import ModelConfig
 from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
@@ -20,7 +21,7 @@ from edgeformer.export.capture import capture_decoder
 from edgeformer.export.lower import lower_ort
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
-from edgeformer.models import Decoder, decoder_constants
+from edgeformer.models import Decoder
 from edgeformer.weights import RandomWeights
 
 LAYERS = 2
@@ -36,8 +37,8 @@ def config(**options) -> ModelConfig:
 
 
 def capture(model: ModelConfig, build=None, dtype=torch.float64) -> ir.Model:
-    values = {**RandomWeights(model, 0), **decoder_constants(model)}
-    return capture_decoder(build or (lambda: Decoder(model, dtype)), model.cache_geometry, dtype, values)
+    blueprint = blueprint_of(model)
+    return capture_decoder(replace(blueprint, build=build) if build else blueprint, RandomWeights(model, 0), dtype)
 
 
 def caches_after_a_run(graph: ir.Model, model: ModelConfig) -> list[np.ndarray]:
@@ -110,7 +111,7 @@ def test_fold_rotary_leaves_positions_that_are_not_those_of_the_cache():
             return x, replace(run, positions=run.positions + 1)
 
     model = config()
-    graph = capture(model, build=lambda: Shifted(model, torch.float64))
+    graph = capture(model, build=lambda dtype: Shifted(model, dtype))
     report = assert_keeps_the_maths(graph, model, fold_rotary)
     assert report.changed == 0
     assert "positions are not the cache positions of the attention mask" in report.missed[0]

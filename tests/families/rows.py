@@ -29,7 +29,174 @@ SIZES = {
 }  # fmt: skip
 """Sizes under the names that most families use."""
 
+SIZES_MHA = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
+
+GPT2_SIZES = {
+    "vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256, "bos_token_id": 1,
+    "eos_token_id": 2,
+}  # fmt: skip
+"""Sizes under GPT-2's names."""
+
 FAMILIES = {
+    "cohere": Row(
+        sizes=SIZES,
+        models={
+            "tied": {},
+            "qk-norm": {"use_qk_norm": True, "layer_norm_eps": 1e-2},
+            "untied": {"tie_word_embeddings": False, "logit_scale": 0.25, "num_key_value_heads": 4},
+            "biases": {"attention_bias": True, "hidden_act": "gelu", "num_key_value_heads": 1},
+            "wide-heads": {"head_dim": 32, "use_qk_norm": True},
+            "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 8000000.0, "factor": 4.0}},
+        },
+    ),
+    "gemma": Row(
+        sizes=SIZES | {"head_dim": 16},
+        models={
+            "gqa": {},
+            "mqa": {"num_key_value_heads": 1, "head_dim": 32},
+            "untied": {"tie_word_embeddings": False, "rms_norm_eps": 1e-2},
+            "biases": {"attention_bias": True, "hidden_size": 80},
+            "legacy-gelu": {"hidden_act": "gelu"},
+            "relu": {"hidden_act": "relu"},
+            "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+        },
+    ),
+    "gemma2": Row(
+        sizes=SIZES | {"head_dim": 16, "sliding_window": 8},
+        models={
+            "caps": {"attn_logit_softcapping": 0.7, "final_logit_softcapping": 1.5},
+            "no-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+            "scale": {"query_pre_attn_scalar": 24, "head_dim": 32, "num_key_value_heads": 1},
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                "num_hidden_layers": 4, "sliding_window": 5,
+            },
+            "window-of-context": {"sliding_window": 256, "tie_word_embeddings": False},
+            "biases": {"attention_bias": True, "hidden_activation": "silu", "rms_norm_eps": 1e-2},
+        },
+    ),
+    "gemma3_text": Row(
+        sizes=SIZES | {"head_dim": 16, "sliding_window": 8, "num_hidden_layers": 6},
+        models={
+            "five-of-six": {},
+            "old-pattern": {"sliding_window_pattern": 2, "num_hidden_layers": 3, "num_key_value_heads": 1},
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"], "num_hidden_layers": 3,
+                "query_pre_attn_scalar": 24, "head_dim": 32, "sliding_window": 5,
+            },
+            "linear": {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                },
+            },
+            "cap": {"final_logit_softcapping": 1.5, "tie_word_embeddings": False, "sliding_window_pattern": 3},
+            "biases": {"attention_bias": True, "rms_norm_eps": 1e-2, "sliding_window_pattern": 3},
+        },
+    ),
+    "granite": Row(
+        sizes=SIZES
+        | {
+            "embedding_multiplier": 12.0, "attention_multiplier": 0.0625, "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+        },
+        models={
+            "multipliers": {"tie_word_embeddings": True},
+            "others": {
+                "embedding_multiplier": 3, "attention_multiplier": 0.4, "residual_multiplier": 0.7,
+                "logits_scaling": 13.0, "num_key_value_heads": 4,
+            },
+            "none": {
+                "embedding_multiplier": 1.0, "attention_multiplier": 0.25, "residual_multiplier": 1.0,
+                "logits_scaling": 1.0,
+            },
+            "biases": {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2, "hidden_act": "gelu"},
+            "wide-heads": {"head_dim": 32, "num_key_value_heads": 1},
+            "yarn": {
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "biogpt": Row(
+        sizes=SIZES_MHA,
+        models={
+            "plain": {"max_position_embeddings": 64},
+            "unscaled": {"scale_embedding": False, "hidden_act": "relu"},
+            "free-head": {"tie_word_embeddings": False, "num_attention_heads": 8, "layer_norm_eps": 0.1},
+        },
+    ),
+    "bloom": Row(
+        sizes={"vocab_size": VOCABULARY, "hidden_size": 64, "n_layer": 3, "n_head": 4},
+        models={
+            "plain": {},
+            "six-heads": {"hidden_size": 96, "n_head": 6},
+            "one-head": {"n_head": 1, "layer_norm_epsilon": 1e-2, "pretraining_tp": 2, "slow_but_exact": True},
+            "free-head": {"tie_word_embeddings": False, "n_head": 8},
+        },
+        exported={name: {"context_length": 256} for name in ("plain", "six-heads", "one-head", "free-head")},
+    ),
+    "falcon": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "max_position_embeddings": 256,
+        },
+        models={
+            "7b": {},
+            "40b": {"new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False},
+            "one-norm": {
+                "new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1, "bias": True,
+            },
+            "multi-head": {"multi_query": False, "bias": True},
+            "serial": {"parallel_attn": False, "ffn_hidden_size": 96, "activation": "gelu_new"},
+            "serial-multi-head": {"parallel_attn": False, "multi_query": False, "layer_norm_epsilon": 1e-2},
+            "linear": {
+                "bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
+            },
+        },
+    ),
+    "gpt2": Row(
+        sizes=GPT2_SIZES,
+        models={
+            "plain": {},
+            "inner": {"n_inner": 96, "activation_function": "relu", "layer_norm_epsilon": 1e-2},
+            "by-layer": {"scale_attn_by_inverse_layer_idx": True, "n_head": 8},
+            "unscaled": {"scale_attn_weights": False, "reorder_and_upcast_attn": True, "tie_word_embeddings": False},
+        },
+    ),
+    "gpt_bigcode": Row(
+        sizes=GPT2_SIZES,
+        models={
+            "mqa": {},
+            "mha": {"multi_query": False, "n_inner": 96},
+            "unscaled": {"scale_attn_weights": False, "tie_word_embeddings": False, "activation_function": "gelu"},
+        },
+    ),
+    "gpt_neox": Row(
+        sizes=SIZES_MHA,
+        models={
+            "parallel": {},
+            "serial": {"use_parallel_residual": False, "hidden_act": "gelu_fast", "layer_norm_eps": 1e-2},
+            "whole-heads": {
+                "attention_bias": False, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0},
+            },
+            "tied": {
+                "tie_word_embeddings": True,
+                "rope_parameters": {
+                    "rope_type": "linear", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "factor": 2.0,
+                },
+            },
+        },
+    ),
+    "gptj": Row(
+        sizes=GPT2_SIZES | {"rotary_dim": 8},
+        models={
+            "plain": {},
+            "whole-heads": {"rotary_dim": 16, "layer_norm_epsilon": 1e-2},
+            "inner": {"n_inner": 96, "activation_function": "relu", "n_head": 2, "rotary_dim": 12},
+        },
+    ),
     "llama": Row(
         sizes=SIZES | {"rms_norm_eps": 1e-5},
         models={
@@ -72,5 +239,174 @@ FAMILIES = {
         },
         stored={"sharded-bf16": {"dtype": torch.bfloat16, "shard_size": "40KB"}},
         exported={"longrope": {"context_length": 128}},
+    ),
+    "llama4_text": Row(
+        sizes=SIZES
+        | {
+            "head_dim": 16, "intermediate_size_mlp": 96, "num_hidden_layers": 4, "moe_layers": [],
+            "attention_chunk_size": 8, "floor_scale": 8,
+        },
+        models={
+            "chunks": {},
+            "temperature": {"attn_scale": 0.7, "no_rope_layers": [0, 1, 1, 0], "attention_chunk_size": 256},
+            "no-temperature": {"attn_temperature_tuning": False, "no_rope_layer_interval": 2},
+            "no-qk-norm": {"use_qk_norm": False, "attention_chunk_size": 11, "tie_word_embeddings": True},
+            "layer-types": {
+                "layer_types": ["full_attention", "chunked_attention", "full_attention", "chunked_attention"],
+                "no_rope_layers": [1, 1, 0, 0], "rms_norm_eps": 1e-2,
+            },
+            "biases": {"attention_bias": True, "head_dim": 32, "num_key_value_heads": 1},
+            "step": {"moe_layers": None, "interleave_moe_layer_step": 5, "intermediate_size_mlp": 80},
+            "llama3": {
+                "rope_parameters": {
+                    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "mistral": Row(
+        sizes=SIZES,
+        models={
+            "window": {"sliding_window": 8},
+            "no-window": {"sliding_window": None, "head_dim": 32},
+            "window-of-one": {"sliding_window": 1, "num_key_value_heads": 4},
+            "window-of-context": {"sliding_window": 256, "tie_word_embeddings": True},
+            "linear": {
+                "sliding_window": 5, "num_key_value_heads": 1, "rms_norm_eps": 1e-2,
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 4.0},
+            },
+        },
+    ),
+    "olmo2": Row(
+        sizes=SIZES,
+        models={
+            "gqa": {},
+            "mha": {"num_key_value_heads": 4, "tie_word_embeddings": True},
+            "large-eps": {"rms_norm_eps": 1e-2, "hidden_act": "gelu"},
+            "biases": {"attention_bias": True, "num_key_value_heads": 1},
+            "wide-heads": {"head_dim": 32},
+            "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}},
+        },
+    ),
+    "qwen2": Row(
+        sizes=SIZES,
+        models={
+            "tied": {"tie_word_embeddings": True},
+            "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+            "layer-types": {
+                "use_sliding_window": True, "sliding_window": 5,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            "unused-window": {"sliding_window": 8, "max_window_layers": 0, "num_key_value_heads": 1},
+            "wide-heads": {"head_dim": 32, "rms_norm_eps": 1e-2},
+            "yarn": {
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "qwen3": Row(
+        sizes=SIZES | {"head_dim": 32},
+        models={
+            "tied": {"tie_word_embeddings": True},
+            "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+            "layer-types": {
+                "use_sliding_window": True, "sliding_window": 5,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            "biases": {"attention_bias": True, "num_key_value_heads": 1, "head_dim": 16},
+            "large-eps": {"rms_norm_eps": 1e-2, "num_key_value_heads": 4, "hidden_act": "gelu"},
+            "yarn": {
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "mpt": Row(
+        sizes={"vocab_size": VOCABULARY, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 256},
+        models={
+            "plain": {},
+            "clipped": {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.1}},
+            "six-heads": {"d_model": 96, "n_heads": 6, "layer_norm_epsilon": 1e-2},
+            "free-head": {"tie_word_embeddings": False, "n_heads": 8},
+        },
+    ),
+    "opt": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "max_position_embeddings": 128,
+        },
+        models={
+            "plain": {},
+            "post-norm": {"do_layer_norm_before": False, "activation_function": "gelu"},
+            "bare": {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False},
+            "no-final-norm": {"_remove_final_layer_norm": True, "num_attention_heads": 8},
+        },
+    ),
+    "phi": Row(
+        sizes=SIZES,
+        models={
+            "plain": {},
+            "normed-heads": {"qk_layernorm": True, "layer_norm_eps": 1e-2},
+            "whole-heads": {
+                "num_key_value_heads": 4, "hidden_act": "relu",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+            },
+            "yarn": {
+                "num_key_value_heads": 1, "qk_layernorm": True,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "phi3": Row(
+        sizes=SIZES | {"pad_token_id": 0},
+        models={
+            "plain": {},
+            "window": {"sliding_window": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+            "partial": {
+                "tie_word_embeddings": True, "hidden_act": "gelu", "sliding_window": 30,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75},
+            },
+            "longrope": {
+                "original_max_position_embeddings": 64, "num_key_value_heads": 1,
+                "rope_parameters": {
+                    "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+                    "short_factor": [1.0 + 0.1 * i for i in range(6)], "long_factor": [2.0 + i for i in range(6)],
+                },
+            },
+        },
+        exported={"longrope": {"context_length": 64}},
+    ),
+    "stablelm": Row(
+        sizes=SIZES,
+        models={
+            "plain": {},
+            "normed-heads": {"qk_layernorm": True, "use_qkv_bias": True, "layer_norm_eps": 1e-2},
+            "parallel": {"use_parallel_residual": True, "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "whole-heads": {
+                "use_parallel_residual": True, "qk_layernorm": True, "num_key_value_heads": 1, "hidden_act": "gelu",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+            },
+        },
+    ),
+    "starcoder2": Row(
+        sizes=SIZES,
+        models={
+            "plain": {},
+            "window": {"sliding_window": 8, "use_bias": False, "norm_epsilon": 1e-2},
+            "wide-heads": {"head_dim": 32, "num_key_value_heads": 1, "tie_word_embeddings": False},
+            "linear": {
+                "hidden_act": "relu", "sliding_window": 30, "num_key_value_heads": 4,
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+            },
+        },
     ),
 }  # fmt: skip

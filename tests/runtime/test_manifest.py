@@ -45,8 +45,10 @@ def _manifest(**fields):
         "precision": "fp32",
         "provider": "cpu",
         "graph": "model.onnx",
-        "model": model,
+        "vocab_size": model.vocab_size,
+        "context_length": model.context_length,
         "cache": model.cache_geometry,
+        "model": model,
         "tokens": SpecialTokens(eos=(2, 3), bos=1, pad=None),
         "files": {
             name: FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
@@ -79,6 +81,8 @@ def _edit(bundle, **changes):
     [
         {},
         {"random_weights": None, "parity": None},
+        {"model": None},
+        {"model": None, "via": "transformers"},
         {"tokens": SpecialTokens(eos=(), bos=None, pad=0)},
         {"precision": "fp16", "provider": "cuda", "weights": {}, "versions": {}},
     ],
@@ -183,6 +187,8 @@ def test_a_manifest_cut_short_is_refused(bundle):
         ({"tokens": {"eos": [2, "3"]}}, "tokens.eos[1] is '3'; it must be of type int."),
         ({"random_weights": "7"}, "random_weights is '7'; it must be of type int."),
         ({"parity": []}, "parity is []; it must be an object."),
+        ({"vocab_size": None}, "vocab_size is None; it must be of type int."),
+        ({"via": "pigeon"}, "via is 'pigeon'; it must be one of 'transformers'."),
         ({"model": {}}, "a ModelConfig needs blocks: a list of {repeat: number, block: {…}}."),
     ],
 )

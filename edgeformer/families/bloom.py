@@ -1,0 +1,80 @@
+"""BLOOM, BLOOMZ.
+
+Source: transformers/models/bloom/modeling_bloom.py.
+"""
+
+from edgeformer.config import (
+    AlibiConfig,
+    AttentionConfig,
+    BlockConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+)
+from edgeformer.errors import ConfigError
+from edgeformer.families._alibi import alibi_slopes
+from edgeformer.families._family import Family, Fields, packed_qkv
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a BLOOM config.json."""
+    fields.ignore("hidden_dropout", "unk_token_id")
+    # How Megatron trained it; one result, to rounding.
+    fields.ignore("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi")
+    fields.ignore("pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact")
+    fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
+    # The older name of each comes first, as in transformers.
+    hidden_size = fields.take("n_embed", None) or fields.take("hidden_size")
+    num_heads = fields.take("num_attention_heads", None) or fields.take("n_head")
+    num_layers = fields.take("num_hidden_layers", None) or fields.take("n_layer")
+    fields.choice("n_inner", {4 * hidden_size: None}, 4 * hidden_size)
+    # Nothing in the model ends there: biases go on, and so may a longer context.
+    context_length = fields.take("seq_length", 2048) if context_length is None else context_length
+    if context_length <= 0:
+        raise ConfigError(f"--context-length is {context_length}; it must be positive.")
+    head_dim = hidden_size // num_heads
+    norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
+    block = BlockConfig(
+        attention=AttentionConfig(
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            qkv_bias=True,
+            output_bias=True,
+            rotary=None,
+            relative=AlibiConfig(slopes=alibi_slopes(num_heads)),
+        ),
+        feed_forward=FeedForwardConfig(
+            intermediate_size=4 * hidden_size, activation="gelu_tanh", gated=False, bias=True
+        ),
+        norm=norm,
+    )
+    return ModelConfig(
+        vocab_size=fields.take("vocab_size"),
+        hidden_size=hidden_size,
+        context_length=context_length,
+        blocks=(block,) * num_layers,
+        final_norm=norm,
+        tied_head=fields.take("tie_word_embeddings", True),
+        embedding_norm=norm,
+    )
+
+
+FAMILY = Family(
+    summary="BLOOM, BLOOMZ; any context length",
+    read_config=read_config,
+    tensors={
+        "embedding": "transformer.word_embeddings",
+        "embedding_norm": "transformer.word_embeddings_layernorm",
+        "blocks.*.attention_norm": "transformer.h.*.input_layernorm",
+        **packed_qkv("transformer.h.*.self_attention.query_key_value", "groups"),
+        "blocks.*.attention.output": "transformer.h.*.self_attention.dense",
+        "blocks.*.feed_forward_norm": "transformer.h.*.post_attention_layernorm",
+        "blocks.*.feed_forward.up": "transformer.h.*.mlp.dense_h_to_4h",
+        "blocks.*.feed_forward.down": "transformer.h.*.mlp.dense_4h_to_h",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    optional_prefix="transformer.",
+)

@@ -1,0 +1,89 @@
+"""Falcon, of both architectures: that of 7B (multi-query, one norm) and that of 40B (grouped, two norms).
+
+Source: transformers/models/falcon/modeling_falcon.py.
+"""
+
+from typing import Literal
+
+from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._family import Family, Fields, packed_qkv
+from edgeformer.families._rotary import read_context_length, read_rotary
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a Falcon config.json."""
+    fields.ignore("hidden_dropout")
+    # transformers rounds slope · position to bfloat16, which no bias of ours does.
+    fields.choice("alibi", {False: None}, False)
+    fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
+    hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
+    head_dim = hidden_size // num_heads
+    context_length = read_context_length(fields, context_length)
+    new = fields.take("new_decoder_architecture", False)
+    bias = fields.take("bias", False)
+    norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
+    block = BlockConfig(
+        attention=AttentionConfig(
+            num_heads=num_heads,
+            num_kv_heads=_read_kv_heads(fields, num_heads, new),
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            qkv_bias=bias,
+            output_bias=bias,
+            rotary=read_rotary(fields, head_dim, context_length),
+        ),
+        feed_forward=FeedForwardConfig(
+            intermediate_size=fields.take("ffn_hidden_size", 4 * hidden_size),
+            **fields.choice("activation", ACTIVATIONS, "gelu"),
+            gated=False,
+            bias=bias,
+        ),
+        norm=norm,
+        residual=_read_residual(fields, new),
+    )
+    return ModelConfig(
+        vocab_size=fields.take("vocab_size"),
+        hidden_size=hidden_size,
+        context_length=context_length,
+        blocks=(block,) * fields.take("num_hidden_layers"),
+        final_norm=norm,
+        tied_head=fields.take("tie_word_embeddings", True),
+    )
+
+
+def _read_kv_heads(fields: Fields, num_heads: int, new: bool) -> int:
+    if fields.take("multi_query", True) and not new:
+        fields.ignore("num_kv_heads")
+        return 1
+    return (
+        fields.take("num_kv_heads", num_heads)
+        if new
+        else fields.choice("num_kv_heads", {num_heads: num_heads}, num_heads)
+    )
+
+
+def _read_residual(fields: Fields, new: bool) -> Literal["serial", "parallel", "parallel_one_norm"]:
+    """The new architecture is parallel; two norms are for it alone."""
+    parallel = fields.choice("parallel_attn", {True: True} if new else {True: True, False: False}, True)
+    norms = fields.choice("num_ln_in_parallel_attn", {1: 1, 2: 2} if new else {1: 1}, 2 if new else 1)
+    return "serial" if not parallel else "parallel" if norms == 2 else "parallel_one_norm"
+
+
+FAMILY = Family(
+    summary="Falcon 7B, 40B, 180B, Falcon 2; not those with ALiBi",
+    read_config=read_config,
+    defaults={"max_position_embeddings": 2048},
+    tensors={
+        "embedding": "transformer.word_embeddings",
+        "blocks.*.attention_norm": "transformer.h.*.input_layernorm|transformer.h.*.ln_attn",
+        **packed_qkv("transformer.h.*.self_attention.query_key_value", "groups"),
+        "blocks.*.attention.output": "transformer.h.*.self_attention.dense",
+        "blocks.*.feed_forward_norm": "transformer.h.*.post_attention_layernorm|transformer.h.*.ln_mlp",
+        "blocks.*.feed_forward.up": "transformer.h.*.mlp.dense_h_to_4h",
+        "blocks.*.feed_forward.down": "transformer.h.*.mlp.dense_4h_to_h",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    ignored_tensors=(r"transformer\.h\.\d+\.self_attention\.rotary(_emb)?\.inv_freq",),
+)

@@ -1,0 +1,52 @@
+"""Gemma 1 and CodeGemma.
+
+Llama with weights of norms that are stored as their distance from one, embeddings times √hidden_size, and GELU. Source:
+transformers/models/gemma/modeling_gemma.py, which rounds √hidden_size to the dtype that it runs in (55.5 for √3072 in
+bfloat16); here it is exact, as there in float32.
+"""
+
+from typing import Any
+
+from edgeformer.config import ModelConfig
+from edgeformer.errors import ConfigError
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._family import Family, Fields
+from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama, read_norm
+
+
+def read_gemma(fields: Fields, context_length: int | None, attention: dict[str, Any], **otherwise: Any) -> ModelConfig:
+    """Read what all Gemmas share; attention, otherwise: as in `read_llama`."""
+    fields.choice("use_bidirectional_attention", {False: False}, False)
+    return read_llama(
+        fields,
+        context_length,
+        norm=read_norm(fields, offset=1.0),
+        attention=read_attention_bias(fields) | attention,
+        embedding_scale=fields.take("hidden_size") ** 0.5,
+        **otherwise,
+    )
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a Gemma config.json."""
+    # The first releases say "gelu" and mean its approximation by tanh.
+    activations = ACTIVATIONS | {"gelu": ACTIVATIONS["gelu_pytorch_tanh"]}
+    activation = fields.choice("hidden_act", activations)
+    # transformers 4.38 to 4.47 read hidden_activation instead, and took its absence for the approximation.
+    other = fields.choice("hidden_activation", activations, fields.take("hidden_act"))
+    if activation != other:
+        raise ConfigError(
+            f"config.json has hidden_act = {fields.take('hidden_act')!r} and hidden_activation = "
+            f"{fields.take('hidden_activation')!r}; versions of transformers differ in which of them counts."
+        )
+    return read_gemma(fields, context_length, attention={}, feed_forward=activation)
+
+
+FAMILY = Family(
+    summary="Gemma 1 and CodeGemma",
+    read_config=read_config,
+    tensors=TENSORS,
+    defaults={
+        "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+    },
+)  # fmt: skip

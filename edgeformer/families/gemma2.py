@@ -1,0 +1,60 @@
+"""Gemma 2.
+
+Gemma with norms on both sides of each branch, windows on every second layer, and caps on scores and logits. Source:
+transformers/models/gemma2/modeling_gemma2.py.
+"""
+
+from typing import Any
+
+from edgeformer.config import ModelConfig
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import FULL, SLIDING, read_layer_types, with_windows
+from edgeformer.families.gemma import read_gemma
+from edgeformer.families.llama import TENSORS
+
+
+def read_gemma2(
+    fields: Fields, context_length: int | None, pattern: int, attention: dict[str, Any], **local: Any
+) -> ModelConfig:
+    """Read what Gemma 2 and 3 share.
+
+    pattern: of so many layers the last is a full one, where layer_types doesn't say. local: what else the attention of
+    the others has.
+    """
+    # hidden_act is of Gemma 1; the cache's implementation was for generate().
+    fields.ignore("hidden_act", "cache_implementation")
+    config = read_gemma(
+        fields,
+        context_length,
+        attention={"scale": fields.take("query_pre_attn_scalar") ** -0.5, **attention},
+        feed_forward=fields.choice("hidden_activation", ACTIVATIONS),
+        block={"norm_placement": "sandwich"},
+        logit_softcap=fields.take("final_logit_softcapping", None),
+    )
+    otherwise = [SLIDING if (layer + 1) % pattern else FULL for layer in range(len(config.blocks))]
+    types = read_layer_types(fields, otherwise)
+    return with_windows(config, types, fields.take("sliding_window", None), **local)
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a Gemma 2 config.json."""
+    softcap = fields.take("attn_logit_softcapping", None)
+    return read_gemma2(fields, context_length, pattern=2, attention={"softcap": softcap})
+
+
+FAMILY = Family(
+    summary="Gemma 2: windows on every second layer, caps on scores and logits",
+    read_config=read_config,
+    tensors=TENSORS
+    | {
+        "blocks.*.attention_output_norm": "model.layers.*.post_attention_layernorm",
+        "blocks.*.feed_forward_norm": "model.layers.*.pre_feedforward_layernorm",
+        "blocks.*.feed_forward_output_norm": "model.layers.*.post_feedforward_layernorm",
+    },
+    defaults={
+        "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+    },
+)  # fmt: skip

@@ -1,0 +1,43 @@
+"""Gemma 3, models without images and the text part of the others.
+
+Gemma 2 with norms of queries and keys instead of a cap on scores, and its own rotary base on layers with a window.
+Source: transformers/models/gemma3/modeling_gemma3.py.
+"""
+
+from edgeformer.config import ModelConfig, QKNormConfig
+from edgeformer.families import gemma2
+from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import FULL, SLIDING
+from edgeformer.families._rotary import read_context_length, read_rotary_by_type
+from edgeformer.families.llama import QK_NORM_TENSORS, read_norm
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a Gemma 3 text config.json."""
+    # transformers has this field and reads past it.
+    fields.choice("attn_logit_softcapping", {None: None}, None)
+    # Written by transformers beside the layer_types that it led to.
+    fields.ignore("_sliding_window_pattern")
+    # In transformers 4 scaling was for full layers alone.
+    otherwise = {
+        FULL: {"rope_theta": fields.take("rope_theta", 1e6), **fields.take("rope_scaling", {})},
+        SLIDING: {"rope_theta": fields.take("rope_local_base_freq", 1e4)},
+    }
+    head_dim, length = fields.take("head_dim"), read_context_length(fields, context_length)
+    rotary = read_rotary_by_type(fields, head_dim, length, otherwise)
+    qk_norm = QKNormConfig(norm=read_norm(fields, offset=1.0), over="head")
+    return gemma2.read_gemma2(
+        fields,
+        context_length,
+        pattern=fields.take("sliding_window_pattern", 6),
+        attention={"qk_norm": qk_norm, "rotary": rotary[FULL]},
+        rotary=rotary[SLIDING],
+    )
+
+
+FAMILY = Family(
+    summary="Gemma 3 of text: windows on five layers of six, two rotary bases",
+    read_config=read_config,
+    tensors={**gemma2.FAMILY.tensors, **QK_NORM_TENSORS},
+    defaults=gemma2.FAMILY.defaults | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+)

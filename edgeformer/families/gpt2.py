@@ -1,0 +1,81 @@
+"""GPT-2, DistilGPT2, DialoGPT.
+
+Source: transformers/models/gpt2/modeling_gpt2.py.
+"""
+
+from dataclasses import replace
+
+from edgeformer.config import (
+    AttentionConfig,
+    BlockConfig,
+    FeedForwardConfig,
+    LearnedPositions,
+    ModelConfig,
+    NormConfig,
+)
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._family import Family, Fields, packed_qkv
+from edgeformer.families._rotary import read_context_length
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a GPT-2 config.json."""
+    fields.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "n_ctx", "reorder_and_upcast_attn")
+    # A head for multiple choice.
+    fields.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
+    fields.ignore("summary_use_proj")
+    fields.choice("add_cross_attention", {False: None}, False)
+    hidden_size, num_heads = fields.take("n_embd"), fields.take("n_head")
+    head_dim = hidden_size // num_heads
+    scale = head_dim**-0.5 if fields.take("scale_attn_weights", True) else 1.0
+    norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
+    attention = AttentionConfig(
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=head_dim,
+        scale=scale,
+        qkv_bias=True,
+        output_bias=True,
+        rotary=None,
+    )
+    feed_forward = FeedForwardConfig(
+        intermediate_size=fields.take("n_inner", 4 * hidden_size),
+        **fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
+        gated=False,
+        bias=True,
+    )
+    by_layer = fields.take("scale_attn_by_inverse_layer_idx", False)
+    scales = [scale / (layer + 1 if by_layer else 1) for layer in range(fields.take("n_layer"))]
+    return ModelConfig(
+        vocab_size=fields.take("vocab_size"),
+        hidden_size=hidden_size,
+        context_length=read_context_length(fields, context_length, "n_positions"),
+        blocks=tuple(
+            BlockConfig(attention=replace(attention, scale=scale), feed_forward=feed_forward, norm=norm)
+            for scale in scales
+        ),
+        final_norm=norm,
+        tied_head=fields.take("tie_word_embeddings", True),
+        position_embedding=LearnedPositions(rows=fields.take("n_positions")),
+    )
+
+
+FAMILY = Family(
+    summary="GPT-2, DistilGPT2, DialoGPT; attention scaled or not, also by layer",
+    read_config=read_config,
+    tensors={
+        "embedding": "transformer.wte",
+        "position_embedding": "transformer.wpe",
+        "blocks.*.attention_norm": "transformer.h.*.ln_1",
+        **packed_qkv("transformer.h.*.attn.c_attn"),
+        "blocks.*.attention.output": "transformer.h.*.attn.c_proj",
+        "blocks.*.feed_forward_norm": "transformer.h.*.ln_2",
+        "blocks.*.feed_forward.up": "transformer.h.*.mlp.c_fc",
+        "blocks.*.feed_forward.down": "transformer.h.*.mlp.c_proj",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    transposed=("transformer.h.*.c_attn", "transformer.h.*.c_proj", "transformer.h.*.c_fc"),
+    optional_prefix="transformer.",
+    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+)

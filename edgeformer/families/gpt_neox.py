@@ -1,0 +1,70 @@
+"""Pythia, GPT-NeoX-20B, Dolly, RedPajama-INCITE.
+
+Source: transformers/models/gpt_neox/modeling_gpt_neox.py.
+"""
+
+from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._family import Family, Fields, packed_qkv
+from edgeformer.families._rotary import DEFAULT_BASE, read_context_length, read_rotary
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a GPT-NeoX config.json."""
+    fields.ignore("classifier_dropout", "hidden_dropout", "is_decoder")
+    hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
+    head_dim = hidden_size // num_heads
+    context_length = read_context_length(fields, context_length)
+    attention_bias = fields.take("attention_bias", True)
+    norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_eps", 1e-5), bias=True)
+    block = BlockConfig(
+        attention=AttentionConfig(
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            qkv_bias=attention_bias,
+            output_bias=attention_bias,
+            rotary=read_rotary(
+                fields,
+                head_dim,
+                context_length,
+                fraction=fields.take("rotary_pct", 0.25),
+                base=fields.take("rotary_emb_base", DEFAULT_BASE),
+            ),
+        ),
+        feed_forward=FeedForwardConfig(
+            intermediate_size=fields.take("intermediate_size"),
+            **fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+            gated=False,
+            bias=True,
+        ),
+        norm=norm,
+        residual="parallel" if fields.take("use_parallel_residual", True) else "serial",
+    )
+    return ModelConfig(
+        vocab_size=fields.take("vocab_size"),
+        hidden_size=hidden_size,
+        context_length=context_length,
+        blocks=(block,) * fields.take("num_hidden_layers"),
+        final_norm=norm,
+        tied_head=fields.take("tie_word_embeddings", False),
+    )
+
+
+FAMILY = Family(
+    summary="Pythia, GPT-NeoX-20B, Dolly, RedPajama; parallel or serial residual, partial rotary",
+    read_config=read_config,
+    tensors={
+        "embedding": "gpt_neox.embed_in",
+        "blocks.*.attention_norm": "gpt_neox.layers.*.input_layernorm",
+        **packed_qkv("gpt_neox.layers.*.attention.query_key_value", "groups"),
+        "blocks.*.attention.output": "gpt_neox.layers.*.attention.dense",
+        "blocks.*.feed_forward_norm": "gpt_neox.layers.*.post_attention_layernorm",
+        "blocks.*.feed_forward.up": "gpt_neox.layers.*.mlp.dense_h_to_4h",
+        "blocks.*.feed_forward.down": "gpt_neox.layers.*.mlp.dense_4h_to_h",
+        "final_norm": "gpt_neox.final_layer_norm",
+        "head": "embed_out|lm_head",
+    },
+    ignored_tensors=(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
+)

@@ -1,0 +1,72 @@
+"""GPT-J: attention and feed-forward side by side behind one norm, rotated in neighbouring pairs.
+
+Source: transformers/models/gptj/modeling_gptj.py.
+"""
+
+from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig, RotaryConfig
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._family import Family, Fields
+from edgeformer.families._rotary import DEFAULT_BASE, read_context_length
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a GPT-J config.json."""
+    fields.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop")
+    # A head for multiple choice.
+    fields.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
+    fields.ignore("summary_use_proj")
+    # transformers looks at neither.
+    fields.choice("rotary", {True: None}, True)
+    fields.choice("scale_attn_weights", {True: None}, True)
+    hidden_size, num_heads = fields.take("n_embd"), fields.take("n_head")
+    head_dim = hidden_size // num_heads
+    norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
+    block = BlockConfig(
+        attention=AttentionConfig(
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            qkv_bias=False,
+            output_bias=False,
+            rotary=RotaryConfig(
+                rotary_dim=fields.take("rotary_dim", 64), base=DEFAULT_BASE, interleaved=True, scaling=None
+            ),
+        ),
+        feed_forward=FeedForwardConfig(
+            intermediate_size=fields.take("n_inner", 4 * hidden_size),
+            **fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
+            gated=False,
+            bias=True,
+        ),
+        norm=norm,
+        residual="parallel_one_norm",
+    )
+    return ModelConfig(
+        vocab_size=fields.take("vocab_size"),
+        hidden_size=hidden_size,
+        context_length=read_context_length(fields, context_length, "n_positions"),
+        blocks=(block,) * fields.take("n_layer"),
+        final_norm=norm,
+        tied_head=fields.choice("tie_word_embeddings", {False: False}, False),
+        head_bias=True,
+    )
+
+
+FAMILY = Family(
+    summary="GPT-J; any rotated part of the heads",
+    read_config=read_config,
+    tensors={
+        "embedding": "transformer.wte",
+        "blocks.*.attention_norm": "transformer.h.*.ln_1",
+        "blocks.*.attention.query": "transformer.h.*.attn.q_proj",
+        "blocks.*.attention.key": "transformer.h.*.attn.k_proj",
+        "blocks.*.attention.value": "transformer.h.*.attn.v_proj",
+        "blocks.*.attention.output": "transformer.h.*.attn.out_proj",
+        "blocks.*.feed_forward.up": "transformer.h.*.mlp.fc_in",
+        "blocks.*.feed_forward.down": "transformer.h.*.mlp.fc_out",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+)

@@ -1,0 +1,33 @@
+"""OLMo 2.
+
+Llama with norms behind each branch instead of before it, and norms of all queries and all keys together. Source:
+transformers/models/olmo2/modeling_olmo2.py.
+"""
+
+from edgeformer.config import ModelConfig, QKNormConfig
+from edgeformer.families._family import Family, Fields
+from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_attention_bias, read_llama, read_norm
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read an OLMo 2 config.json."""
+    qk_norm = QKNormConfig(norm=read_norm(fields), over="projection")
+    return read_llama(
+        fields,
+        context_length,
+        attention={"qk_norm": qk_norm, **read_attention_bias(fields)},
+        block={"norm_placement": "output"},
+    )
+
+
+FAMILY = Family(
+    summary="OLMo 2: norms behind attention and feed-forward",
+    read_config=read_config,
+    tensors=TENSORS
+    | QK_NORM_TENSORS
+    | {
+        "blocks.*.attention_output_norm": "model.layers.*.post_attention_layernorm",
+        "blocks.*.feed_forward_output_norm": "model.layers.*.post_feedforward_layernorm",
+    },
+    defaults={"rms_norm_eps": 1e-5},
+)

@@ -1,0 +1,37 @@
+"""Qwen 1.5, Qwen2, Qwen2.5, and the dense models made from them.
+
+Llama with biases on queries, keys and values, and windows on some layers. Source:
+transformers/models/qwen2/modeling_qwen2.py.
+"""
+
+from edgeformer.config import ModelConfig
+from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import FULL, SLIDING, read_layer_types, with_windows
+from edgeformer.families.llama import TENSORS, read_llama
+
+
+def read_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """Read which layers have a window: all from max_window_layers on, where layer_types doesn't say."""
+    first, window = fields.take("max_window_layers"), fields.take("sliding_window", None)
+    if not fields.take("use_sliding_window"):
+        window = None
+    layers = range(len(config.blocks))
+    otherwise = [SLIDING if window is not None and layer >= first else FULL for layer in layers]
+    return with_windows(config, read_layer_types(fields, otherwise), window)
+
+
+def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+    """Read a Qwen2 config.json."""
+    # Positions in three dimensions are for images.
+    fields.choice("use_mrope", {False: False}, False)
+    return read_windows(fields, read_llama(fields, context_length, attention={"qkv_bias": True}))
+
+
+FAMILY = Family(
+    summary="Qwen 1.5 to Qwen2.5: biases on queries, keys and values, windows by layer",
+    read_config=read_config,
+    tensors=TENSORS,
+    defaults={
+        "num_key_value_heads": 32, "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
+    },
+)  # fmt: skip

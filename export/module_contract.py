@@ -1,0 +1,167 @@
+"""What a module must keep to be exported, and how it is told that it does not.
+
+The module is run as its clients will run it: a padded batch of two prompts, then a step of one token behind the caches
+that came back. Then its graph is looked at: a client's cache is one static buffer of which only a part is valid, and
+`edgeformer.ops.group_query_attention` alone knows which.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.blueprint import Blueprint
+from edgeformer.contract import past_names, present_names
+from edgeformer.errors import ExportError
+from edgeformer.export.canonical import DOMAIN
+from edgeformer.export.parity.module_reference import ModuleReference
+from edgeformer.layers import Cache
+
+CONTRACT = (
+    "A module is called with input_ids int64 [B, S], attention_mask int64 [B, T] and a list of one (key, value) for "
+    "each layer, [B, K, P, D]; it returns the logits [B, S, V] and such a list with [B, K, T, D]. docs/own-module.md "
+    "has an example."
+)
+
+AGREEMENT = 1e-5
+"""Two ways to the same float64 logits may differ by so much of the largest: room for a module that computes some of it
+in float32, and far below what one wrong position does."""
+
+FEWEST_TOKENS = 4
+
+LENGTHS = (3, 2)
+"""Tokens of the two prompts; the shorter one is padded."""
+
+
+def check_shapes(blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Raise ExportError unless the module takes and returns what the contract says, in the graph's precision."""
+    _run_rows(ModuleReference(blueprint, weights, dtype), blueprint, dtype)
+
+
+def check_consistency(blueprint: Blueprint, weights: Mapping[str, Tensor]) -> None:
+    """Raise ExportError unless the module gives a text the same logits however it is fed; its shapes are right."""
+    reference = ModuleReference(blueprint, weights, torch.float64)
+    texts = _texts(blueprint)
+    prompt, step = _run_rows(reference, blueprint, torch.float64)
+    for row, length in enumerate(LENGTHS):
+        alone = reference.run(texts[row : row + 1, : length + 1])[0][0]  # [length + 1, V]
+        for what, given, expected in (
+            ("in a padded batch of prompts", prompt[row, :length], alone[:length]),
+            ("one by one after a past", step[row], alone[length:]),
+        ):
+            error = float((given - expected).abs().max() / alone.abs().max())
+            if not error <= AGREEMENT:
+                raise ExportError(
+                    f"the module contradicts itself: tokens that are fed {what} have logits {error:.2g} (of the "
+                    "largest) off those that the same tokens have at once. Padding on the right, later tokens and "
+                    "other rows may change nothing, and every layer must see its own past. Take positions from "
+                    "ops.token_positions, or let ops.group_query_attention rotate, and leave masking to it."
+                )
+
+
+def check_caches(graph: ir.Model, blueprint: Blueprint) -> None:
+    """Raise ExportError unless the canonical graph's caches go through the attention op and nowhere else."""
+    inputs = {value.name: value for value in graph.graph.inputs}
+    for name in past_names(blueprint.cache):
+        for use in inputs[name].uses():
+            if not (_is_attention(use.node) or _is_batch_size(use.node)):
+                raise ExportError(_outside(f"{name} is read by {use.node.name}"))
+    outputs = {value.name: value for value in graph.graph.outputs}
+    for name in present_names(blueprint.cache):
+        node = outputs[name].producer()
+        if not _is_attention(node):
+            raise ExportError(_outside(f"{name} is made by {node.name if node else 'nothing'}"))
+
+
+def _is_attention(node: ir.Node | None) -> bool:
+    return node is not None and (node.domain, node.op_type) == (DOMAIN, "GroupQueryAttention")
+
+
+def _is_batch_size(node: ir.Node) -> bool:
+    """The exporter asks any input at hand for the number of rows."""
+    ends = node.attributes.get_int("start", 0), node.attributes.get_int("end", 0)
+    return node.op_type == "Shape" and ends == (0, 1)
+
+
+def _outside(what: str) -> str:
+    return (
+        f"{what} instead of edgeformer.ops.group_query_attention. A client's cache is one buffer for the longest text, "
+        "and only that op knows which part of it is valid: call it for each layer, with the layer's key and value as "
+        "they come, and return the key and value that it returns."
+    )
+
+
+def _texts(blueprint: Blueprint) -> Tensor:
+    """Token ids of two rows [2, 4]."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(blueprint.vocab_size, (2, FEWEST_TOKENS), generator=generator)
+
+
+def _run_rows(reference: ModuleReference, blueprint: Blueprint, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Logits of two padded prompts [2, 3, V], and of the next token of each [2, 1, V]."""
+    texts, lengths = _texts(blueprint), torch.tensor(LENGTHS)
+    prompt = texts[:, : max(LENGTHS)].clone()
+    prompt[1, LENGTHS[1]] = texts[1, -1]  # padding is any token but the next one
+    caches = [reference.empty_cache(2) for _ in range(blueprint.cache.num_layers)]
+    mask = (torch.arange(prompt.shape[1]) < lengths[:, None]).long()
+    logits, caches = _call(reference, blueprint, dtype, prompt, mask, caches)
+    mask = (torch.arange(prompt.shape[1] + 1) < lengths[:, None] + 1).long()
+    step, _ = _call(reference, blueprint, dtype, texts.gather(1, lengths[:, None]), mask, caches)
+    return logits, step
+
+
+def _call(
+    reference: ModuleReference,
+    blueprint: Blueprint,
+    dtype: torch.dtype,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    caches: list[Cache],
+) -> tuple[Tensor, list[Cache]]:
+    """Run the module once; whatever is not as it should be is an ExportError."""
+    batch, new = input_ids.shape
+    past, total = caches[0][0].shape[2], attention_mask.shape[1]
+    given = f"{batch} × {new} tokens after a past of {past}, in {_named(dtype)}"
+    try:
+        result = reference.forward(input_ids, attention_mask, caches)
+    except Exception as error:  # somebody else's code may raise anything
+        raise ExportError(f"the module fails on {given}: {type(error).__name__}: {error}\n{CONTRACT}") from error
+    problem = _problem(result, blueprint, dtype, batch, new, total)
+    if problem is not None:
+        raise ExportError(f"the module, given {given}, returns {problem}.\n{CONTRACT}")
+    logits, presents = result
+    return logits, [tuple(present) for present in presents]  # type: ignore[misc]
+
+
+def _problem(result: Any, blueprint: Blueprint, dtype: torch.dtype, batch: int, new: int, total: int) -> str | None:
+    """The first thing that is not as expected: what was returned, and what is right."""
+    geometry = blueprint.cache
+    if not (isinstance(result, tuple | list) and len(result) == 2):
+        return f"{_kind(result)}; it must return two things, (logits, caches)"
+    logits, caches = result
+    shape = [batch, new, blueprint.vocab_size]
+    if not (isinstance(logits, Tensor) and logits.is_floating_point() and list(logits.shape) == shape):
+        return f"{_kind(logits)} as logits; they must be a float tensor {shape}"
+    if not (isinstance(caches, tuple | list) and len(caches) == geometry.num_layers):
+        return f"{_kind(caches)} as caches; they must be a list of {geometry.num_layers}, one for each layer"
+    shape = [batch, geometry.num_kv_heads, total, geometry.head_dim]
+    for layer, cache in enumerate(caches):
+        if not (isinstance(cache, tuple | list) and len(cache) == 2):
+            return f"{_kind(cache)} as the cache of layer {layer}; it must be a pair (key, value)"
+        for name, part in zip(("key", "value"), cache, strict=True):
+            if not (isinstance(part, Tensor) and part.dtype == dtype and list(part.shape) == shape):
+                return f"{_kind(part)} as the {name} of layer {layer}; it must be a {_named(dtype)} tensor {shape}"
+    return None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a {_named(value.dtype)} tensor {list(value.shape)}"
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else f"a {kind}"
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

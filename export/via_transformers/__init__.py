@@ -1,0 +1,23 @@
+"""Export transformers' own modules, for architectures that have no family file.
+
+The module stays as it is; its norms, rotations and attention are routed to our ops from outside. Nothing is told by a
+model's name: what a module computes is found by running it (`plan`), and that the rerouted one computes the same is
+shown on the real weights (`proof`) before anything is exported. What cannot be routed is refused with the reason.
+
+    hf_module   config.json → transformers' module without weights      masks, norms, rotary   what parts of it compute
+    rerouted    plan, and the module that does what it says             attention              our ops behind their calls
+    weights     the checkpoint by name                                  proof                  both modules in float64
+    blueprint   all of it for the exporter
+"""
+
+from edgeformer.errors import require
+
+require("transformers", "transformers")
+
+from edgeformer.export.via_transformers.blueprint import (  # noqa: E402 - after the message above
+    export_via_transformers,
+    open_checkpoint,
+    reopen,
+)
+
+__all__ = ["export_via_transformers", "open_checkpoint", "reopen"]

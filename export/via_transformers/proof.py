@@ -1,0 +1,127 @@
+"""The rerouted module computes what transformers computes: shown before every export, on the real weights.
+
+Both are run in float64 without the roundings inside (`unrounded`): transformers' own module, with its own eager
+attention, over a whole text; ours as a ragged batch of two rows of that text, then in single steps. Where they differ
+there is no export, and the error names the layer after which they do.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.errors import ExportError
+from edgeformer.export.via_transformers.hf_module import build
+from edgeformer.export.via_transformers.plan import Plan
+from edgeformer.export.via_transformers.rerouted import Rerouted, reroute
+from edgeformer.export.via_transformers.streaming import streamed
+from edgeformer.export.via_transformers.unrounded import unrounded
+from edgeformer.export.via_transformers.weights import RoutedWeights
+
+AGREEMENT = 1e-9
+"""Largest difference of a logit over the largest logit: float64 sums in another order differ by 1e-13 or so, a wrong
+formula by 1e-6 and far more, however little it is wrong."""
+
+TEXT = 32
+LONGEST = 512
+STEPS = 3
+
+
+def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
+    """Compare the two modules; return the largest difference of a logit over the largest logit.
+
+    weights: by transformers' names. Raises ExportError where the rerouted module computes something else.
+    """
+    tokens = _tokens(config, plan)
+    untouched = build(config, torch.float32, "eager")
+    rerouted = reroute(config, plan, torch.float64)
+    length = tokens.shape[1]
+    with torch.no_grad(), unrounded():
+        with streamed(untouched, weights, torch.float64), _recorded(untouched, plan) as expected_states:
+            expected = untouched(input_ids=tokens, use_cache=False, return_dict=True).logits[0]  # [N, V]
+        lengths = [length - STEPS, max(1, (length - STEPS) // 2)]
+        with streamed(rerouted.causal_lm, RoutedWeights(weights, plan), torch.float64), _recorded(rerouted.causal_lm, plan) as states:
+            pieces = _ragged(rerouted, tokens, lengths)
+    scale = expected.abs().max()
+    worst = 0.0
+    for (row, start), logits in pieces:
+        difference = (logits - expected[start : start + len(logits)]).abs().max() / scale
+        if not difference <= AGREEMENT:
+            where = _first_difference(states, expected_states, lengths[0])
+            raise ExportError(
+                f"rerouted, {type(untouched).__name__} does not compute what it computes in transformers: logits of a "
+                f"text of {len(tokens[0])} tokens differ by {difference:.1e} of the largest (row {row}, from token {start}). "
+                f"{where} Nothing was exported. This is a bug in edgeformer, or a model whose code does more than our "
+                "ops; please report it with the model's config.json."
+            )
+        worst = max(worst, difference.item())
+    return worst
+
+
+def _tokens(config: Any, plan: Plan) -> Tensor:
+    """A random text that is longer than every small window, [1, N]."""
+    windows = [form.window for form in plan.attentions.values() if form.window < LONGEST - TEXT]
+    length = min(max(windows) + TEXT, plan.context_length)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, config.vocab_size, (1, length), generator=generator)
+
+
+def _ragged(module: Rerouted, tokens: Tensor, lengths: list[int]) -> list[tuple[tuple[int, int], Tensor]]:
+    """Feed prefixes of one text as rows of a batch, then single steps.
+
+    Returns (row, first position) and the logits [n, V] of every run.
+    """
+    geometry = module.plan.geometry
+    rows, longest = len(lengths), max(lengths)
+    empty = torch.zeros(rows, geometry.num_kv_heads, 0, geometry.head_dim, dtype=torch.float64)
+    caches = [(empty, empty)] * geometry.num_layers
+    counts = torch.tensor(lengths)
+    prompts = torch.where(torch.arange(longest) < counts[:, None], tokens[:, :longest], 0)
+    pieces = []
+    for step in range(STEPS + 1):
+        ids = prompts if step == 0 else tokens[0, counts + step - 1].unsqueeze(1)
+        mask = (torch.arange(longest + step) < counts[:, None] + step).to(torch.int64)
+        logits, caches = module(ids, mask, caches)
+        for row, length in enumerate(lengths):
+            start = 0 if step == 0 else length + step - 1
+            pieces.append(((row, start), logits[row, : length if step == 0 else 1]))
+    return pieces
+
+
+@contextmanager
+def _recorded(model: nn.Module, plan: Plan) -> Iterator[dict[str, Tensor]]:
+    """Collect what every layer returns in its first run, [N, E] of the first row, by the layer's name."""
+    states: dict[str, Tensor] = {}
+
+    def record(name: str, returned: Any) -> None:
+        state = returned[0] if isinstance(returned, tuple) else returned
+        states.setdefault(name, state[0])
+
+    handles = []
+    for form in plan.attentions.values():
+        name = _layer(form.module)
+        hook = lambda module, inputs, returned, name=name: record(name, returned)  # noqa: E731
+        handles.append(model.get_submodule(name).register_forward_hook(hook))
+    try:
+        yield states
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _layer(attention: str) -> str:
+    """The name of the layer that holds an attention: up to its number."""
+    parts = attention.split(".")
+    numbers = [index for index, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbers[0] + 1]) if numbers else attention
+
+
+def _first_difference(states: Mapping[str, Tensor], expected: Mapping[str, Tensor], length: int) -> str:
+    for layer, (name, exact) in enumerate(expected.items()):
+        exact = exact[:length]
+        difference = (states[name][:length] - exact).abs().max() / exact.abs().max()
+        if not difference <= AGREEMENT:
+            return f"The states of a prompt first differ after layer {layer} ({name}, by {difference:.1e})."
+    return "The states of a prompt agree in every layer; what differs comes after them, or in the steps."

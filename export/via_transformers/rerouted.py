@@ -1,0 +1,250 @@
+"""A causal LM of transformers behind our forward contract, with its norms, rotations and attention as our ops."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer import ops
+from edgeformer.errors import EdgeformerError, ExportError
+from edgeformer.export.via_transformers.attention import NAME, Angles, Caches, RoutedCache, Routing, active, routed
+from edgeformer.export.via_transformers.hf_module import build, forward_arguments
+from edgeformer.export.via_transformers.norms import RoutedRMSNorm, find_rms_norms
+from edgeformer.export.via_transformers.plan import Plan
+from edgeformer.export.via_transformers.rotary import RotaryForm, RotaryProbe, makes_angles
+from edgeformer.export.via_transformers.unrounded import unrounded
+
+
+class RoutedRotary(nn.Module):
+    """A rotary module of transformers over tables of all positions."""
+
+    def __init__(self, name: str, original: nn.Module, forms: dict[str, RotaryForm | None], plan: Plan, dtype: torch.dtype):
+        super().__init__()
+        self._name = name
+        self._forms = forms
+        self._signature = inspect.signature(original.forward)
+        # Kept for what other code reads from it, and called where no table holds; its buffers are no part of ours.
+        self._original = (original,)
+        for kind, form in forms.items():
+            if form is not None:
+                tables = dict(zip(("cos", "sin"), form.tables(plan.context_length), strict=True))
+                if any(turn is not None and turn.backwards for turn in plan.turns.values()):
+                    tables["negative_sin"] = -tables["sin"]
+                for table, value in tables.items():
+                    self.register_buffer(_buffer(kind, table), value.to(dtype), persistent=False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Cosines and sines in the layout of the original, or whatever the original returns where no table holds."""
+        given = self._signature.bind(*args, **kwargs).arguments
+        options = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
+        kind = "_".join(str(value) for value in options.values())
+        form = self._form(kind, options)
+        if form is None:
+            return self._original[0](*args, **kwargs)
+        angles = Angles(
+            f"{self._name}.{kind}", form, given["position_ids"], self._table(kind, form, "cos"),
+            lambda negative: self._table(kind, form, "negative_sin" if negative else "sin"),
+        )  # fmt: skip
+        return active().angles(*angles.spread(), angles)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_original"][0], name)
+
+    def _form(self, kind: str, options: dict[str, Any]) -> RotaryForm | None:
+        return self._forms[kind]
+
+    def _table(self, kind: str, form: RotaryForm, table: str) -> Tensor:
+        return self.get_buffer(_buffer(kind, table))
+
+
+class LearningRotary(RoutedRotary):
+    """The same on the meta device, finding out what the original computes when it is first asked for it."""
+
+    def __init__(self, name: str, original: nn.Module, plan: Plan):
+        super().__init__(name, original, {}, plan, torch.float32)
+        self._plan = plan
+        self._probe = RotaryProbe(original, name, plan.context_length)
+
+    def _form(self, kind: str, options: dict[str, Any]) -> RotaryForm | None:
+        if kind not in self._forms:
+            self._forms[kind] = self._probe.form(options)
+            if self._forms[kind] is None:
+                self._plan.note(f"{self._name} stays as it is: it makes no cosines and sines of position · frequency")
+        return self._forms[kind]
+
+    def _table(self, kind: str, form: RotaryForm, table: str) -> Tensor:
+        return torch.empty(self._plan.context_length, len(form.frequencies), device="meta")
+
+
+def _buffer(kind: str, table: str) -> str:
+    return f"{kind}_{table}" if kind else table
+
+
+class Rerouted(nn.Module):
+    """The forward contract of a decoder over a causal LM of transformers. Parameters keep their names there."""
+
+    def __init__(self, model: Any, plan: Plan, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.plan = plan
+        self._exact = dtype == torch.float64
+        self._arguments = forward_arguments(model)
+        # Its children are ours, so that names need no prefix; the module itself is only called.
+        self._causal_lm = (model,)
+        for name, child in model.named_children():
+            self.add_module(name, child)
+        for name, parameter in model.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name, buffer in model.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
+
+    @property
+    def causal_lm(self) -> Any:
+        """The module of transformers inside."""
+        return self._causal_lm[0]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, caches: Caches) -> tuple[Tensor, Caches]:
+        """input_ids int64 [B, S], attention_mask int64 [B, T], caches of every layer → logits [B, S, V], presents."""
+        routing = Routing(self.plan, caches, attention_mask, ops.token_positions(attention_mask, input_ids))
+        logits = self.run(input_ids, routing)
+        return logits, [routing.presents[layer] for layer in range(len(caches))]
+
+    def run(self, input_ids: Tensor, routing: Routing) -> Tensor:
+        """One pass that `routing` serves; what transformers rounds to float32 inside stays float64 in float64."""
+        model = self.causal_lm
+        arguments = {"past_key_values": RoutedCache(routing), "use_cache": True, "return_dict": True}
+        if "position_ids" in self._arguments:
+            arguments["position_ids"] = routing.positions
+        with routed(model, routing), unrounded() if self._exact else nullcontext():
+            return model(input_ids=input_ids, **arguments).logits
+
+
+def reroute(config: Any, plan: Plan, dtype: torch.dtype) -> Rerouted:
+    """Build the module that a plan describes; parameters on the meta device.
+
+    In float64, which transformers' own modules are not made for, whatever else they hold is that of float32.
+    """
+    model = build(config, torch.float32 if dtype == torch.float64 else dtype, NAME)
+    for name, form in plan.norms.items():
+        _replace(model, name, lambda _, form=form: RoutedRMSNorm(form, dtype))
+    for name, forms in plan.rotaries.items():
+        _replace(model, name, lambda original, name=name, forms=forms: RoutedRotary(name, original, forms, plan, dtype))
+    return Rerouted(model.eval(), plan, dtype)
+
+
+def make_plan(config: Any, context_length: int) -> Plan:
+    """Run the module without weights and find out all that there is to reroute.
+
+    Raises ExportError where the module cannot be rerouted, saying what was found and what to do.
+    """
+    plan = Plan(context_length)
+    model = build(config, torch.float32, NAME)
+    arguments = forward_arguments(model)
+    if "past_key_values" not in arguments:
+        raise ExportError(
+            f"{type(model).__name__} keeps no cache of keys and values (its forward takes no past_key_values): it is "
+            "recurrent, or has no cache, and a bundle's runtime needs one."
+        )
+    if "position_ids" not in arguments:
+        raise ExportError(
+            f"{type(model).__name__} takes no position_ids, so the rows of a batch could not stand at different places."
+        )
+    experts = sorted({type(module).__name__ for module in model.modules() if "Expert" in type(module).__name__})
+    if experts:
+        raise ExportError(
+            f"it is a mixture of experts ({', '.join(experts)}): which weights a token meets is decided while it runs, "
+            "and a graph of fixed products cannot say that."
+        )
+    plan.norms, others = find_rms_norms(model, getattr(config, "hidden_size", 64))
+    for other in others:
+        plan.note(f"{other} stays as it is: it is no RMSNorm of ours")
+    for name in plan.norms:
+        _replace(model, name, lambda _, form=plan.norms[name]: RoutedRMSNorm(form, torch.float32))
+    for name, module in list(model.named_modules()):
+        if makes_angles(module):
+            rotary = LearningRotary(name, module, plan)
+            plan.rotaries[name] = rotary._forms
+            _replace(model, name, lambda _, rotary=rotary: rotary)
+    _learn(Rerouted(model.to("meta").eval(), plan))
+    # A module some of whose angles are no table, or that is never called, stays altogether as it is.
+    plan.rotaries = {name: forms for name, forms in plan.rotaries.items() if forms and all(forms.values())}
+    _check(config, plan)
+    return plan
+
+
+def _learn(module: Rerouted) -> None:
+    """Run a prompt and then a step, as shapes alone."""
+    model = module.causal_lm
+    for past, new in ((0, 7), (7, 1)):
+        ids = torch.zeros(2, new, dtype=torch.int64, device="meta")
+        mask = torch.ones(2, past + new, dtype=torch.int64, device="meta")
+        caches = _EmptyCaches(module.plan, past)
+        routing = Routing(module.plan, caches, mask, ops.token_positions(mask, ids), learning=True)  # type: ignore[arg-type]
+        routing.name_modules(model)
+        try:
+            with torch.no_grad():
+                module.plan.vocab_size = module.run(ids, routing).shape[-1]
+        except EdgeformerError:
+            raise
+        except Exception as error:  # code that is not ours, which may raise anything
+            raise ExportError(
+                f"{type(model).__name__} of transformers could not be run with our attention: "
+                f"{type(error).__name__}: {_first_line(error)}"
+            ) from error
+        if routing._pending is not None or set(routing.presents) != set(module.plan.attentions):
+            raise ExportError(
+                f"{type(model).__name__} computes its attention itself, not through transformers' attention interface. "
+                "Only a family file can export it."
+            )
+
+
+class _EmptyCaches:
+    """Pasts on the meta device, of whatever geometry the layers turn out to have."""
+
+    def __init__(self, plan: Plan, past: int):
+        self._plan = plan
+        self._past = past
+
+    def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
+        form = self._plan.attentions[layer]
+        past = torch.empty(2, form.num_kv_heads, self._past, form.head_dim, device="meta")
+        return past, past
+
+
+def _check(config: Any, plan: Plan) -> None:
+    """Hold the layers to each other and to the config."""
+    layers = getattr(config, "num_hidden_layers", len(plan.attentions))
+    if sorted(plan.attentions) != list(range(layers)) or not plan.attentions:
+        found = len(plan.attentions)
+        raise ExportError(
+            f"{found} of its {layers} layers attend to a cache of their own through transformers' attention interface; "
+            "the others do something else, and the bundle has a cache for every layer."
+        )
+    sizes = {(form.num_kv_heads, form.head_dim) for form in plan.attentions.values()}
+    if len(sizes) > 1:
+        found = ", ".join(f"{heads} × {width}" for heads, width in sorted(sizes))
+        raise ExportError(f"its layers have caches of different sizes (heads × head_dim: {found}); a bundle has one.")
+    kinds = getattr(config, "layer_types", None) or []
+    for layer, kind in enumerate(kinds[:layers]):
+        form = plan.attentions[layer]
+        sliding = "sliding" in str(kind)
+        wanted = getattr(config, "sliding_window", None) if sliding else 0
+        if wanted is not None and (wanted if wanted < plan.context_length else 0) != form.window:
+            raise ExportError(
+                f"config.json says that layer {layer} is {kind} (sliding_window {wanted}), and its attention "
+                f"({form.module}) has a window of {form.window or 'none'}."
+            )
+
+
+def _replace(model: nn.Module, name: str, make: Callable[[nn.Module], nn.Module]) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, make(model.get_submodule(name)))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")[:300]

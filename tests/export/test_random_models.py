@@ -1,0 +1,59 @@
+"""Random models over every block that `ModelConfig` can say are exported and pass the gates of parity.
+
+Two dozen here; `python tools/false_alarms.py --models 500` runs as many as you like, in both precisions.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from false_alarms import verify_one
+from random_models import random_model
+
+from edgeformer.accounting import account
+from edgeformer.config import ModelConfig
+from edgeformer.weights import parameter_shapes
+
+SEEDS = range(24)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_model_is_at_parity(seed):
+    config = random_model(random.Random(seed))
+    report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)
+    assert report.passed, report.describe()
+
+
+def test_the_two_dozen_have_every_block():
+    """What the seeds above draw is not left to chance: a block that none of them has is not tested here."""
+    configs = [random_model(random.Random(seed)) for seed in SEEDS]
+    attentions = [block.attention for config in configs for block in config.blocks]
+    norms = [block.norm for config in configs for block in config.blocks]
+    assert {norm.kind for norm in norms} == {"rms_norm", "layer_norm", "batch_norm"}
+    placements = {(block.norm_placement, block.residual) for config in configs for block in config.blocks}
+    assert {placement for placement, _ in placements} == {"pre", "post", "output", "sandwich"}
+    assert {residual for _, residual in placements} == {"serial", "parallel", "parallel_one_norm"}
+    assert {type(attention.relative).__name__ for attention in attentions} == {
+        "NoneType", "AlibiConfig", "T5BiasConfig", "ShawConfig", "TransformerXLConfig",
+    }  # fmt: skip
+    for feature in ("rotary", "qk_norm", "qkv_clip", "query_temperature", "softcap", "sinks", "window", "chunk"):
+        assert any(getattr(attention, feature) for attention in attentions), feature
+    assert any(attention.sliding for attention in attentions)
+    assert any(attention.global_tokens for attention in attentions)
+    assert any(attention.random_blocks for attention in attentions)
+    assert {type(config.position_embedding).__name__ for config in configs} == {
+        "NoneType", "LearnedPositions", "SinusoidalPositions",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_configs_survive_json_and_are_counted_right(seed):
+    import math
+
+    config = random_model(random.Random(seed))
+    assert ModelConfig.from_json(config.to_json()) == config
+    assert account(config).parameters == sum(map(math.prod, parameter_shapes(config).values()))

@@ -1,0 +1,119 @@
+"""What the golden tests share: our modules in float64 with given weights, and numbers as study notes print them.
+
+The examples come from five sets of study notes on transformer architecture (in Chinese; quoted here in English). Every
+example goes through our own modules. Where a printed number or formula is wrong, its test says so and asserts the right
+one; where the notes speak of encoders, the causal form is tested.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.layers import Attention, Cache, Context
+from edgeformer.models import Decoder, decoder_constants
+from edgeformer.weights import RandomWeights
+
+Module = TypeVar("Module", bound=nn.Module)
+
+LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
+
+
+def tensor(*numbers) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def as_printed(values: Tensor, decimals: int = 3) -> list[float]:
+    """The numbers as a note that prints so many decimals must show them."""
+    return [round(value, decimals) for value in values.flatten().tolist()]
+
+
+def given(module: Module, weights: Mapping[str, Tensor]) -> Module:
+    """Fill a module, every parameter of which must be given."""
+    module.load_state_dict(dict(weights))
+    return module.requires_grad_(False)
+
+
+def seeded(module: Module, seed: int = 0) -> Module:
+    """Fill a module with normal noise."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return module.requires_grad_(False)
+
+
+def attention_config(heads: int = 1, head_dim: int = 4, **fields) -> AttentionConfig:
+    """Attention of the first Transformer: every head has its keys, scores are divided by the root of head_dim."""
+    plain = {"num_kv_heads": heads, "scale": head_dim**-0.5, "qkv_bias": False, "output_bias": False, "rotary": None}
+    return AttentionConfig(num_heads=heads, head_dim=head_dim, **(plain | fields))
+
+
+def block_config(attention: AttentionConfig, **fields) -> BlockConfig:
+    feed_forward = FeedForwardConfig(intermediate_size=8, activation="relu", bias=True, gated=False)
+    return BlockConfig(**({"attention": attention, "feed_forward": feed_forward, "norm": LAYER_NORM} | fields))
+
+
+def model_config(*blocks: BlockConfig, **fields) -> ModelConfig:
+    sizes = {"vocab_size": 16, "hidden_size": 4, "context_length": 16, "final_norm": None, "tied_head": True}
+    return ModelConfig(blocks=blocks or (block_config(attention_config()),), **(sizes | fields))
+
+
+def decoder(config: ModelConfig, weights: Mapping[str, Tensor] | None = None) -> Decoder:
+    """A decoder with random parameters, some of which `weights` replaces."""
+    model = Decoder(config, torch.float64)
+    given(model, {name: value.double() for name, value in RandomWeights(config, seed=0).items()} | dict(weights or {}))
+    for name, value in decoder_constants(config).items():
+        model.get_buffer(name).copy_(value)
+    return model
+
+
+def empty_cache(config: AttentionConfig, batch: int = 1) -> Cache:
+    nothing = torch.empty(batch, config.num_kv_heads, 0, config.head_dim, dtype=torch.float64)
+    return nothing, nothing
+
+
+def from_the_start(tokens: int, batch: int = 1) -> Context:
+    """The context of a text that begins here."""
+    return Context(
+        attention_mask=torch.ones(batch, tokens, dtype=torch.int64),
+        positions=torch.arange(tokens).expand(batch, -1),
+    )
+
+
+def attend(attention: Attention, x: Tensor) -> Tensor:
+    """x [S, E] as one text → [S, E]."""
+    return attention(x.unsqueeze(0), empty_cache(attention.config), from_the_start(len(x)))[0][0]
+
+
+def attention_weights(queries: Tensor, keys: Tensor, **fields) -> Tensor:
+    """How much each token attends to each: [T, T], of queries and keys [T, D], read through values that are one-hot."""
+    tokens, size = queries.shape
+    assert size <= tokens
+    pad, one_hot = (0, tokens - size), torch.eye(tokens, dtype=torch.float64)
+    attention = Attention(attention_config(head_dim=tokens, **fields), tokens, torch.float64)
+    weights = {
+        "query.weight": nn.functional.pad(queries, pad).t(),
+        "key.weight": nn.functional.pad(keys, pad).t(),
+        "value.weight": one_hot,
+        "output.weight": one_hot,
+    }
+    return attend(given(attention, weights), one_hot)
+
+
+def dependence(model: Decoder, tokens: int) -> list[str]:
+    """Row i has an x at j where what the blocks make of token i changes with token j, and a dot where it does not."""
+
+    def hidden(ids: Tensor) -> Tensor:
+        x, run = model.embed(ids, torch.ones_like(ids))
+        for index, block in enumerate(model.config.blocks):
+            x, _ = model.run_block(index, x, empty_cache(block.attention, len(ids)), run)
+        return x
+
+    # One text as it is, and one for each token with that token replaced.
+    ids = torch.arange(tokens).expand(tokens + 1, -1).clone()
+    ids[range(1, tokens + 1), range(tokens)] = model.config.vocab_size - 1
+    plain, *changed = hidden(ids)
+    reads = torch.stack([(plain - other).abs().amax(-1) > 1e-9 for other in changed], 1)
+    return ["".join("x" if read else "." for read in row) for row in reads.tolist()]
