@@ -29,29 +29,42 @@ AGREEMENT = 1e-5
 """Two ways to the same float64 logits may differ by so much of the largest: room for a module that computes some of it
 in float32, and far below what one wrong position does."""
 
+ROUNDING = {torch.float32: 1e-3, torch.float16: 0.1}
+"""A module may be off by so much of its largest logit in a precision; models of hundreds of layers are not."""
+
 FEWEST_TOKENS = 4
 
 LENGTHS = (3, 2)
 """Tokens of the two prompts; the shorter one is padded."""
 
 
-def check_shapes(blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-    """Raise ExportError unless the module takes and returns what the contract says, in the graph's precision."""
-    _run_rows(ModuleReference(blueprint, weights, dtype), blueprint, dtype)
+def check_contract(
+    blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype, *, in_float64: bool = True
+) -> None:
+    """Raise ExportError unless the module takes and returns what the contract says in `dtype`, the graph's precision.
 
-
-def check_consistency(blueprint: Blueprint, weights: Mapping[str, Tensor]) -> None:
-    """Raise ExportError unless the module gives a text the same logits however it is fed; its shapes are right."""
+    in_float64: also hold it against itself, fed in several ways; with all of its parameters in float64.
+    """
+    prompt, _ = _run_rows(ModuleReference(blueprint, weights, dtype), blueprint, dtype)
+    if not in_float64:
+        return
     reference = ModuleReference(blueprint, weights, torch.float64)
+    exact_prompt, exact_step = _run_rows(reference, blueprint, torch.float64)
+    error = _distance(prompt[0], exact_prompt[0])
+    if not error <= ROUNDING[dtype]:
+        raise ExportError(
+            f"the module computes something else in {_named(dtype)} than in float64: logits are {error:.2g} (of the "
+            f"largest) off, where rounding explains {ROUNDING[dtype]:.2g} at most. What it computes may not depend on "
+            "the type of its parameters; and in a type as small as float16, its values must stay in range."
+        )
     texts = _texts(blueprint)
-    prompt, step = _run_rows(reference, blueprint, torch.float64)
     for row, length in enumerate(LENGTHS):
         alone = reference.run(texts[row : row + 1, : length + 1])[0][0]  # [length + 1, V]
         for what, given, expected in (
-            ("in a padded batch of prompts", prompt[row, :length], alone[:length]),
-            ("one by one after a past", step[row], alone[length:]),
+            ("in a padded batch of prompts", exact_prompt[row, :length], alone[:length]),
+            ("one by one after a past", exact_step[row], alone[length:]),
         ):
-            error = float((given - expected).abs().max() / alone.abs().max())
+            error = _distance(given, expected)
             if not error <= AGREEMENT:
                 raise ExportError(
                     f"the module contradicts itself: tokens that are fed {what} have logits {error:.2g} (of the "
@@ -59,6 +72,11 @@ def check_consistency(blueprint: Blueprint, weights: Mapping[str, Tensor]) -> No
                     "other rows may change nothing, and every layer must see its own past. Take positions from "
                     "ops.token_positions, or let ops.group_query_attention rotate, and leave masking to it."
                 )
+
+
+def _distance(given: Tensor, expected: Tensor) -> float:
+    """max |Δ| / max |expected|."""
+    return float((given - expected).abs().max() / expected.abs().max())
 
 
 def check_caches(graph: ir.Model, blueprint: Blueprint) -> None:
@@ -132,7 +150,7 @@ def _call(
     if problem is not None:
         raise ExportError(f"the module, given {given}, returns {problem}.\n{CONTRACT}")
     logits, presents = result
-    return logits, [tuple(present) for present in presents]  # type: ignore[misc]
+    return logits, [tuple(present) for present in presents]
 
 
 def _problem(result: Any, blueprint: Blueprint, dtype: torch.dtype, batch: int, new: int, total: int) -> str | None:

@@ -17,7 +17,7 @@ from edgeformer.blueprint import Blueprint
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle import Progress, check_destination
-from edgeformer.export.module_contract import FEWEST_TOKENS, check_consistency, check_shapes
+from edgeformer.export.module_contract import FEWEST_TOKENS, check_contract
 from edgeformer.export.parity import Mode, Report, open_bundle, verify_graph
 from edgeformer.export.pipeline import ExportResult, Provenance, check_options, export_blueprint
 from edgeformer.export.tensors import TORCH_PRECISIONS
@@ -70,9 +70,7 @@ def export_module(
         )
     weights = ModuleWeights(module)
     progress("running the module", 0)
-    check_shapes(blueprint, weights, TORCH_PRECISIONS[precision])
-    if verify:
-        check_consistency(blueprint, weights)
+    check_contract(blueprint, weights, TORCH_PRECISIONS[precision], in_float64=verify is not None)
     provenance = Provenance(
         name=name or destination.resolve().name,
         origin=f"module {type(module).__qualname__}",
@@ -107,7 +105,7 @@ def verify_module(
     folder = Path(bundle)
     manifest = open_bundle(folder, progress)
     blueprint, weights = module_blueprint(module, manifest), ModuleWeights(module)
-    check_shapes(blueprint, weights, TORCH_PRECISIONS[manifest.precision])
+    check_contract(blueprint, weights, TORCH_PRECISIONS[manifest.precision])
     reference = f"module {type(module).__qualname__}"
     return verify_graph(folder, manifest, blueprint, weights, mode=mode, reference=reference, progress=progress)
 

@@ -260,15 +260,11 @@ def _manifest(
 
 
 def _not_at_parity(blueprint: Blueprint, report: Report) -> str:
-    cause = (
-        "This is a bug in edgeformer; please report it with the model's config.json. To look at the graph, export it "
-        "with --no-verify."
-        if blueprint.config is not None
-        else "Either the module is not the same function in every precision (a dtype is written down in it), or this "
-        "is a bug in edgeformer; please report it with the module. To look at the graph, export it with verify=None."
-    )
+    code, option = ("code", "verify=None") if blueprint.config is None else ("config.json", "--no-verify")
     return (
-        f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\nNo bundle was made. {cause}"
+        f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"
+        f"No bundle was made. This is a bug in edgeformer; please report it with the model's {code}. "
+        f"To look at the graph, export it with {option}."
     )
 
 

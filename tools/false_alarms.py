@@ -25,10 +25,10 @@ from rich.table import Table
 from torch import Tensor
 
 from edgeformer import __version__
-from edgeformer.blueprint import blueprint_of
+from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import ModelConfig
 from edgeformer.export.parity import Mode, Report, verify_graph
-from edgeformer.export.pipeline import Provenance, export_blueprint
+from edgeformer.export.pipeline import ExportResult, Provenance, export_blueprint
 from edgeformer.manifest import Precision, SpecialTokens
 from edgeformer.weights import RandomWeights
 
@@ -55,14 +55,21 @@ class Scaled(Mapping[str, Tensor]):
 def verify_one(config: ModelConfig, precision: Precision, seed: int, gain: float = 1.0, mode: Mode = "quick") -> Report:
     """Export one model of random weights to a temporary folder and verify it."""
     weights = Scaled(RandomWeights(config, seed), gain)
-    provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
     blueprint = blueprint_of(config)
     with tempfile.TemporaryDirectory() as parent:
-        bundle = export_blueprint(
-            blueprint, weights, provenance, Path(parent) / "bundle", precision=precision, provider="cpu", verify=None,
-            overwrite=False, progress=lambda what, part: None,
-        )  # fmt: skip
+        bundle = export_random(blueprint, weights, precision, Path(parent))
         return verify_graph(bundle.path, bundle.manifest, blueprint, weights, mode=mode)
+
+
+def export_random(
+    blueprint: Blueprint, weights: Mapping[str, Tensor], precision: Precision, parent: Path
+) -> ExportResult:
+    """Export a model to a bundle in `parent`, unverified."""
+    provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
+    return export_blueprint(
+        blueprint, weights, provenance, parent / "bundle", precision=precision, provider="cpu", verify=None,
+        overwrite=False, progress=lambda what, part: None,
+    )  # fmt: skip
 
 
 @click.command(help=__doc__)

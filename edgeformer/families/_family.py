@@ -12,8 +12,9 @@ from edgeformer.errors import ConfigError
 # Fields of any config.json that have no effect on what the model computes when it runs.
 WITHOUT_EFFECT = {
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
-    "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "label2id", "model_type",
-    "pad_token_id", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version",
+    "chunk_size_feed_forward", "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range",
+    "label2id", "model_type", "output_attentions", "output_hidden_states", "pad_token_id", "problem_type",
+    "return_dict", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version",
     "transformers.js_config", "use_cache",
 }  # fmt: skip
 
@@ -41,10 +42,10 @@ class Fields:
         """Mark fields that this family knows to have no effect."""
         self._unread.difference_update(names)
 
-    def choice(self, name: str, choices: dict[str, Any], default: Any = _REQUIRED) -> Any:
+    def choice(self, name: str, choices: Mapping[Any, Any], default: Any = _REQUIRED) -> Any:
         """Return what `choices` holds for the field's value."""
         value = self.take(name, default)
-        if value not in choices:
+        if value not in list(choices):  # a list, because values of JSON need not be hashable
             known = ", ".join(map(str, choices))
             raise ConfigError(f"config.json has {name} = {value!r}, which is not supported here; supported: {known}.")
         return choices[value]

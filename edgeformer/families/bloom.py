@@ -21,7 +21,9 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     fields.ignore("hidden_dropout", "unk_token_id")
     # How Megatron trained it; one result, to rounding.
     fields.ignore("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi")
-    fields.ignore("pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact")
+    fields.ignore("pretraining_tp", "skip_bias_add", "skip_bias_add_qkv")
+    # What it says is slow also leaves biases out (transformers 5.23).
+    fields.choice("slow_but_exact", {False: None}, False)
     fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
     # The older name of each comes first, as in transformers.
     hidden_size = fields.take("n_embed", None) or fields.take("hidden_size")

@@ -64,7 +64,7 @@ FAMILY = Family(
         "blocks.*.feed_forward.up": "gpt_neox.layers.*.mlp.dense_h_to_4h",
         "blocks.*.feed_forward.down": "gpt_neox.layers.*.mlp.dense_4h_to_h",
         "final_norm": "gpt_neox.final_layer_norm",
-        "head": "embed_out|lm_head",
+        "head": "embed_out",
     },
     ignored_tensors=(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
 )

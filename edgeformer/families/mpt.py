@@ -46,7 +46,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
 
 
 def _read_attention(fields: Fields, hidden_size: int, num_heads: int) -> AttentionConfig:
-    fields.ignore("attn_impl", "attn_pdrop", "attn_uses_sequence_id")
+    fields.ignore("attn_impl", "attn_pdrop", "attn_uses_sequence_id", "is_encoder_decoder")
     fields.choice("attn_type", {"multihead_attention": None}, "multihead_attention")
     for name in ("prefix_lm", "qk_ln"):
         fields.choice(name, {False: None}, False)

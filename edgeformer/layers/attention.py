@@ -130,7 +130,7 @@ def _distances(context: Context) -> Tensor:
 
 def _pick(products: Tensor, index: Tensor) -> Tensor:
     """products [B, H, S, N] at index [B, S, T] along the last axis: [B, H, S, T]."""
-    return products.gather(-1, index.unsqueeze(1).expand(-1, products.shape[1], -1, -1))
+    return products.gather(3, index.unsqueeze(1).expand(-1, products.shape[1], -1, -1))
 
 
 def _add(bias: Tensor | None, more: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edgeformer.config import AlibiConfig, AttentionConfig, RandomBlocks, T5BiasConfig
 
@@ -38,37 +39,56 @@ class T5Bias(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """distances int64 [B, S, T] → [B, H, S, T]."""
-        return self.weight[self.buckets[distances.clamp(min=0)]].permute(0, 3, 1, 2)
+        buckets = _look_up(self.buckets, distances.clamp(min=0))
+        return F.embedding(buckets, self.weight).permute(0, 3, 1, 2)
 
 
 class Visibility(nn.Module):
     """0 where a query may see a key and −inf where it may not: windows with global tokens and random blocks, chunks."""
 
+    group: Tensor
     blocks: Tensor
 
     def __init__(self, config: AttentionConfig, context_length: int):
         super().__init__()
         self.config = config
+        size = group_size(config)
+        if size is not None:
+            # A table, since integer division would be a dozen nodes of a graph.
+            self.register_buffer("group", torch.empty(context_length, dtype=torch.int64), persistent=False)
         if config.random_blocks is not None:
             count = math.ceil(context_length / config.random_blocks.size)
             self.register_buffer("blocks", torch.empty(count, count, dtype=torch.int64), persistent=False)
 
-    def forward(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
-        """distances int64 [B, S, T] → [B, 1, S, T]."""
-        config = self.config
-        columns = torch.arange(distances.shape[2], device=distances.device)
-        rows = distances + columns
+    def forward(self, positions: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
+        """positions int64 [B, S] of the queries, columns int64 [T] of the keys → [B, 1, S, T]."""
+        config, rows = self.config, positions.unsqueeze(-1)  # [B, S, 1]
         if config.chunk is not None:
-            seen = rows // config.chunk == columns // config.chunk
+            seen = _look_up(self.group, rows) == _look_up(self.group, columns)
         else:
-            seen = distances < (config.window or 0)
+            seen = rows - columns < (config.window or 0)
             if config.global_tokens:
                 seen = seen | (columns < config.global_tokens)
             if config.random_blocks is not None:
-                size = config.random_blocks.size
-                seen = seen | (self.blocks[rows // size, columns // size] > 0)
-        hidden = torch.zeros(seen.shape, dtype=dtype, device=distances.device).masked_fill(~seen, float("-inf"))
+                of_query = F.embedding(_look_up(self.group, positions), self.blocks)  # [B, S, blocks]
+                seen = seen | (of_query.index_select(2, _look_up(self.group, columns)) > 0)
+        hidden = torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill(~seen, float("-inf"))
         return hidden.unsqueeze(1)
+
+
+def _look_up(table: Tensor, index: Tensor) -> Tensor:
+    """table[index], written so that a graph gets one Gather."""
+    return table.index_select(0, index.flatten()).view(index.shape)
+
+
+def group_size(config: AttentionConfig) -> int | None:
+    """Tokens in a chunk or in a block, where there are such."""
+    return config.random_blocks.size if config.random_blocks is not None else config.chunk
+
+
+def group_table(size: int, context_length: int) -> Tensor:
+    """The chunk or block of each position: int64 [C]."""
+    return torch.arange(context_length) // size
 
 
 def t5_buckets(config: T5BiasConfig, context_length: int) -> Tensor:

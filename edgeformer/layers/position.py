@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edgeformer.config import (
     LinearScaling,
@@ -45,7 +46,7 @@ class ConstantTable(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows int64 [B, S] → [B, S, width]."""
-        return self.table[rows]
+        return F.embedding(rows, self.table)
 
 
 def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tensor:

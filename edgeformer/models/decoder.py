@@ -19,7 +19,15 @@ from edgeformer.config import (
     TransformerXLConfig,
 )
 from edgeformer.layers import Block, Cache, Context, RotaryTable, make_norm, rotary_table
-from edgeformer.layers.attention_bias import AlibiBias, T5Bias, Visibility, random_blocks, t5_buckets
+from edgeformer.layers.attention_bias import (
+    AlibiBias,
+    T5Bias,
+    Visibility,
+    group_size,
+    group_table,
+    random_blocks,
+    t5_buckets,
+)
 from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperature_table
 
 T = TypeVar("T", bound=Hashable)
@@ -99,7 +107,7 @@ class Decoder(nn.Module):
             distances = positions.unsqueeze(-1) - columns  # [B, S, T]
             biases |= {key: bias(distances) for key, bias in zip(self.shared.relatives, self.relative, strict=True)}
             for pattern, visibility in zip(self.shared.patterns, self.visibility, strict=True):
-                biases[pattern] = visibility(distances, x.dtype)
+                biases[pattern] = visibility(positions, columns, x.dtype)
         return x, Run(attention_mask, positions, biases)
 
     def run_block(self, index: int, x: Tensor, past: Cache, run: Run) -> tuple[Tensor, Cache]:
@@ -181,6 +189,9 @@ def decoder_constants(config: ModelConfig) -> dict[str, Tensor]:
         else:
             values[f"relative.{index}.buckets"] = t5_buckets(relative, length)
     for index, pattern in enumerate(shared.patterns):
+        size = group_size(pattern)
+        if size is not None:
+            values[f"visibility.{index}.group"] = group_table(size, length)
         if pattern.random_blocks is not None:
             values[f"visibility.{index}.blocks"] = random_blocks(pattern.random_blocks, length)
     for index, temperature in enumerate(shared.temperatures):

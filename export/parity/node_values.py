@@ -240,7 +240,7 @@ def _constant(value: ir.Value) -> Array:
     """A weight or a constant, or what nodes make of weights alone (a transposed matrix)."""
     tensor = value.const_value
     if isinstance(tensor, StreamedTensor):
-        return tensor.read().to(torch.float64).numpy()
+        return _widened(tensor.read().numpy())
     if tensor is not None:
         return _widened(tensor.numpy())
     node = value.producer()
@@ -258,6 +258,10 @@ def _function(node: ir.Node) -> Compute:
         to = ir.DataType(node.attributes.get_int("to"))
         dtype = np.dtype(np.float64) if to.is_floating_point() else to.numpy()
         return lambda inputs: [array.astype(dtype) for array in _present(inputs)]
+    if node.op_type == "GatherElements":
+        axis = node.attributes.get_int("axis", 0)
+        # onnx's own evaluator refuses negative axes, and axes of more than 64 elements.
+        return lambda inputs: [np.take_along_axis(*_present(inputs), axis=axis)]
     proto = ir.serde.serialize_node(node)
     given = [index for index, value in enumerate(node.inputs) if value is not None]
     del proto.input[:], proto.output[:]

@@ -85,7 +85,7 @@ def ragged_batch(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], s
 
 
 def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
-    """Prompts of `lengths`, each in a run of its own, then `steps` single steps of all: logits of each row, in order."""
+    """Prompts of `lengths`, each in its own run, then `steps` single steps of all: logits of each row, in order."""
     decoder = graph.decoder(len(rows), max(lengths) + steps)
     prompts = zip(rows, lengths, strict=True)
     logits = [[decoder.prefill_all(row, tokens[:length])] for row, (tokens, length) in enumerate(prompts)]

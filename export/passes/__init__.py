@@ -6,8 +6,20 @@ from edgeformer.export.passes.cancel_layout import cancel_layout
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
 from edgeformer.export.passes.pack_qkv import pack_qkv
+from edgeformer.export.passes.plain_ops import plain_ops
 from edgeformer.export.passes.straighten import straighten
 from edgeformer.export.passes.transpose_weights import transpose_weights
 from edgeformer.export.passes.widen_rotary import widen_rotary
 
-__all__ = ["PassReport", "cancel_layout", "expected_changes", "fold_rotary", "fuse_skip_norm", "pack_qkv", "straighten", "transpose_weights", "widen_rotary"]
+__all__ = [
+    "PassReport",
+    "cancel_layout",
+    "expected_changes",
+    "fold_rotary",
+    "fuse_skip_norm",
+    "pack_qkv",
+    "plain_ops",
+    "straighten",
+    "transpose_weights",
+    "widen_rotary",
+]

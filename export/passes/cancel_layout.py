@@ -33,8 +33,12 @@ def cancel_layout(model: ir.Model) -> PassReport:
     report = PassReport("cancel_layout")
     before = len(model.graph)
     # Each change may make the next one possible, and each leaves fewer or simpler nodes.
-    while any([_simplify(model, node) for node in list(model.graph) if node.graph is not None]):
-        pass
+    changed = True
+    while changed:
+        changed = False
+        for node in list(model.graph):
+            if node.graph is not None:
+                changed |= _simplify(model, node)
     common_passes.RemoveUnusedNodesPass()(model)
     report.changed = before - len(model.graph)
     return report
@@ -97,7 +101,14 @@ def _transpose(model: ir.Model, node: ir.Node) -> bool:
 def _slice(model: ir.Model, node: ir.Node) -> bool:
     starts, ends = (constant_integers(value) for value in node.inputs[1:3])
     steps = constant_integers(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
-    if starts is None or ends is None or steps is None or starts.any() or (ends < TO_THE_END).any() or (steps != 1).any():
+    if (
+        starts is None
+        or ends is None
+        or steps is None
+        or starts.any()
+        or (ends < TO_THE_END).any()
+        or (steps != 1).any()
+    ):
         return False
     source = node.inputs[0]
     assert source is not None

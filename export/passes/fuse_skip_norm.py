@@ -41,4 +41,6 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         ir.convenience.replace_all_uses_with(add.outputs[0], total)
         remove_if_unused(model, norm, add)
         report.changed += 1
+    # What computes a norm's weight (an offset added to it) may stand behind the sum that the norm now stands for.
+    model.graph.sort()
     return report

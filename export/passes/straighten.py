@@ -4,12 +4,13 @@ import onnx_ir as ir
 
 from edgeformer.export.passes._report import PassReport
 from edgeformer.export.passes.cancel_layout import cancel_layout
+from edgeformer.export.passes.plain_ops import plain_ops
 from edgeformer.export.passes.widen_rotary import widen_rotary
 
 
 def straighten(model: ir.Model) -> list[PassReport]:
     """Bring a foreign graph into the form that the other passes know; a graph of our own modules is left as it is."""
-    layout, rotary = cancel_layout(model), widen_rotary(model)
+    plain, layout, rotary = plain_ops(model), cancel_layout(model), widen_rotary(model)
     if rotary.changed:
         layout.changed += cancel_layout(model).changed
-    return [layout, rotary]
+    return [plain, layout, rotary]

@@ -3,8 +3,8 @@
     x ─→ Slice [0 : R] ─→ (Transpose) ─→ Reshape ─→ RotaryEmbedding ─→ Reshape ─→ (Transpose) ─┐
     └──→ Slice [R : D] ────────────────────────────────────────────────────────────────────────┴→ Concat
 
-becomes x → (Transpose) → Reshape → RotaryEmbedding → Reshape → (Transpose): the op lets the elements behind the ones that
-its tables turn pass. Requires that x is [B, H, S, D] or [B, S, H, D] and that both parts together are all of it, in
+becomes x → (Transpose) → Reshape → RotaryEmbedding → Reshape → (Transpose): the op lets those elements pass that its
+tables do not turn. Requires that x is [B, H, S, D] or [B, S, H, D] and that both parts together are all of it, in
 order. Split in the place of the two slices is the same.
 """
 
@@ -64,7 +64,7 @@ def _widened(emit: Emitter, rotary: ir.Node, transposed: bool, x: ir.Value) -> i
 
 
 def _rotated(value: ir.Value | None) -> tuple[ir.Node, bool, ir.Value] | None:
-    """Match value = (Transpose)(Reshape(RotaryEmbedding(Reshape((Transpose)(x))))); return the op, which form, and x."""
+    """Match (Transpose)(Reshape(RotaryEmbedding(Reshape((Transpose)(x))))); return the op, which form, and x."""
     behind = _transpose(value)
     split = producer(behind.inputs[0] if behind else value, "Reshape")
     rotary = producer(split.inputs[0], "RotaryEmbedding", DOMAIN) if split else None

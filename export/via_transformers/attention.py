@@ -34,9 +34,9 @@ Caches = list[tuple[Tensor, Tensor]]
 
 # What an attention may be given that changes nothing in its result: it says what was done before, or what to return.
 HARMLESS = {
-    "attention_mask", "cache_position", "head_mask", "is_causal", "layer_head_mask", "logits_to_keep", "output_attentions",
-    "output_hidden_states", "output_router_logits", "past_key_values", "position_ids", "return_dict", "use_cache",
-    "num_items_in_batch", "position_embeddings",
+    "attention_mask", "cache_position", "head_mask", "is_causal", "layer_head_mask", "logits_to_keep",
+    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "past_key_values",
+    "position_embeddings", "position_ids", "return_dict", "use_cache",
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class Routing:
         self._pending: int | None = None
         self._modules: dict[int, str] = {}
         # Known objects, with a hold on each so that its id is not given to another.
-        self._tables: dict[int, tuple[Tensor, "Angles"]] = {}
+        self._tables: dict[int, tuple[Tensor, Angles]] = {}
         self._windows: dict[int, tuple[Tensor, int | None]] = {}
 
     def name_modules(self, model: nn.Module) -> None:
@@ -93,7 +93,12 @@ class Routing:
             return function(*args, **kwargs)
         angles = known[0]
         call = RotaryCall(
-            function, args, kwargs, angles.positions, lambda value: value is angles.cos, lambda value: value is angles.sin
+            function,
+            args,
+            kwargs,
+            angles.positions,
+            lambda value: value is angles.cos,
+            lambda value: value is angles.sin,
         )
         key = (function.__module__, function.__name__, angles.name, call.key)
         if self._learning and key not in self.plan.turns:
@@ -117,7 +122,9 @@ class Routing:
                 "attention interface. Its attention is code of its own, which only a family file can replace."
             )
         if layer in self.presents:
-            raise ExportError(f"layer {layer} gives keys and values to the cache twice, and the bundle has room for one.")
+            raise ExportError(
+                f"layer {layer} gives keys and values to the cache twice, and the bundle has room for one."
+            )
         self._pending = layer
         return key, value
 
@@ -153,7 +160,9 @@ class Routing:
         name = self._modules.get(id(module), type(module).__name__)
         understood = {"sliding_window", "softcap", "s_aux"} | HARMLESS
         strange = [
-            option for option, given in options.items() if option not in understood and given is not None and given is not False
+            option
+            for option, given in options.items()
+            if option not in understood and given is not None and given is not False
         ]
         if strange:
             raise ExportError(f"{name} gives its attention {', '.join(strange)}, which the attention op does not have.")
@@ -208,9 +217,7 @@ class Angles:
     cos: Tensor
     sin: Tensor
 
-    def __init__(
-        self, name: str, form: RotaryForm, positions: Tensor, cosine: Tensor, sine: Callable[[bool], Tensor]
-    ):
+    def __init__(self, name: str, form: RotaryForm, positions: Tensor, cosine: Tensor, sine: Callable[[bool], Tensor]):
         self.name = name
         self.form = form
         self.positions = positions
@@ -247,7 +254,13 @@ class RoutedCache(Cache):
         return self._routing.past_length + query_length, 0
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("update_conv_state", "update_recurrent_state", "get_conv_state", "get_recurrent_state", "has_previous_state"):
+        if name in (
+            "update_conv_state",
+            "update_recurrent_state",
+            "get_conv_state",
+            "get_recurrent_state",
+            "has_previous_state",
+        ):
             raise ExportError(
                 "it has layers that keep a recurrent or convolution state instead of keys and values, and the bundle "
                 "has no tensors for such a state."

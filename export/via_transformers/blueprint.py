@@ -77,7 +77,9 @@ def export_via_transformers(
     from edgeformer.export.pipeline import Provenance, export_blueprint
 
     if found.random_weights is not None:
-        raise ConfigError(f"{found.origin} has no checkpoint, and --via transformers exports one. Export it without --via.")
+        raise ConfigError(
+            f"{found.origin} has no checkpoint, and --via transformers exports one. Export it without --via."
+        )
     progress("planning", 0)
     via = via_transformers(found.hf_config, context_length)
     found.fetch_weights()

@@ -25,7 +25,7 @@ CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length
 
 def read_config(hf_config: Mapping[str, Any]) -> Any:
     """Make transformers' own config object of a config.json. Raises ConfigError for what cannot be a decoder here."""
-    model_type = hf_config.get("model_type")
+    model_type = str(hf_config.get("model_type"))
     installed = f"transformers {transformers.__version__}"
     if model_type not in CONFIG_MAPPING:
         remote = " It brings code of its own (auto_map), which is not run." if "auto_map" in hf_config else ""
@@ -41,12 +41,16 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
     except Exception as error:  # whatever transformers' validation raises is about this config.json
         raise ConfigError(f"{installed} does not take this config.json: {type(error).__name__}: {error}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ConfigError(f"{model_type} is not a causal language model in {installed}; --via exports nothing else yet.")
-    parts = [name for name in ("vision_config", "audio_config", "text_config") if getattr(config, name, None) is not None]
+        raise ConfigError(
+            f"{model_type} is not a causal language model in {installed}; --via exports nothing else yet."
+        )
+    parts = [
+        name for name in ("vision_config", "audio_config", "text_config") if getattr(config, name, None) is not None
+    ]
     if parts:
         raise ConfigError(
-            f"{model_type} is made of several models ({', '.join(parts)} in its config.json), and a bundle holds a text "
-            "decoder. If its text part has a model_type of its own, save that part as a checkpoint and export it."
+            f"{model_type} is made of several models ({', '.join(parts)} in its config.json), and a bundle holds a "
+            "text decoder. If its text part has a model_type of its own, save that part as a checkpoint and export it."
         )
     return config
 
@@ -87,7 +91,7 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
     for module in model.modules():
         if isinstance(module, transformers.PreTrainedModel):
             # It reads token ids to warn of padding, which neither the meta device nor a trace can.
-            module.warn_if_padding_and_no_attention_mask = _say_nothing  # type: ignore[assignment]
+            module.warn_if_padding_and_no_attention_mask = _say_nothing  # type: ignore[method-assign]
     return model.eval().requires_grad_(False)
 
 
@@ -105,10 +109,10 @@ def _parameters_on_meta() -> Iterator[None]:
     """Move every parameter to the meta device when a module takes it, for the length of a `with` block."""
     register = nn.Module.register_parameter
 
-    def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and parameter.device.type != "meta":
-            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
-        register(module, name, parameter)
+    def register_on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            param = nn.Parameter(param.detach().to("meta"), requires_grad=False)
+        register(self, name, param)
 
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
     try:

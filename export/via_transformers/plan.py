@@ -54,6 +54,4 @@ class Plan:
     def geometry(self) -> CacheGeometry:
         """The cache: the same in every layer, which `check_plan` has seen to."""
         first = self.attentions[0]
-        return CacheGeometry(
-            num_layers=len(self.attentions), num_kv_heads=first.num_kv_heads, head_dim=first.head_dim
-        )
+        return CacheGeometry(num_layers=len(self.attentions), num_kv_heads=first.num_kv_heads, head_dim=first.head_dim)

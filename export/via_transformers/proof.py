@@ -42,7 +42,10 @@ def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
         with streamed(untouched, weights, torch.float64), _recorded(untouched, plan) as expected_states:
             expected = untouched(input_ids=tokens, use_cache=False, return_dict=True).logits[0]  # [N, V]
         lengths = [length - STEPS, max(1, (length - STEPS) // 2)]
-        with streamed(rerouted.causal_lm, RoutedWeights(weights, plan), torch.float64), _recorded(rerouted.causal_lm, plan) as states:
+        with (
+            streamed(rerouted.causal_lm, RoutedWeights(weights, plan), torch.float64),
+            _recorded(rerouted.causal_lm, plan) as states,
+        ):
             pieces = _ragged(rerouted, tokens, lengths)
     scale = expected.abs().max()
     worst = 0.0
@@ -52,7 +55,7 @@ def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
             where = _first_difference(states, expected_states, lengths[0])
             raise ExportError(
                 f"rerouted, {type(untouched).__name__} does not compute what it computes in transformers: logits of a "
-                f"text of {len(tokens[0])} tokens differ by {difference:.1e} of the largest (row {row}, from token {start}). "
+                f"text of {length} tokens differ by {difference:.1e} of the largest (row {row}, from token {start}). "
                 f"{where} Nothing was exported. This is a bug in edgeformer, or a model whose code does more than our "
                 "ops; please report it with the model's config.json."
             )

@@ -1,7 +1,6 @@
 """A causal LM of transformers behind our forward contract, with its norms, rotations and attention as our ops."""
 
 import inspect
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,10 +20,12 @@ from edgeformer.export.via_transformers.unrounded import unrounded
 class RoutedRotary(nn.Module):
     """A rotary module of transformers over tables of all positions."""
 
-    def __init__(self, name: str, original: nn.Module, forms: dict[str, RotaryForm | None], plan: Plan, dtype: torch.dtype):
+    def __init__(
+        self, name: str, original: nn.Module, forms: dict[str, RotaryForm | None], plan: Plan, dtype: torch.dtype
+    ):
         super().__init__()
         self._name = name
-        self._forms = forms
+        self.forms = forms
         self._signature = inspect.signature(original.forward)
         # Kept for what other code reads from it, and called where no table holds; its buffers are no part of ours.
         self._original = (original,)
@@ -57,7 +58,7 @@ class RoutedRotary(nn.Module):
             return getattr(self.__dict__["_original"][0], name)
 
     def _form(self, kind: str, options: dict[str, Any]) -> RotaryForm | None:
-        return self._forms[kind]
+        return self.forms[kind]
 
     def _table(self, kind: str, form: RotaryForm, table: str) -> Tensor:
         return self.get_buffer(_buffer(kind, table))
@@ -72,11 +73,11 @@ class LearningRotary(RoutedRotary):
         self._probe = RotaryProbe(original, name, plan.context_length)
 
     def _form(self, kind: str, options: dict[str, Any]) -> RotaryForm | None:
-        if kind not in self._forms:
-            self._forms[kind] = self._probe.form(options)
-            if self._forms[kind] is None:
+        if kind not in self.forms:
+            self.forms[kind] = self._probe.form(options)
+            if self.forms[kind] is None:
                 self._plan.note(f"{self._name} stays as it is: it makes no cosines and sines of position · frequency")
-        return self._forms[kind]
+        return self.forms[kind]
 
     def _table(self, kind: str, form: RotaryForm, table: str) -> Tensor:
         return torch.empty(self._plan.context_length, len(form.frequencies), device="meta")
@@ -131,9 +132,9 @@ def reroute(config: Any, plan: Plan, dtype: torch.dtype) -> Rerouted:
     """
     model = build(config, torch.float32 if dtype == torch.float64 else dtype, NAME)
     for name, form in plan.norms.items():
-        _replace(model, name, lambda _, form=form: RoutedRMSNorm(form, dtype))
+        _replace(model, name, RoutedRMSNorm(form, dtype))
     for name, forms in plan.rotaries.items():
-        _replace(model, name, lambda original, name=name, forms=forms: RoutedRotary(name, original, forms, plan, dtype))
+        _replace(model, name, RoutedRotary(name, model.get_submodule(name), forms, plan, dtype))
     return Rerouted(model.eval(), plan, dtype)
 
 
@@ -163,13 +164,13 @@ def make_plan(config: Any, context_length: int) -> Plan:
     plan.norms, others = find_rms_norms(model, getattr(config, "hidden_size", 64))
     for other in others:
         plan.note(f"{other} stays as it is: it is no RMSNorm of ours")
-    for name in plan.norms:
-        _replace(model, name, lambda _, form=plan.norms[name]: RoutedRMSNorm(form, torch.float32))
+    for name, form in plan.norms.items():
+        _replace(model, name, RoutedRMSNorm(form, torch.float32))
     for name, module in list(model.named_modules()):
         if makes_angles(module):
             rotary = LearningRotary(name, module, plan)
-            plan.rotaries[name] = rotary._forms
-            _replace(model, name, lambda _, rotary=rotary: rotary)
+            plan.rotaries[name] = rotary.forms
+            _replace(model, name, rotary)
     _learn(Rerouted(model.to("meta").eval(), plan))
     # A module some of whose angles are no table, or that is never called, stays altogether as it is.
     plan.rotaries = {name: forms for name, forms in plan.rotaries.items() if forms and all(forms.values())}
@@ -227,8 +228,8 @@ def _check(config: Any, plan: Plan) -> None:
         )
     sizes = {(form.num_kv_heads, form.head_dim) for form in plan.attentions.values()}
     if len(sizes) > 1:
-        found = ", ".join(f"{heads} × {width}" for heads, width in sorted(sizes))
-        raise ExportError(f"its layers have caches of different sizes (heads × head_dim: {found}); a bundle has one.")
+        listed = ", ".join(f"{heads} × {width}" for heads, width in sorted(sizes))
+        raise ExportError(f"its layers have caches of different sizes (heads × head_dim: {listed}); a bundle has one.")
     kinds = getattr(config, "layer_types", None) or []
     for layer, kind in enumerate(kinds[:layers]):
         form = plan.attentions[layer]
@@ -241,9 +242,9 @@ def _check(config: Any, plan: Plan) -> None:
             )
 
 
-def _replace(model: nn.Module, name: str, make: Callable[[nn.Module], nn.Module]) -> None:
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, make(model.get_submodule(name)))
+    setattr(model.get_submodule(parent), last, module)
 
 
 def _first_line(error: Exception) -> str:

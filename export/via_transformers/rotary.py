@@ -82,7 +82,7 @@ TURNS = tuple(
 
 def makes_angles(module: nn.Module) -> bool:
     """Whether a module looks like one that makes cosines and sines: no weights, and positions among its arguments."""
-    if list(module.parameters()) or list(module.children()):
+    if any(True for _ in module.parameters()) or any(True for _ in module.children()):
         return False
     return "position_ids" in inspect.signature(module.forward).parameters
 
@@ -112,7 +112,9 @@ class RotaryProbe:
             config = getattr(self._module, "config", None)
             parameters = getattr(config, "rope_parameters", None) or {}
             original = parameters.get("original_max_position_embeddings")
-            hint = f"Export with --context-length {original}." if original else "Export with a smaller --context-length."
+            hint = (
+                f"Export with --context-length {original}." if original else "Export with a smaller --context-length."
+            )
             raise ExportError(
                 f"{self._name} ({type(self._module).__name__}) turns by other angles where a text is longer than it "
                 f"was trained for, so that no table holds for the whole context of {length}. {hint}"
@@ -122,7 +124,9 @@ class RotaryProbe:
                 factor = long_cos[0, 0, 0].item()  # of position 0, whose cosine is 1
                 angles = whole[0].to(torch.float64)[:, None] * frequencies
                 expected = spread(angles.cos() * factor), spread(angles.sin() * factor)
-                if all(_close(actual[0], wanted) for actual, wanted in zip((long_cos, long_sin), expected, strict=True)):
+                if all(
+                    _close(actual[0], wanted) for actual, wanted in zip((long_cos, long_sin), expected, strict=True)
+                ):
                     return RotaryForm(tuple(frequencies.tolist()), factor, layout)
         return None
 
@@ -189,9 +193,7 @@ class RotaryCall:
     @property
     def key(self) -> tuple[Any, ...]:
         """What decides how the function turns; the same with any batch and length."""
-        others = {
-            name: value for name, value in self._bound.arguments.items() if not isinstance(value, Tensor)
-        }
+        others = {name: value for name, value in self._bound.arguments.items() if not isinstance(value, Tensor)}
         return (*((x.dim(), x.shape[-1]) for x in self.heads), repr(others))
 
     def call(self, function: Callable[..., Any], heads: list[Tensor], cos: Tensor, sin: Tensor) -> Any:
@@ -199,7 +201,7 @@ class RotaryCall:
         given = dict(self._bound.arguments)
         given |= dict.fromkeys(self._cos, cos) | dict.fromkeys(self._sin, sin)
         given |= dict(zip(self._heads, heads, strict=True))
-        bound = inspect.BoundArguments(self._bound.signature, given)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(self._bound.signature, given)
         return function(*bound.args, **bound.kwargs)
 
 

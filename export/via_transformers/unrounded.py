@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-
 # What says how bytes are to be read: how safetensors makes tensors of a file.
 READS_BYTES = (Tensor.view, torch.frombuffer)
 

@@ -37,7 +37,7 @@ class TransformersWeights(Mapping[str, Tensor]):
             shape = list(stored[found].get_slice(found).get_shape())
             if shape != list(parameter.shape):
                 problems.append(f"misshapen: {found} is {shape}, and the config implies {list(parameter.shape)}")
-            self._files |= {each: (stored[found], found) for each in groups[name]}
+            self._files |= dict.fromkeys(groups[name], (stored[found], found))
         ignored = [*(model._keys_to_ignore_on_load_unexpected or []), r"(^|\.)(position_ids|rotary_emb\.inv_freq)$"]
         known = self._files.keys() | {name for name, _ in model.named_buffers()}
         problems += [

@@ -146,6 +146,20 @@ def test_fuse_skip_norm_takes_every_residual_but_no_bias():
     assert count(graph, "RMSNorm") == 1  # the first, with nothing before it to add
 
 
+def test_fuse_skip_norm_keeps_nodes_in_an_order_that_can_run():
+    """The weight of an offset norm is made by a node, which may stand behind the sum that the norm is fused with."""
+    plain = config()
+    norm = replace(plain.final_norm, offset=1.0)
+    model = replace(plain, final_norm=norm, blocks=tuple(replace(block, norm=norm) for block in plain.blocks))
+    graph = capture(model)
+    report = assert_keeps_the_maths(graph, model, fuse_skip_norm)
+    assert report.changed == 2 * LAYERS
+    made = set(graph.graph.inputs) | set(graph.graph.initializers.values())
+    for node in graph.graph:
+        assert made.issuperset(value for value in node.inputs if value is not None), node.name
+        made |= set(node.outputs)
+
+
 def test_all_passes_in_the_order_of_the_lowering():
     model = config(tie_word_embeddings=True)
     graph = capture(model)

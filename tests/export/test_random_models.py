@@ -11,12 +11,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from false_alarms import verify_one
+from false_alarms import export_random, verify_one
 from random_models import random_model
 
 from edgeformer.accounting import account
+from edgeformer.blueprint import blueprint_of
 from edgeformer.config import ModelConfig
-from edgeformer.weights import parameter_shapes
+from edgeformer.export.parity.locate import locate
+from edgeformer.weights import RandomWeights, parameter_shapes
 
 SEEDS = range(24)
 
@@ -26,6 +28,15 @@ def test_a_random_model_is_at_parity(seed):
     config = random_model(random.Random(seed))
     report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)
     assert report.passed, report.describe()
+
+
+@pytest.mark.parametrize("seed", [12, 16, 20])
+def test_no_node_of_a_right_graph_is_a_suspect(seed, tmp_path):
+    """`verify --locate` knows every op that the blocks are made of: T5's buckets, patterns, gathered relations…"""
+    config = random_model(random.Random(seed))
+    blueprint, weights = blueprint_of(config), RandomWeights(config, seed)
+    bundle = export_random(blueprint, weights, "fp32", tmp_path)
+    assert locate(bundle.path, bundle.manifest, blueprint, weights).suspects == ()
 
 
 def test_the_two_dozen_have_every_block():

@@ -122,7 +122,7 @@ FAMILIES = {
     "biogpt": Row(
         sizes=SIZES_MHA,
         models={
-            "plain": {"max_position_embeddings": 64},
+            "plain": {"max_position_embeddings": 80},
             "unscaled": {"scale_embedding": False, "hidden_act": "relu"},
             "free-head": {"tie_word_embeddings": False, "num_attention_heads": 8, "layer_norm_eps": 0.1},
         },
@@ -132,7 +132,7 @@ FAMILIES = {
         models={
             "plain": {},
             "six-heads": {"hidden_size": 96, "n_head": 6},
-            "one-head": {"n_head": 1, "layer_norm_epsilon": 1e-2, "pretraining_tp": 2, "slow_but_exact": True},
+            "one-head": {"n_head": 1, "layer_norm_epsilon": 1e-2, "pretraining_tp": 2},
             "free-head": {"tie_word_embeddings": False, "n_head": 8},
         },
         exported={name: {"context_length": 256} for name in ("plain", "six-heads", "one-head", "free-head")},
@@ -270,7 +270,7 @@ FAMILIES = {
         models={
             "window": {"sliding_window": 8},
             "no-window": {"sliding_window": None, "head_dim": 32},
-            "window-of-one": {"sliding_window": 1, "num_key_value_heads": 4},
+            "window-of-two": {"sliding_window": 2, "num_key_value_heads": 4},
             "window-of-context": {"sliding_window": 256, "tie_word_embeddings": True},
             "linear": {
                 "sliding_window": 5, "num_key_value_heads": 1, "rms_norm_eps": 1e-2,
@@ -376,14 +376,14 @@ FAMILIES = {
                 "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75},
             },
             "longrope": {
-                "original_max_position_embeddings": 64, "num_key_value_heads": 1,
+                "original_max_position_embeddings": 128, "num_key_value_heads": 1,
                 "rope_parameters": {
                     "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
                     "short_factor": [1.0 + 0.1 * i for i in range(6)], "long_factor": [2.0 + i for i in range(6)],
                 },
             },
         },
-        exported={"longrope": {"context_length": 64}},
+        exported={"longrope": {"context_length": 128}},
     ),
     "stablelm": Row(
         sizes=SIZES,

@@ -16,7 +16,15 @@ from edgeformer.config import (
     TransformerXLConfig,
 )
 from edgeformer.layers import Attention, Context
-from edgeformer.layers.attention_bias import AlibiBias, T5Bias, Visibility, random_blocks, t5_buckets
+from edgeformer.layers.attention_bias import (
+    AlibiBias,
+    T5Bias,
+    Visibility,
+    group_size,
+    group_table,
+    random_blocks,
+    t5_buckets,
+)
 from edgeformer.layers.position import sinusoidal_table, temperature_table
 
 D64 = torch.float64
@@ -91,9 +99,11 @@ def test_transformer_xl_is_the_sum_of_its_four_terms():
 
 def seen(config, context_length=20):
     visibility = Visibility(config, context_length)
+    if group_size(config) is not None:
+        visibility.group = group_table(group_size(config), context_length)
     if config.random_blocks is not None:
         visibility.blocks = random_blocks(config.random_blocks, context_length)
-    return visibility(DISTANCES, D64)[0, 0] == 0
+    return visibility(POSITIONS[None], POSITIONS, D64)[0, 0] == 0
 
 
 def test_a_chunk_sees_itself_alone():

@@ -1,0 +1,88 @@
+"""Say in common ops what torch's exporter says in rare ones.
+
+    x → SplitToSequence → SequenceAt(0), SequenceAt(1) …     becomes     x → Split → …
+    x, y → CastLike                                          becomes     x → Cast to y's type, or x where it has it
+
+Few runtimes know a sequence of tensors, onnxruntime has no kernel for CastLike, and no other pass knows either. A split
+requires that its sizes are constants, that they are known to be all of x, and that nothing but SequenceAt with a
+constant place reads the sequence; a cast, that the type is known.
+"""
+
+import onnx_ir as ir
+
+from edgeformer.export.emit import Emitter
+from edgeformer.export.graph import dtype_of, remove_if_unused
+from edgeformer.export.passes._report import PassReport
+from edgeformer.export.passes.cancel_layout import constant_integers
+
+
+def plain_ops(model: ir.Model) -> PassReport:
+    """Replace every rare op that meets the requirements."""
+    report = PassReport("plain_ops")
+    for node in list(model.graph):
+        if node.domain == "" and node.op_type in ("SplitToSequence", "CastLike"):
+            replace = _split if node.op_type == "SplitToSequence" else _cast
+            missing = replace(model, node)
+            if missing is None:
+                report.changed += 1
+            else:
+                report.miss(node, missing)
+    return report
+
+
+def _split(model: ir.Model, node: ir.Node) -> str | None:
+    """Split directly; returns what it lacks for that."""
+    sizes, x = _sizes(node), node.inputs[0]
+    places = [use.node for use in node.outputs[0].uses()]
+    indices = [constant_integers(each.inputs[1]) if each.op_type == "SequenceAt" else None for each in places]
+    if sizes is None or x is None or x.shape is None:
+        return "its sizes are no constants, or not those of what is split"
+    if any(index is None for index in indices):
+        return "something but a constant place of the sequence is read"
+    axis = node.attributes.get_int("axis", 0)
+    emit = Emitter(node.name or "")
+    parts = emit.many("Split", x, emit.constant(sizes), outputs=len(sizes), axis=axis)
+    for part, size in zip(parts, sizes, strict=True):
+        shape = list(x.shape)
+        shape[axis] = size
+        part.shape, part.dtype = ir.Shape(shape), dtype_of(x)
+    model.graph.insert_before(node, emit.nodes)
+    for place, index in zip(places, indices, strict=True):
+        assert index is not None
+        ir.convenience.replace_all_uses_with(place.outputs[0], parts[int(index.reshape(-1)[0])])
+        remove_if_unused(model, place)
+    remove_if_unused(model, node)
+    return None
+
+
+def _cast(model: ir.Model, node: ir.Node) -> str | None:
+    """Cast to a type by its name; returns what it lacks for that."""
+    x, like = node.inputs
+    output = node.outputs[0]
+    dtype = output.dtype or (None if like is None else like.dtype)
+    if x is None or dtype is None or output.is_graph_output():
+        return "its type is not known"
+    if x.dtype == dtype:
+        ir.convenience.replace_all_uses_with(output, x)
+    else:
+        emit = Emitter(node.name or "")
+        cast = emit("Cast", x, to=dtype)
+        cast.shape, cast.dtype = output.shape, dtype
+        model.graph.insert_before(node, emit.nodes)
+        ir.convenience.replace_all_uses_with(output, cast)
+    remove_if_unused(model, node)
+    return None
+
+
+def _sizes(node: ir.Node) -> list[int] | None:
+    """What the sequence's tensors measure along the axis; None where that is not known."""
+    x = node.inputs[0]
+    axis = node.attributes.get_int("axis", 0)
+    width = None if x is None or x.shape is None else x.shape[axis]
+    split = constant_integers(node.inputs[1]) if len(node.inputs) > 1 else None
+    if split is None or not isinstance(width, int):
+        return None
+    if split.ndim:
+        return [int(size) for size in split] if split.sum() == width else None
+    size = int(split)
+    return [min(size, width - start) for start in range(0, width, size)]

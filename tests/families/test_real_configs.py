@@ -1,0 +1,150 @@
+"""The config.json of well-known checkpoints, most as transformers 4 wrote them, is read as the model that it belongs to.
+
+The files in `real_configs/` were typed from memory, not downloaded: what vouches for them is that each leads to the
+number of parameters that its hub page states. No weights.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from rows import FAMILIES
+
+from edgeformer.errors import ConfigError
+from edgeformer.families import read_model_config
+from edgeformer.weights import parameter_shapes
+
+FOLDER = Path(__file__).with_name("real_configs")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Of what size the model is, and by layer (a list, or one value for all) its windows and rotary bases."""
+
+    parameters: int
+    layers: int
+    heads: tuple[int, int, int]  # of queries, of keys and values, and their width
+    context_length: int
+    tied: bool
+    windows: Any = None
+    bases: Any = 10000.0
+
+
+EXPECTED = {
+    "CohereForAI/c4ai-command-r-v01": Expected(34_980_831_232, 40, (64, 64, 128), 8192, True, bases=8e6),
+    "HuggingFaceTB/SmolLM2-135M": Expected(134_515_008, 30, (9, 3, 64), 8192, True, bases=1e5),
+    "HuggingFaceTB/SmolLM3-3B": Expected(
+        3_075_098_624, 36, (16, 4, 128), 65536, True, bases=[5e6, 5e6, 5e6, None] * 9
+    ),
+    "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
+    "Qwen/Qwen2.5-0.5B-Instruct": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
+    "Qwen/Qwen3-0.6B": Expected(596_049_920, 28, (16, 8, 128), 40960, True, bases=1e6),
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": Expected(1_100_048_384, 22, (32, 4, 64), 2048, False),
+    "allenai/OLMo-2-0425-1B": Expected(1_484_916_736, 16, (16, 16, 128), 4096, False, bases=5e5),
+    "facebook/MobileLLM-R1-140M": Expected(140_248_512, 15, (9, 3, 64), 32768, True, bases=5e5),
+    "google/gemma-2-2b": Expected(2_614_341_888, 26, (8, 4, 256), 8192, True, windows=[4096, None] * 13),
+    "google/gemma-2b": Expected(2_506_172_416, 18, (8, 1, 256), 8192, True),
+    "google/gemma-3-1b-pt": Expected(
+        999_885_952, 26, (4, 1, 256), 32768, True,
+        windows=([512] * 5 + [None]) * 4 + [512] * 2, bases=([1e4] * 5 + [1e6]) * 4 + [1e4] * 2,
+    ),
+    "google/gemma-3-270m": Expected(
+        268_098_176, 18, (4, 1, 256), 32768, True, windows=([512] * 5 + [None]) * 3, bases=([1e4] * 5 + [1e6]) * 3
+    ),
+    "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
+    "meta-llama/Llama-3.2-1B": Expected(1_235_814_400, 16, (32, 8, 64), 131072, True, bases=5e5),
+    "mistralai/Mistral-7B-Instruct-v0.3": Expected(7_248_023_552, 32, (32, 8, 128), 32768, False, bases=1e6),
+    "mistralai/Mistral-7B-v0.1": Expected(7_241_732_096, 32, (32, 8, 128), 32768, False, windows=4096),
+}  # fmt: skip
+
+# What no size shows: fields of the first block's parts, by their path.
+DETAILS = {
+    "CohereForAI/c4ai-command-r-v01": {
+        "logit_scale": 0.0625, "block.residual": "parallel_one_norm", "attention.rotary.interleaved": True,
+        "attention.qk_norm": None, "block.norm.kind": "layer_norm",
+    },
+    "Qwen/Qwen2.5-0.5B": {"attention.qkv_bias": True, "attention.output_bias": False},
+    "Qwen/Qwen3-0.6B": {"attention.qk_norm.over": "head", "attention.qkv_bias": False},
+    "allenai/OLMo-2-0425-1B": {"attention.qk_norm.over": "projection", "block.norm_placement": "output"},
+    "facebook/MobileLLM-R1-140M": {
+        "attention.qk_norm.after_rotary": True, "attention.chunk": None, "attention.query_temperature": None,
+        "attention.rotary.interleaved": True,
+    },
+    "google/gemma-2-2b": {
+        "attention.softcap": 50.0, "logit_softcap": 30.0, "attention.scale": 1 / 16, "embedding_scale": 48.0,
+        "block.norm.offset": 1.0, "block.norm_placement": "sandwich", "feed_forward.activation": "gelu_tanh",
+    },
+    "google/gemma-2b": {"feed_forward.activation": "gelu_tanh", "embedding_scale": math.sqrt(2048)},
+    "google/gemma-3-1b-pt": {"attention.softcap": None, "logit_softcap": None, "attention.qk_norm.norm.offset": 1.0},
+    "ibm-granite/granite-3.1-2b-instruct": {
+        "embedding_scale": 12.0, "attention.scale": 1 / 64, "block.residual_scale": 0.22, "logit_scale": 1 / 8,
+    },
+    "meta-llama/Llama-3.2-1B": {"attention.rotary.scaling.factor": 32.0},
+}  # fmt: skip
+
+
+def stored(name):
+    return json.loads((FOLDER / f"{name.replace('/', '--')}.json").read_text())
+
+
+def test_every_stored_config_is_expected():
+    assert {path.stem.replace("--", "/") for path in FOLDER.glob("*.json")} == EXPECTED.keys() >= DETAILS.keys()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_real_config_is_read_as_its_model(name):
+    family, config = read_model_config(stored(name))
+    attentions = [block.attention for block in config.blocks]
+    windows = [attention.window for attention in attentions]
+    bases = [attention.rotary and attention.rotary.base for attention in attentions]
+    actual = Expected(
+        parameters=sum(map(math.prod, parameter_shapes(config).values())),
+        layers=len(config.blocks),
+        heads=(attentions[0].num_heads, attentions[0].num_kv_heads, attentions[0].head_dim),
+        context_length=config.context_length,
+        tied=config.tied_head,
+        windows=windows if len(set(windows)) > 1 else windows[0],
+        bases=bases if len(set(bases)) > 1 else bases[0],
+    )
+    assert actual == EXPECTED[name]
+    for path, value in DETAILS.get(name, {}).items():
+        place, *steps = path.split(".")
+        block = config.blocks[0]
+        found = {"block": block, "attention": block.attention, "feed_forward": block.feed_forward}.get(place, config)
+        for step in steps if found is not config else [path]:
+            found = getattr(found, step)
+        assert found == value, path
+    assert all(family.places(parameter_shapes(config)).values())
+
+
+def rewritten(config):
+    """The config.json that transformers 5 writes for what it read."""
+    return json.loads(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config).to_json_string())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_transformers_5_makes_of_it_means_the_same(name):
+    assert read_model_config(rewritten(stored(name)))[1] == read_model_config(stored(name))[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
+    """Leave out, or set to null, each field of every model of the family: we refuse it, or read what transformers does."""
+    for options in FAMILIES[family].models.values():
+        whole = rewritten({"model_type": family} | FAMILIES[family].sizes | options)
+        for name in whole.keys() - {"model_type"}:
+            without = {key: value for key, value in whole.items() if key != name}
+            for changed in (without, without | {name: None}):
+                try:
+                    ours = read_model_config(changed)[1]
+                except ConfigError:
+                    continue
+                try:
+                    theirs = rewritten(changed)
+                except Exception:  # noqa: BLE001, S112 - transformers refuses what we read
+                    continue
+                assert ours == read_model_config(theirs)[1], (name, changed.get(name, "absent"))
