@@ -376,6 +376,12 @@ class ModelConfig:
             num_layers=len(self.blocks), num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim
         )
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The most tokens that each layer ever looks back on; None for all of the context."""
+        attentions = [block.attention for block in self.blocks]
+        return tuple(attention.window if attention.sliding else None for attention in attentions)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data. Runs of equal blocks are written once, with how often they repeat."""
         data = schema.fields_to_json(self)

@@ -8,6 +8,7 @@ Both sides of a bundle agree here: `edgeformer.export` writes graphs of this for
     it
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -19,9 +20,13 @@ class CacheGeometry:
     num_kv_heads: int
     head_dim: int
 
-    def elements(self, batch_size: int, capacity: int) -> int:
-        """Elements of a cache for `batch_size` rows of `capacity` tokens: keys and values of all layers."""
-        return 2 * self.num_layers * batch_size * self.num_kv_heads * capacity * self.head_dim
+    def elements(self, batch_size: int, capacity: int, windows: Sequence[int | None] = ()) -> int:
+        """Elements of a cache for `batch_size` rows of `capacity` tokens: keys and values of all layers.
+
+        windows: of each layer, the most tokens that it keeps; None for all.
+        """
+        kept = [min(window or capacity, capacity) for window in windows or [None] * self.num_layers]
+        return 2 * sum(kept) * batch_size * self.num_kv_heads * self.head_dim
 
 
 def past_names(geometry: CacheGeometry) -> list[str]:

@@ -59,12 +59,12 @@ class SpecialTokens:
 class Manifest:
     """Everything that a reader of the bundle may rely on.
 
-    provider: whose kernels the graph was lowered for. random_weights: the seed, where no checkpoint stands behind the
-    bundle. vocab_size, context_length, cache: what clients must know of any decoder. model: None where the module is not
-    ours, so that the bundle does not tell what it computes. via: which library has the module then; None for a module of
-    the user. windowed_graph: the same over caches as
-    long as each layer's window (`windows`), where there is one. files: every other file of the folder. weights: graph initializers by name. parity: the summary of the
-    certificate, with the hashes that it speaks of; None where nothing was verified.
+    provider: whose kernels the graph was lowered for. windowed_graph: the same graph over caches as long as each
+    layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the
+    bundle. vocab_size, context_length, cache: what clients must know of any decoder. model: None where the module is
+    not ours, so that the bundle does not tell what it computes. via: which library has the module then; None for a
+    module of the user. files: every other file of the folder. weights: graph initializers by name. parity: the summary
+    of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int

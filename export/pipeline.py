@@ -22,11 +22,10 @@ from edgeformer.errors import EdgeformerError, ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.capture import capture_decoder
 from edgeformer.export.clients.genai import genai_config
-from edgeformer.export.lower import Lowered, lower_ort, write_windowed_view
+from edgeformer.export.lower import Lowered, lower_captured, write_windowed_view
 from edgeformer.export.model_card import model_card
 from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
-from edgeformer.export.passes import expected_changes, straighten
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Via, sha256
 from edgeformer.runtime.session import onnxruntime
@@ -216,12 +215,7 @@ def build_graph(
             "A forward may not branch on values, nor on the number of rows or tokens."
         ) from error
     check_caches(graph, blueprint)
-    if blueprint.config is not None:
-        return graph, lower_ort(graph, provider, expected=expected_changes(blueprint.config))
-    # A module that was not written for our ops takes detours from one to the next.
-    straightened = straighten(graph)
-    lowered = lower_ort(graph, provider)
-    return graph, replace(lowered, passes=[*straightened, *lowered.passes])
+    return graph, lower_captured(graph, blueprint, provider)
 
 
 def _destination(source: FoundModel, output: str | Path | None) -> Path:

@@ -45,9 +45,8 @@ class KVCache:
         self._dtype = np.dtype(dtype)
         self._device = provider
         self._slots = [window or capacity for window in windows or [None] * geometry.num_layers]
-        per_token = geometry.elements(batch_size, 1) // geometry.num_layers * self._dtype.itemsize
         # A window's buffer may be longer than this request ever gets; memory that is never written is never taken.
-        self.bytes = sum(min(slots, capacity) for slots in self._slots) * per_token
+        self.bytes = geometry.elements(batch_size, capacity, windows) * self._dtype.itemsize
         available = _available_memory() if provider == "cpu" else None
         if available is not None and self.bytes > available:
             raise RequestError(

@@ -1,5 +1,6 @@
 """edgeformer info"""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +10,7 @@ import click
 from edgeformer.accounting import ELEMENT_BYTES, account
 from edgeformer.cli._output import json_option, print_json, print_table
 from edgeformer.config import ModelConfig
+from edgeformer.contract import CacheGeometry
 from edgeformer.manifest import FILE_NAME, Manifest, Precision
 
 
@@ -60,7 +62,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     print_table(
         [
             (f"bytes in {manifest.precision}", f"{weights:,}"),
-            *_cache_rows(cache_bytes, manifest.context_length),
+            *_cache_rows(cache, manifest.windows, manifest.context_length, ELEMENT_BYTES[manifest.precision]),
             *_file_rows(files),
         ]
     )
@@ -91,7 +93,7 @@ def _show_model(config: ModelConfig, precision: Precision, source: str, files: d
         ("parameters", f"{numbers.parameters:,}"),
         (f"bytes in {precision}", f"{numbers.total_bytes:,}"),
         *((f"  {part}", f"{size:,}") for part, size in numbers.bytes.items()),
-        *_cache_rows(numbers.cache_bytes_per_token, config.context_length),
+        *_cache_rows(config.cache_geometry, config.windows, config.context_length, ELEMENT_BYTES[precision]),
         ("FLOPs a token", f"{numbers.flops_per_token:,}"),
         ("  and for each token in the cache", f"{numbers.attention_flops_per_token:,}"),
         *_file_rows(files),
@@ -104,11 +106,20 @@ def _show_model(config: ModelConfig, precision: Precision, source: str, files: d
     print_table(rows)
 
 
-def _cache_rows(bytes_per_token: int, context_length: int) -> list[tuple[str, str]]:
-    return [
-        ("cache bytes a token", f"{bytes_per_token:,}"),
-        (f"  at the full context of {context_length:,}", f"{bytes_per_token * context_length:,}"),
-    ]
+def _cache_rows(
+    geometry: CacheGeometry, windows: Sequence[int | None], context_length: int, size: int
+) -> list[tuple[str, str]]:
+    rows = [("cache bytes a token", f"{geometry.elements(1, 1) * size:,}")]
+    if any(windows):
+        distinct = sorted({window for window in windows if window})
+        kept = geometry.elements(1, context_length, windows) * size
+        layers = sum(window is not None for window in windows)
+        what = f"{layers} of {len(windows)} layers keep {', '.join(map(str, distinct))} tokens"
+        rows.append((f"  at the full context of {context_length:,}; {what}", f"{kept:,}"))
+    else:
+        full = geometry.elements(1, context_length) * size
+        rows.append((f"  at the full context of {context_length:,}", f"{full:,}"))
+    return rows
 
 
 def _file_rows(files: dict[str, int]) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 that loads and computes something else.
 """
 
+from edgeformer.export.lower.captured import lower_captured
 from edgeformer.export.lower.ort import Lowered, lower_ort
 from edgeformer.export.lower.windowed import write_windowed_view
 
-__all__ = ["Lowered", "lower_ort", "write_windowed_view"]
+__all__ = ["Lowered", "lower_captured", "lower_ort", "write_windowed_view"]

@@ -26,7 +26,7 @@ from edgeformer.contract import past_names
 from edgeformer.export.canonical import DOMAIN, OPS
 from edgeformer.export.capture import OPSET, capture_decoder
 from edgeformer.export.graph import streamed
-from edgeformer.export.lower import lower_ort
+from edgeformer.export.lower import lower_captured
 from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.manifest import Precision, Provider
 from edgeformer.runtime.session import CACHE_DTYPES
@@ -102,7 +102,7 @@ class NodeValues:
         }
         self._evaluate(graph)
         canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
-        lower_ort(graph, provider)
+        lower_captured(graph, blueprint, provider)
         self._evaluate(graph)
         self.origins = {node.name or "": _origin(node, canonical) for node in graph.graph}
         self._place = {

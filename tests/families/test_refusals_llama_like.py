@@ -1,0 +1,118 @@
+"""Variants of Llama say by name what they do not read, and why."""
+
+import pytest
+from rows import FAMILIES
+
+from edgeformer.errors import ConfigError
+from edgeformer.families import read_model_config
+
+SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
+
+
+def read(family, context_length=None, **options):
+    row = FAMILIES[family]
+    return read_model_config({"model_type": family} | row.sizes | options, context_length)[1]
+
+
+def windows(config):
+    return [block.attention.window for block in config.blocks]
+
+
+REFUSALS = [
+    ("cohere", {"rms_norm_eps": 1e-5}, "fields that the cohere family does not know: rms_norm_eps"),
+    ("cohere", {"layer_types": [SLIDING] * 3}, "fields that the cohere family does not know: layer_types"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True, which is not supported here"),
+    (
+        "gemma",
+        {"hidden_act": "gelu", "hidden_activation": "relu"},
+        "hidden_act = 'gelu' and hidden_activation = 'relu'; versions of transformers differ",
+    ),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True, which is not supported"),
+    ("gemma2", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    ("gemma2", {"layer_types": [FULL, "linear_attention", FULL]}, "'linear_attention'; supported here: full_attention"),
+    ("gemma2", {"layer_types": [FULL, SLIDING]}, "layer_types of 2 layers and num_hidden_layers = 3"),
+    ("gemma2", {"hidden_activation": "mish"}, "hidden_activation = 'mish', which is not supported here; supported: ge"),
+    ("gemma2", {"attn_logit_softcapping": -1.0}, "AttentionConfig.softcap is -1.0; it must be positive, or None"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True, which is not support"),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0, which is not supported here"),
+    (
+        "gemma3_text",
+        {"rope_parameters": {"rope_type": "linear"}},
+        "rope_parameters have rope_type; here they are given",
+    ),
+    (
+        "gemma3_text",
+        {"rope_parameters": {SLIDING: {"rope_type": "linear", "factor": 2.0, "twist": 1}}},
+        "parameters that are not known: twist",
+    ),
+    ("granite", {"num_local_experts": 4}, "fields that the granite family does not know: num_local_experts = 4"),
+    ("llama", {"rope_interleaved": True}, "rope_interleaved = True, which is not supported here; supported: False"),
+    (
+        "llama4_text",
+        {"moe_layers": [1, 3]},
+        r"layers 1, 3 of this llama4_text model are mixtures of experts \(moe_laye",
+    ),
+    ("llama4_text", {"moe_layers": None}, "layers 0, 1, 2, 3 of this llama4_text model are mixtures of experts"),
+    (
+        "llama4_text",
+        {"moe_layers": None, "interleave_moe_layer_step": 2},
+        "layers 1, 3 of this llama4_text model are mix",
+    ),
+    ("llama4_text", {"no_rope_layers": [1, 0]}, "no_rope_layers of 2 layers and num_hidden_layers = 4"),
+    ("llama4_text", {"layer_types": [SLIDING] * 4}, "'sliding_attention'; supported here: full_attention, chunked_att"),
+    ("llama4_text", {"attention_chunk_size": None}, "no attention_chunk_size; a llama4_text model requires it"),
+    ("mistral", {"layer_types": [FULL] * 3}, "fields that the mistral family does not know: layer_types"),
+    ("mistral", {"attention_bias": True}, "fields that the mistral family does not know: attention_bias = True"),
+    ("mistral", {"sliding_window": 0}, "AttentionConfig.window is 0; it must be positive, or None"),
+    ("olmo2", {"clip_qkv": 8.0}, r"fields that the olmo2 family does not know: clip_qkv = 8\.0"),
+    ("olmo2", {"mlp_bias": True}, "fields that the olmo2 family does not know: mlp_bias = True"),
+    ("qwen2", {"use_mrope": True}, "use_mrope = True, which is not supported here; supported: False"),
+    ("qwen2", {"layer_types": [SLIDING] * 3}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    (
+        "qwen3",
+        {"quantization_config": {"bits": 4}},
+        "the qwen3 family does not know: quantization_config = {'bits': 4}",
+    ),
+    ("qwen3", {"layer_types": [CHUNKED] * 3}, "'chunked_attention'; supported here: full_attention, sliding_attention"),
+]
+
+
+@pytest.mark.parametrize(("family", "options", "message"), REFUSALS)
+def test_what_is_not_read_is_refused_by_name(family, options, message):
+    with pytest.raises(ConfigError, match=message):
+        read(family, **options)
+
+
+def test_a_window_that_hides_nothing_is_none():
+    assert windows(read("mistral", sliding_window=8)) == [8, 8, 8]
+    assert windows(read("mistral", sliding_window=255)) == [255] * 3
+    assert windows(read("mistral", sliding_window=256)) == [None] * 3
+    assert windows(read("mistral", 8, sliding_window=8)) == [None] * 3
+    assert windows(read("gemma2", 9)) == [8, None, 8]
+
+
+def test_a_chunk_or_a_temperature_that_does_nothing_is_none():
+    config = read("llama4_text")
+    assert [block.attention.chunk for block in config.blocks] == [8, 8, 8, None]
+    assert config.blocks[3].attention.query_temperature is not None
+    short = read("llama4_text", 7)
+    assert all(block.attention.chunk is None and not block.attention.query_temperature for block in short.blocks)
+
+
+def test_windows_begin_where_max_window_layers_says():
+    used = {"use_sliding_window": True, "sliding_window": 8}
+    assert windows(read("qwen2", **used, max_window_layers=2)) == [None, None, 8]
+    assert windows(read("qwen2", **used)) == [None] * 3  # from layer 28 on
+    assert windows(read("qwen3", sliding_window=8, max_window_layers=0)) == [None] * 3
+    assert windows(read("qwen3", **used, layer_types=[SLIDING, FULL, FULL])) == [8, None, None]
+
+
+def test_gemma_3_reads_both_spellings_of_its_rotary_parameters():
+    old = {"rope_theta": 2e6, "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    new = {FULL: {"rope_type": "linear", "rope_theta": 2e6, "factor": 8.0}, SLIDING: {"rope_theta": 5e3}}
+    config = read("gemma3_text", **old)
+    assert config == read("gemma3_text", rope_parameters=new)
+    rotaries = [block.attention.rotary for block in config.blocks]
+    assert [(rotary.base, rotary.scaling and rotary.scaling.factor) for rotary in rotaries] == [(5e3, None)] * 5 + [
+        (2e6, 8.0)
+    ]
