@@ -26,7 +26,8 @@ class Blueprint:
     same way in every dtype; what it computes in float64 is the measure of parity. constants: computes what no
     checkpoint stores, the module's buffers by name, as exactly as they are known. config: where the module is our own
     `Decoder`; its reference then needs one block in memory instead of the whole module, and passes must fire as often
-    as the config says.
+    as the config says. streams: whether every parameter is read only while the module that owns it runs, so that a
+    reference can hold one at a time.
     """
 
     build: Callable[[torch.dtype], nn.Module]
@@ -35,6 +36,7 @@ class Blueprint:
     vocab_size: int
     context_length: int
     config: ModelConfig | None = None
+    streams: bool = False
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter by name, without allocating any; a parameter of two names has its first one."""

@@ -104,8 +104,10 @@ class CheckpointWeights(Mapping[str, Tensor]):
                 0, (self._attention.num_kv_heads, -1, self._attention.head_dim)
             )  # [K, H/K + 2, D…]
             return (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])[place.packed.part].flatten(0, 2)
-        names = self._members[place.tensor]
-        return tensor.split([self._shapes[member][0] for member in names])[names.index(name)]
+        names, shards = self._members[place.tensor], place.packed.shards
+        sizes = [self._shapes[member][0] // shards for member in names]
+        divided = tensor.unflatten(0, (shards, -1))  # [shards, rows / shards, …]
+        return divided.split(sizes, dim=1)[names.index(name)].flatten(0, 1)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

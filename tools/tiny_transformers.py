@@ -36,14 +36,25 @@ SIZES = {
 ABSENT_BY_DEFAULT = ("num_key_value_heads", "head_dim", "sliding_window", "q_lora_rank", "n_inner")
 """Sizes that are set although the config's default is None."""
 
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+INDEXER = {"n_heads": 2, "kv_heads": 1, "head_dim": 16, "budget": 8, "compress_ratio": 4}
+
 CHOICES: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
     "gptj": {"rotary_dim": 8},
+    "helium": {"head_dim": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "minicpm3": {"num_key_value_heads": 4, "head_dim": 16},
-    "youtu": {"num_key_value_heads": 4, "head_dim": 16},
+    "qwen4_exp_text": {f"indexer_{name}": size for name, size in INDEXER.items()},
+    "reformer": {"axial_pos_embds": False, "attn_layers": ["local"] * LAYERS},
     "xmod": {"default_language": "en_XX"},
+    "youtu": {"num_key_value_heads": 4, "head_dim": 16},
 }
-"""What single architectures need to be small."""
+"""What single architectures need to be small, or to be like the checkpoints that there are of them."""
 
 
 def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
@@ -76,6 +87,9 @@ def make_model(config: Any, folder: Path, seed: int = 0) -> None:
                 parameter.copy_(0.2 * noise + (1 if "norm" in name.lower() and name.endswith("weight") else 0))
             else:
                 parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0  # some of transformers' models do so when they are loaded
     model.save_pretrained(folder)
 
 

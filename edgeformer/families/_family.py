@@ -65,11 +65,13 @@ class Packed:
     """One of several parameters whose rows a checkpoint keeps in one tensor.
 
     layout: `rows` part after part; `groups` for each key-value head its query heads, its key head, its value head.
+    shards: into how many equal tensors, one after the other, the rows were once divided.
     """
 
     module: str
     part: int
     layout: Literal["rows", "groups"] = "rows"
+    shards: int = 1
 
 
 def packed_qkv(module: str, layout: Literal["rows", "groups"] = "rows") -> dict[str, Packed]:

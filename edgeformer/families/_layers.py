@@ -34,6 +34,12 @@ def of_each_layer(name: str, values: list[Any], layers: int) -> list[Any]:
     return values
 
 
+def read_used_window(fields: Fields) -> int | None:
+    """Read `sliding_window`, which counts only with `use_sliding_window`."""
+    window: int | None = fields.take("sliding_window", None)
+    return window if fields.take("use_sliding_window") else None
+
+
 def within(length: int | None, config: ModelConfig) -> int | None:
     """Return a window or a chunk, or None where it is as long as the context and so hides nothing."""
     return None if length is None or length >= config.context_length else length

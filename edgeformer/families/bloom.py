@@ -25,13 +25,13 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     # What it says is slow also leaves biases out (transformers 5.23).
     fields.choice("slow_but_exact", {False: None}, False)
     fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
-    # The older name of each comes first, as in transformers.
-    hidden_size = fields.take("n_embed", None) or fields.take("hidden_size")
-    num_heads = fields.take("num_attention_heads", None) or fields.take("n_head")
-    num_layers = fields.take("num_hidden_layers", None) or fields.take("n_layer")
+    hidden_size = _take(fields, "hidden_size", "n_embed")
+    num_heads = _take(fields, "n_head", "num_attention_heads")
+    num_layers = _take(fields, "n_layer", "num_hidden_layers")
     fields.choice("n_inner", {4 * hidden_size: None}, 4 * hidden_size)
     # Nothing in the model ends there: biases go on, and so may a longer context.
-    context_length = fields.take("seq_length", 2048) if context_length is None else context_length
+    trained_length = fields.take("seq_length", 2048)
+    context_length = trained_length if context_length is None else context_length
     if context_length <= 0:
         raise ConfigError(f"--context-length is {context_length}; it must be positive.")
     head_dim = hidden_size // num_heads
@@ -61,6 +61,13 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         tied_head=fields.take("tie_word_embeddings", True),
         embedding_norm=norm,
     )
+
+
+def _take(fields: Fields, name: str, alias: str) -> int:
+    """Read a field that goes by two names; where there are both, they must agree."""
+    value = fields.take(alias, None)
+    size: int = fields.take(name) if value is None else fields.choice(name, {value: value}, value)
+    return size
 
 
 FAMILY = Family(

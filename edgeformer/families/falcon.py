@@ -53,14 +53,15 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
 
 
 def _read_kv_heads(fields: Fields, num_heads: int, new: bool) -> int:
-    if fields.take("multi_query", True) and not new:
+    multi_query = fields.take("multi_query", True)
+    if new:
+        kv_heads: int = fields.take("num_kv_heads", num_heads)
+        return kv_heads
+    if multi_query:
         fields.ignore("num_kv_heads")
         return 1
-    return (
-        fields.take("num_kv_heads", num_heads)
-        if new
-        else fields.choice("num_kv_heads", {num_heads: num_heads}, num_heads)
-    )
+    fields.choice("num_kv_heads", {num_heads: None}, num_heads)
+    return num_heads
 
 
 def _read_residual(fields: Fields, new: bool) -> Literal["serial", "parallel", "parallel_one_norm"]:

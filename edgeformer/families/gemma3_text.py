@@ -39,5 +39,5 @@ FAMILY = Family(
     summary="Gemma 3 of text: windows on five layers of six, two rotary bases",
     read_config=read_config,
     tensors={**gemma2.FAMILY.tensors, **QK_NORM_TENSORS},
-    defaults=gemma2.FAMILY.defaults | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    defaults={**gemma2.FAMILY.defaults, "attn_logit_softcapping": None, "final_logit_softcapping": None},
 )

@@ -54,8 +54,8 @@ def refuse_experts(fields: Fields, layers: int) -> None:
         experts = list(range(step - 1, layers, step))
     if experts:
         raise ConfigError(
-            f"layers {', '.join(map(str, experts))} of this llama4_text model are mixtures of experts (moe_layers), and "
-            "edgeformer has no blocks for those. Export a dense model."
+            f"layers {', '.join(map(str, experts))} of this llama4_text model are mixtures of experts (moe_layers), "
+            "and edgeformer has no blocks for those. Export a dense model."
         )
 
 

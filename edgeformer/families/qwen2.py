@@ -6,15 +6,13 @@ transformers/models/qwen2/modeling_qwen2.py.
 
 from edgeformer.config import ModelConfig
 from edgeformer.families._family import Family, Fields
-from edgeformer.families._layers import FULL, SLIDING, read_layer_types, with_windows
+from edgeformer.families._layers import FULL, SLIDING, read_layer_types, read_used_window, with_windows
 from edgeformer.families.llama import TENSORS, read_llama
 
 
 def read_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Read which layers have a window: all from max_window_layers on, where layer_types doesn't say."""
-    first, window = fields.take("max_window_layers"), fields.take("sliding_window", None)
-    if not fields.take("use_sliding_window"):
-        window = None
+    first, window = fields.take("max_window_layers"), read_used_window(fields)
     layers = range(len(config.blocks))
     otherwise = [SLIDING if window is not None and layer >= first else FULL for layer in layers]
     return with_windows(config, read_layer_types(fields, otherwise), window)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.export.parity.reference import Reference
+from edgeformer.export.parity.streaming import streamed
 from edgeformer.layers import Cache
 
 
@@ -35,7 +36,8 @@ def make_reference(
 class ModuleReference:
     """A whole module, whose parameters are read when it runs and let go after.
 
-    Nobody else's module can be cut into blocks, so all of its parameters are in memory at once, in `dtype`.
+    Nobody else's module can be cut into blocks. Unless its blueprint says that it streams, all of its parameters are in
+    memory at once, in `dtype`.
     """
 
     def __init__(self, blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype = torch.float64):
@@ -66,7 +68,11 @@ class ModuleReference:
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor, caches: list[Cache]) -> Any:
         """What the module itself returns; it keeps the contract only once that has been checked."""
-        values = {name: self._weights[name].to(self._dtype) for name, _ in self._module.named_parameters()}
+        values = {}
         for name, value in self._blueprint.constants().items():
             values[name] = value.to(self._dtype) if value.is_floating_point() else value
+        if self._blueprint.streams:
+            with streamed(self._module, self._weights, self._dtype):
+                return torch.func.functional_call(self._module, values, (input_ids, attention_mask, caches))
+        values |= {name: self._weights[name].to(self._dtype) for name, _ in self._module.named_parameters()}
         return torch.func.functional_call(self._module, values, (input_ids, attention_mask, caches))

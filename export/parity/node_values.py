@@ -261,7 +261,7 @@ def _function(node: ir.Node) -> Compute:
     if node.op_type == "GatherElements":
         axis = node.attributes.get_int("axis", 0)
         # onnx's own evaluator refuses negative axes, and axes of more than 64 elements.
-        return lambda inputs: [np.take_along_axis(*_present(inputs), axis=axis)]
+        return lambda inputs: [np.take_along_axis(_present(inputs)[0], _present(inputs)[1], axis)]
     proto = ir.serde.serialize_node(node)
     given = [index for index, value in enumerate(node.inputs) if value is not None]
     del proto.input[:], proto.output[:]

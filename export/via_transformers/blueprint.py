@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ def via_transformers(hf_config: Mapping[str, Any], asked_context_length: int | N
         cache=plan.geometry,
         vocab_size=plan.vocab_size,
         context_length=plan.context_length,
+        streams=True,
     )
     return ViaTransformers(config, plan, blueprint)
 
@@ -93,7 +94,7 @@ def export_via_transformers(
         hf_config=_limited(found.hf_config, via.blueprint.context_length),
         via="transformers",
     )
-    return export_blueprint(
+    exported = export_blueprint(
         via.blueprint,
         weights,
         provenance,
@@ -104,6 +105,8 @@ def export_via_transformers(
         overwrite=overwrite,
         progress=progress,
     )
+    fallbacks = [*via.plan.notes, *exported.lowered.fallbacks]
+    return replace(exported, lowered=replace(exported.lowered, fallbacks=fallbacks))
 
 
 def reopen(folder: Path, manifest: Manifest) -> ViaTransformers:

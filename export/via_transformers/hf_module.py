@@ -23,6 +23,10 @@ CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length
 """Where configs say how many positions a model has."""
 
 
+PARTS = ("vision_config", "audio_config", "text_config", "text_encoder", "audio_encoder", "patcher_config")
+"""What configs of several models call their parts."""
+
+
 def read_config(hf_config: Mapping[str, Any]) -> Any:
     """Make transformers' own config object of a config.json. Raises ConfigError for what cannot be a decoder here."""
     model_type = str(hf_config.get("model_type"))
@@ -44,9 +48,7 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
         raise ConfigError(
             f"{model_type} is not a causal language model in {installed}; --via exports nothing else yet."
         )
-    parts = [
-        name for name in ("vision_config", "audio_config", "text_config") if getattr(config, name, None) is not None
-    ]
+    parts = [name for name in PARTS if getattr(config, name, None) is not None]
     if parts:
         raise ConfigError(
             f"{model_type} is made of several models ({', '.join(parts)} in its config.json), and a bundle holds a "

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.errors import ExportError
+from edgeformer.export.parity.streaming import streamed
 from edgeformer.export.via_transformers.hf_module import build
 from edgeformer.export.via_transformers.plan import Plan
 from edgeformer.export.via_transformers.rerouted import Rerouted, reroute
-from edgeformer.export.via_transformers.streaming import streamed
 from edgeformer.export.via_transformers.unrounded import unrounded
 from edgeformer.export.via_transformers.weights import RoutedWeights
 
@@ -53,14 +53,27 @@ def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
         difference = (logits - expected[start : start + len(logits)]).abs().max() / scale
         if not difference <= AGREEMENT:
             where = _first_difference(states, expected_states, lengths[0])
+            cause = (
+                "transformers does not count its tokens from 0, as runtimes of a bundle do"
+                if _counts_otherwise(untouched, weights, tokens, expected)
+                else "this is a bug in edgeformer, or a model whose code does more than our ops; please report it with "
+                "the model's config.json"
+            )
             raise ExportError(
                 f"rerouted, {type(untouched).__name__} does not compute what it computes in transformers: logits of a "
                 f"text of {length} tokens differ by {difference:.1e} of the largest (row {row}, from token {start}). "
-                f"{where} Nothing was exported. This is a bug in edgeformer, or a model whose code does more than our "
-                "ops; please report it with the model's config.json."
+                f"{where} Nothing was exported: {cause}."
             )
         worst = max(worst, difference.item())
     return worst
+
+
+def _counts_otherwise(untouched: Any, weights: Mapping[str, Tensor], tokens: Tensor, expected: Tensor) -> bool:
+    """Whether the positions that the rerouted module is given change what transformers' own computes."""
+    positions = torch.arange(tokens.shape[1]).unsqueeze(0)
+    with torch.no_grad(), unrounded(), streamed(untouched, weights, torch.float64):
+        given = untouched(input_ids=tokens, position_ids=positions, use_cache=False, return_dict=True).logits[0]
+    return not torch.allclose(given, expected, rtol=0, atol=AGREEMENT * expected.abs().max().item())
 
 
 def _tokens(config: Any, plan: Plan) -> Tensor:

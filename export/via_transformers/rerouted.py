@@ -42,7 +42,7 @@ class RoutedRotary(nn.Module):
         given = self._signature.bind(*args, **kwargs).arguments
         options = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
         kind = "_".join(str(value) for value in options.values())
-        form = self._form(kind, options)
+        form = self._form(kind, options, given["position_ids"])
         if form is None:
             return self._original[0](*args, **kwargs)
         angles = Angles(
@@ -57,7 +57,7 @@ class RoutedRotary(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_original"][0], name)
 
-    def _form(self, kind: str, options: dict[str, Any]) -> RotaryForm | None:
+    def _form(self, kind: str, options: dict[str, Any], positions: Tensor) -> RotaryForm | None:
         return self.forms[kind]
 
     def _table(self, kind: str, form: RotaryForm, table: str) -> Tensor:
@@ -72,9 +72,10 @@ class LearningRotary(RoutedRotary):
         self._plan = plan
         self._probe = RotaryProbe(original, name, plan.context_length)
 
-    def _form(self, kind: str, options: dict[str, Any]) -> RotaryForm | None:
+    def _form(self, kind: str, options: dict[str, Any], positions: Tensor) -> RotaryForm | None:
         if kind not in self.forms:
-            self.forms[kind] = self._probe.form(options)
+            # Some models count images in positions of several dimensions.
+            self.forms[kind] = self._probe.form(options) if positions.dim() == 2 else None
             if self.forms[kind] is None:
                 self._plan.note(f"{self._name} stays as it is: it makes no cosines and sines of position · frequency")
         return self.forms[kind]
@@ -99,10 +100,6 @@ class Rerouted(nn.Module):
         self._causal_lm = (model,)
         for name, child in model.named_children():
             self.add_module(name, child)
-        for name, parameter in model.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
-        for name, buffer in model.named_buffers(recurse=False):
-            self.register_buffer(name, buffer)
 
     @property
     def causal_lm(self) -> Any:
@@ -161,6 +158,9 @@ def make_plan(config: Any, context_length: int) -> Plan:
             f"it is a mixture of experts ({', '.join(experts)}): which weights a token meets is decided while it runs, "
             "and a graph of fixed products cannot say that."
         )
+    top = [name for name, _ in (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))]
+    if top:
+        raise ExportError(f"{type(model).__name__} holds {', '.join(top)} itself, not in a module inside it.")
     plan.norms, others = find_rms_norms(model, getattr(config, "hidden_size", 64))
     for other in others:
         plan.note(f"{other} stays as it is: it is no RMSNorm of ours")

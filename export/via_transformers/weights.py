@@ -25,7 +25,8 @@ class TransformersWeights(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path, model: Any):
         stored = _open_safetensors(folder)
-        names, problems = _renamed(stored, model)
+        names = _renamed(stored, model)
+        problems = []
         groups = tied_names(model)
         self._files: dict[str, tuple[Any, str]] = {}
         parameters = dict(model.named_parameters())
@@ -98,17 +99,19 @@ def tied_names(model: nn.Module) -> dict[str, list[str]]:
     return {name: group for group in groups.values() for name in group}
 
 
-def _renamed(stored: Mapping[str, Any], model: Any) -> tuple[dict[str, str], list[str]]:
-    """Names in the checkpoint by the module's, and what cannot be read under any name."""
+def _renamed(stored: Mapping[str, Any], model: Any) -> dict[str, str]:
+    """Names in the checkpoint by the module's. Raises WeightsError where transformers does more than rename."""
     transforms = get_model_conversion_mapping(model)
     renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
     converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
     expected = model.state_dict()
-    names, problems = {}, []
+    names = {}
     for theirs in stored:
         ours, converter = rename_source_key(theirs, renamings, converters, model.base_model_prefix, expected)
-        if converter is None:
-            names[ours] = theirs
-        else:
-            problems.append(f"stored in another arrangement: {theirs} (transformers makes {ours} of it)")
-    return names, problems
+        if converter is not None:
+            raise WeightsError(
+                f"the checkpoint stores {theirs} where {type(model).__name__} of transformers has {ours} and others: "
+                "transformers rearranges tensors when it loads, and --via transformers reads them as they are stored."
+            )
+        names[ours] = theirs
+    return names

@@ -481,22 +481,46 @@ def test_a_place_that_is_taken_is_told_before_the_module_runs(module, tmp_path):
         export_module(BROKEN["two arguments"](module), tmp_path / "bundle", **SIZES)
 
 
+class Smallest(nn.Module):
+    """The smallest decoder that there is: one head of attention to embeddings."""
+
+    def __init__(self, head_dim, window=0, detour=False):
+        super().__init__()
+        torch.manual_seed(2)
+        self.embedding = nn.Embedding(40, head_dim)
+        self.window, self.detour = window, detour
+
+    def forward(self, input_ids, attention_mask, caches):
+        x = self.embedding(input_ids)
+        if self.detour:  # to heads and back
+            x = x.unflatten(-1, (1, -1)).transpose(1, 2).contiguous().transpose(1, 2).flatten(-2)
+        options = (None, None, None, None, None, 1, 1, 1.0, False, self.window, 0.0)
+        y, *cache = ops.group_query_attention(x, x, x, *caches[0], attention_mask, *options)
+        return y @ self.embedding.weight.t(), [cache]
+
+
+def export_smallest(module, output, **options):
+    head_dim = module.embedding.weight.shape[1]
+    sizes = {"vocab_size": 40, "context_length": 64, "num_layers": 1, "num_kv_heads": 1, "head_dim": head_dim}
+    return export_module(module, output, **sizes, **options)
+
+
 def test_a_head_size_without_a_kernel_is_written_out(tmp_path):
-    """The smallest decoder that there is, in eight lines; its one layer falls back to primitives and is at parity."""
-
-    class Smallest(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(40, 12)
-
-        def forward(self, input_ids, attention_mask, caches):
-            x = self.embedding(input_ids)
-            options = (None, None, None, None, None, 1, 1, 1.0, False, 0, 0.0)
-            y, *cache = ops.group_query_attention(x, x, x, *caches[0], attention_mask, *options)
-            return y @ self.embedding.weight.t(), [cache]
-
-    sizes = {"vocab_size": 40, "context_length": 64, "num_layers": 1, "num_kv_heads": 1, "head_dim": 12}
-    torch.manual_seed(2)
-    result = export_module(Smallest(), tmp_path / "bundle", **sizes)
+    result = export_smallest(Smallest(head_dim=12), tmp_path / "bundle")
     assert result.report.passed
     assert len(result.lowered.fallbacks) == 1
+
+
+def test_a_window_of_a_module_gets_its_view(tmp_path):
+    result = export_smallest(Smallest(head_dim=16, window=8), tmp_path / "bundle")
+    assert result.manifest.windows == (8,)
+    assert any(check.name.startswith("windowed") for check in result.report.checks)
+
+
+def test_locate_lowers_a_module_as_its_export_did(tmp_path):
+    """Passes that only modules of others need must run there too, or right nodes would count as differences."""
+    module = Smallest(head_dim=16, detour=True)
+    result = export_smallest(module, tmp_path / "bundle", verify=None)
+    assert sum(done.changed for done in result.lowered.passes if done.name == "cancel_layout") > 0
+    found = locate(result.path, result.manifest, module_blueprint(module, result.manifest), ModuleWeights(module))
+    assert (found.first, found.differences) == (None, ()), describe(found)

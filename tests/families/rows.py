@@ -38,6 +38,32 @@ GPT2_SIZES = {
 """Sizes under GPT-2's names."""
 
 FAMILIES = {
+    "biogpt": Row(
+        sizes=SIZES_MHA,
+        models={
+            "plain": {"max_position_embeddings": 80},
+            "unscaled": {"scale_embedding": False, "hidden_act": "relu"},
+            "free-head": {"tie_word_embeddings": False, "num_attention_heads": 8, "layer_norm_eps": 0.1},
+        },
+    ),
+    "bloom": Row(
+        sizes={"vocab_size": VOCABULARY, "hidden_size": 64, "n_layer": 3, "n_head": 4},
+        models={
+            "plain": {},
+            "six-heads": {"hidden_size": 96, "n_head": 6},
+            "one-head": {"n_head": 1, "layer_norm_epsilon": 1e-2, "pretraining_tp": 2},
+            "free-head": {"tie_word_embeddings": False, "n_head": 8},
+        },
+        exported={name: {"context_length": 256} for name in ("plain", "six-heads", "one-head", "free-head")},
+    ),
+    "codegen": Row(
+        sizes=GPT2_SIZES | {"rotary_dim": 8},
+        models={
+            "plain": {},
+            "whole-heads": {"rotary_dim": 8, "n_head": 8, "layer_norm_epsilon": 1e-2},
+            "inner": {"n_inner": 96, "activation_function": "relu", "n_embd": 96, "n_head": 12, "rotary_dim": 4},
+        },
+    ),
     "cohere": Row(
         sizes=SIZES,
         models={
@@ -47,6 +73,25 @@ FAMILIES = {
             "biases": {"attention_bias": True, "hidden_act": "gelu", "num_key_value_heads": 1},
             "wide-heads": {"head_dim": 32, "use_qk_norm": True},
             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 8000000.0, "factor": 4.0}},
+        },
+    ),
+    "falcon": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "max_position_embeddings": 256,
+        },
+        models={
+            "7b": {},
+            "40b": {"new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False},
+            "one-norm": {
+                "new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1, "bias": True,
+            },
+            "multi-head": {"multi_query": False, "bias": True},
+            "serial": {"parallel_attn": False, "ffn_hidden_size": 96, "activation": "gelu_new"},
+            "serial-multi-head": {"parallel_attn": False, "multi_query": False, "layer_norm_epsilon": 1e-2},
+            "linear": {
+                "bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
+            },
         },
     ),
     "gemma": Row(
@@ -94,68 +139,6 @@ FAMILIES = {
             "biases": {"attention_bias": True, "rms_norm_eps": 1e-2, "sliding_window_pattern": 3},
         },
     ),
-    "granite": Row(
-        sizes=SIZES
-        | {
-            "embedding_multiplier": 12.0, "attention_multiplier": 0.0625, "residual_multiplier": 0.22,
-            "logits_scaling": 8.0,
-        },
-        models={
-            "multipliers": {"tie_word_embeddings": True},
-            "others": {
-                "embedding_multiplier": 3, "attention_multiplier": 0.4, "residual_multiplier": 0.7,
-                "logits_scaling": 13.0, "num_key_value_heads": 4,
-            },
-            "none": {
-                "embedding_multiplier": 1.0, "attention_multiplier": 0.25, "residual_multiplier": 1.0,
-                "logits_scaling": 1.0,
-            },
-            "biases": {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2, "hidden_act": "gelu"},
-            "wide-heads": {"head_dim": 32, "num_key_value_heads": 1},
-            "yarn": {
-                "rope_parameters": {
-                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
-                },
-            },
-        },
-    ),
-    "biogpt": Row(
-        sizes=SIZES_MHA,
-        models={
-            "plain": {"max_position_embeddings": 80},
-            "unscaled": {"scale_embedding": False, "hidden_act": "relu"},
-            "free-head": {"tie_word_embeddings": False, "num_attention_heads": 8, "layer_norm_eps": 0.1},
-        },
-    ),
-    "bloom": Row(
-        sizes={"vocab_size": VOCABULARY, "hidden_size": 64, "n_layer": 3, "n_head": 4},
-        models={
-            "plain": {},
-            "six-heads": {"hidden_size": 96, "n_head": 6},
-            "one-head": {"n_head": 1, "layer_norm_epsilon": 1e-2, "pretraining_tp": 2},
-            "free-head": {"tie_word_embeddings": False, "n_head": 8},
-        },
-        exported={name: {"context_length": 256} for name in ("plain", "six-heads", "one-head", "free-head")},
-    ),
-    "falcon": Row(
-        sizes={
-            "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-            "max_position_embeddings": 256,
-        },
-        models={
-            "7b": {},
-            "40b": {"new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False},
-            "one-norm": {
-                "new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1, "bias": True,
-            },
-            "multi-head": {"multi_query": False, "bias": True},
-            "serial": {"parallel_attn": False, "ffn_hidden_size": 96, "activation": "gelu_new"},
-            "serial-multi-head": {"parallel_attn": False, "multi_query": False, "layer_norm_epsilon": 1e-2},
-            "linear": {
-                "bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
-            },
-        },
-    ),
     "gpt2": Row(
         sizes=GPT2_SIZES,
         models={
@@ -195,6 +178,31 @@ FAMILIES = {
             "plain": {},
             "whole-heads": {"rotary_dim": 16, "layer_norm_epsilon": 1e-2},
             "inner": {"n_inner": 96, "activation_function": "relu", "n_head": 2, "rotary_dim": 12},
+        },
+    ),
+    "granite": Row(
+        sizes=SIZES
+        | {
+            "embedding_multiplier": 12.0, "attention_multiplier": 0.0625, "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+        },
+        models={
+            "multipliers": {"tie_word_embeddings": True},
+            "others": {
+                "embedding_multiplier": 3, "attention_multiplier": 0.4, "residual_multiplier": 0.7,
+                "logits_scaling": 13.0, "num_key_value_heads": 4,
+            },
+            "none": {
+                "embedding_multiplier": 1.0, "attention_multiplier": 0.25, "residual_multiplier": 1.0,
+                "logits_scaling": 1.0,
+            },
+            "biases": {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2, "hidden_act": "gelu"},
+            "wide-heads": {"head_dim": 32, "num_key_value_heads": 1},
+            "yarn": {
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+                },
+            },
         },
     ),
     "llama": Row(
@@ -278,6 +286,15 @@ FAMILIES = {
             },
         },
     ),
+    "mpt": Row(
+        sizes={"vocab_size": VOCABULARY, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 256},
+        models={
+            "plain": {},
+            "clipped": {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.1}},
+            "six-heads": {"d_model": 96, "n_heads": 6, "layer_norm_epsilon": 1e-2},
+            "free-head": {"tie_word_embeddings": False, "n_heads": 8},
+        },
+    ),
     "olmo2": Row(
         sizes=SIZES,
         models={
@@ -287,53 +304,6 @@ FAMILIES = {
             "biases": {"attention_bias": True, "num_key_value_heads": 1},
             "wide-heads": {"head_dim": 32},
             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}},
-        },
-    ),
-    "qwen2": Row(
-        sizes=SIZES,
-        models={
-            "tied": {"tie_word_embeddings": True},
-            "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-            "layer-types": {
-                "use_sliding_window": True, "sliding_window": 5,
-                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            },
-            "unused-window": {"sliding_window": 8, "max_window_layers": 0, "num_key_value_heads": 1},
-            "wide-heads": {"head_dim": 32, "rms_norm_eps": 1e-2},
-            "yarn": {
-                "rope_parameters": {
-                    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
-                    "original_max_position_embeddings": 64,
-                },
-            },
-        },
-    ),
-    "qwen3": Row(
-        sizes=SIZES | {"head_dim": 32},
-        models={
-            "tied": {"tie_word_embeddings": True},
-            "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-            "layer-types": {
-                "use_sliding_window": True, "sliding_window": 5,
-                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            },
-            "biases": {"attention_bias": True, "num_key_value_heads": 1, "head_dim": 16},
-            "large-eps": {"rms_norm_eps": 1e-2, "num_key_value_heads": 4, "hidden_act": "gelu"},
-            "yarn": {
-                "rope_parameters": {
-                    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
-                    "original_max_position_embeddings": 64,
-                },
-            },
-        },
-    ),
-    "mpt": Row(
-        sizes={"vocab_size": VOCABULARY, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 256},
-        models={
-            "plain": {},
-            "clipped": {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.1}},
-            "six-heads": {"d_model": 96, "n_heads": 6, "layer_norm_epsilon": 1e-2},
-            "free-head": {"tie_word_embeddings": False, "n_heads": 8},
         },
     ),
     "opt": Row(
@@ -384,6 +354,58 @@ FAMILIES = {
             },
         },
         exported={"longrope": {"context_length": 128}},
+    ),
+    "qwen2": Row(
+        sizes=SIZES,
+        models={
+            "tied": {"tie_word_embeddings": True},
+            "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+            "layer-types": {
+                "use_sliding_window": True, "sliding_window": 5,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            "unused-window": {"sliding_window": 8, "max_window_layers": 0, "num_key_value_heads": 1},
+            "wide-heads": {"head_dim": 32, "rms_norm_eps": 1e-2},
+            "yarn": {
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "qwen3": Row(
+        sizes=SIZES | {"head_dim": 32},
+        models={
+            "tied": {"tie_word_embeddings": True},
+            "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+            "layer-types": {
+                "use_sliding_window": True, "sliding_window": 5,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            "biases": {"attention_bias": True, "num_key_value_heads": 1, "head_dim": 16},
+            "large-eps": {"rms_norm_eps": 1e-2, "num_key_value_heads": 4, "hidden_act": "gelu"},
+            "yarn": {
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "smollm3": Row(
+        sizes=SIZES | {"num_hidden_layers": 4, "pad_token_id": 0},
+        models={
+            "tied": {},
+            "interval": {"no_rope_layer_interval": 2, "tie_word_embeddings": False, "num_key_value_heads": 4},
+            "no-rope-layers": {"no_rope_layers": [0, 1, 0, 0], "head_dim": 32, "rms_norm_eps": 1e-2},
+            "window": {"use_sliding_window": True, "sliding_window": 8, "no_rope_layer_interval": 2},
+            "layer-types": {
+                "use_sliding_window": True, "sliding_window": 5,
+                "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+            },
+            "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
+        },
     ),
     "stablelm": Row(
         sizes=SIZES,

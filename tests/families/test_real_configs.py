@@ -37,6 +37,8 @@ class Expected:
 
 EXPECTED = {
     "CohereForAI/c4ai-command-r-v01": Expected(34_980_831_232, 40, (64, 64, 128), 8192, True, bases=8e6),
+    "EleutherAI/gpt-j-6b": Expected(6_050_882_784, 28, (16, 16, 256), 2048, False),
+    "EleutherAI/pythia-160m": Expected(162_322_944, 12, (12, 12, 64), 2048, False),
     "HuggingFaceTB/SmolLM2-135M": Expected(134_515_008, 30, (9, 3, 64), 8192, True, bases=1e5),
     "HuggingFaceTB/SmolLM3-3B": Expected(
         3_075_098_624, 36, (16, 4, 128), 65536, True, bases=[5e6, 5e6, 5e6, None] * 9
@@ -44,9 +46,16 @@ EXPECTED = {
     "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B-Instruct": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen3-0.6B": Expected(596_049_920, 28, (16, 8, 128), 40960, True, bases=1e6),
+    "Salesforce/codegen-350M-mono": Expected(356_712_448, 20, (16, 16, 64), 2048, False),
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": Expected(1_100_048_384, 22, (32, 4, 64), 2048, False),
     "allenai/OLMo-2-0425-1B": Expected(1_484_916_736, 16, (16, 16, 128), 4096, False, bases=5e5),
+    "bigcode/starcoder2-3b": Expected(
+        3_030_371_328, 30, (24, 2, 128), 16384, True, windows=4096, bases=999999.4420358813
+    ),
+    "bigcode/starcoderbase-1b": Expected(1_137_207_296, 24, (16, 1, 128), 8192, True, bases=None),
+    "bigscience/bloom-560m": Expected(559_214_592, 24, (16, 16, 64), 2048, True, bases=None),
     "facebook/MobileLLM-R1-140M": Expected(140_248_512, 15, (9, 3, 64), 32768, True, bases=5e5),
+    "facebook/opt-125m": Expected(125_239_296, 12, (12, 12, 64), 2048, True, bases=None),
     "google/gemma-2-2b": Expected(2_614_341_888, 26, (8, 4, 256), 8192, True, windows=[4096, None] * 13),
     "google/gemma-2b": Expected(2_506_172_416, 18, (8, 1, 256), 8192, True),
     "google/gemma-3-1b-pt": Expected(
@@ -58,8 +67,16 @@ EXPECTED = {
     ),
     "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
     "meta-llama/Llama-3.2-1B": Expected(1_235_814_400, 16, (32, 8, 64), 131072, True, bases=5e5),
+    "microsoft/Phi-3-mini-4k-instruct": Expected(3_821_079_552, 32, (32, 32, 96), 4096, False, windows=2047),
+    "microsoft/biogpt": Expected(346_763_264, 24, (16, 16, 64), 1024, True, bases=None),
+    "microsoft/phi-2": Expected(2_779_683_840, 32, (32, 32, 80), 2048, False),
     "mistralai/Mistral-7B-Instruct-v0.3": Expected(7_248_023_552, 32, (32, 8, 128), 32768, False, bases=1e6),
     "mistralai/Mistral-7B-v0.1": Expected(7_241_732_096, 32, (32, 8, 128), 32768, False, windows=4096),
+    "mosaicml/mpt-7b": Expected(6_649_286_656, 32, (32, 32, 128), 2048, True, bases=None),
+    "openai-community/gpt2": Expected(124_439_808, 12, (12, 12, 64), 1024, True, bases=None),
+    "stabilityai/stablelm-2-1_6b": Expected(1_644_515_328, 24, (32, 32, 64), 4096, False),
+    "tiiuae/falcon-40b": Expected(41_303_293_952, 60, (128, 8, 64), 2048, True),
+    "tiiuae/falcon-7b": Expected(6_921_720_704, 32, (71, 1, 64), 2048, True),
 }  # fmt: skip
 
 # What no size shows: fields of the model and of its first block, by their path.
@@ -68,12 +85,28 @@ DETAILS = {
         "model.logit_scale": 0.0625, "block.residual": "parallel_one_norm", "attention.rotary.interleaved": True,
         "attention.qk_norm": None, "block.norm.kind": "layer_norm",
     },
+    "EleutherAI/gpt-j-6b": {
+        "attention.rotary.rotary_dim": 64, "attention.rotary.interleaved": True, "block.residual": "parallel_one_norm",
+        "model.head_bias": True, "feed_forward.intermediate_size": 16384,
+    },
+    "EleutherAI/pythia-160m": {
+        "attention.rotary.rotary_dim": 16, "attention.qkv_bias": True, "block.residual": "parallel",
+        "feed_forward.activation": "gelu",
+    },
     "Qwen/Qwen2.5-0.5B": {"attention.qkv_bias": True, "attention.output_bias": False},
     "Qwen/Qwen3-0.6B": {"attention.qk_norm.over": "head", "attention.qkv_bias": False},
     "allenai/OLMo-2-0425-1B": {"attention.qk_norm.over": "projection", "block.norm_placement": "output"},
+    "bigscience/bloom-560m": {
+        "attention.relative.kind": "alibi", "model.embedding_norm.kind": "layer_norm",
+        "feed_forward.intermediate_size": 4096,
+    },
     "facebook/MobileLLM-R1-140M": {
         "attention.qk_norm.after_rotary": True, "attention.chunk": None, "attention.query_temperature": None,
         "attention.rotary.interleaved": True,
+    },
+    "facebook/opt-125m": {
+        "model.position_embedding.rows": 2050, "model.position_embedding.offset": 2, "block.norm_placement": "pre",
+        "feed_forward.activation": "relu",
     },
     "google/gemma-2-2b": {
         "attention.softcap": 50.0, "attention.scale": 1 / 16, "model.logit_softcap": 30.0,
@@ -89,6 +122,18 @@ DETAILS = {
         "model.logit_scale": 1 / 8,
     },
     "meta-llama/Llama-3.2-1B": {"attention.rotary.scaling.factor": 32.0},
+    "microsoft/biogpt": {"model.embedding_scale": 32.0, "block.norm.eps": 1e-5},
+    "microsoft/phi-2": {
+        "attention.rotary.rotary_dim": 32, "model.head_bias": True, "block.residual": "parallel_one_norm",
+    },
+    "mosaicml/mpt-7b": {"attention.relative.kind": "alibi", "block.norm.bias": False, "attention.qkv_clip": None},
+    "openai-community/gpt2": {"model.position_embedding.rows": 1024, "feed_forward.activation": "gelu_tanh"},
+    "stabilityai/stablelm-2-1_6b": {
+        "attention.rotary.rotary_dim": 16, "attention.qkv_bias": True, "attention.output_bias": False,
+        "block.residual": "serial",
+    },
+    "tiiuae/falcon-40b": {"block.residual": "parallel", "attention.qkv_bias": False},
+    "tiiuae/falcon-7b": {"block.residual": "parallel_one_norm", "attention.qkv_bias": False},
 }  # fmt: skip
 
 

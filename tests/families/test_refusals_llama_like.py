@@ -74,6 +74,9 @@ REFUSALS = [
         "the qwen3 family does not know: quantization_config = {'bits': 4}",
     ),
     ("qwen3", {"layer_types": [CHUNKED] * 3}, "'chunked_attention'; supported here: full_attention, sliding_attention"),
+    ("smollm3", {"layer_types": [SLIDING] * 4}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers of 2 layers and num_hidden_layers = 4"),
+    ("smollm3", {"sliding_window_pattern": 2}, "fields that the smollm3 family does not know: sliding_window_pattern"),
 ]
 
 

@@ -19,10 +19,17 @@ ROWS = 8192
 
 @contextmanager
 def streamed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Let `model` read its parameters from `weights`, by their names in it, for the length of a `with` block."""
+    """Let `model` read its parameters from `weights`, by their names in it, for the length of a `with` block.
+
+    A parameter of several names is read by its first. Requires that a parameter is read only while the module that owns
+    it runs.
+    """
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first.setdefault(id(parameter), name)
     with ExitStack() as undo:
-        for name, module in model.named_modules():
-            names = {last: f"{name}.{last}" if name else last for last, _ in module.named_parameters(recurse=False)}
+        for module in model.modules():
+            names = {last: first[id(parameter)] for last, parameter in module.named_parameters(recurse=False)}
             if names:
                 module.forward = partial(_forward, module, module.forward, names, weights, dtype)
                 undo.callback(delattr, module, "forward")
