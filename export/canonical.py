@@ -49,15 +49,23 @@ def _translation(name: str, op: Any) -> Callable[..., Any]:
         onnx.defs.register_schema(_schema(name, op))
     emit = getattr(Opset(DOMAIN, VERSION), name)
 
-    def translate(*values: Any) -> Any:
-        given = dict(zip([argument.name for argument in arguments], values, strict=True))
+    def translate(*values: Any, **named: Any) -> Any:
+        defaults = {each.name: each.default_value for each in arguments if each.has_default_value()}
+        given = defaults | dict(zip([each.name for each in arguments], values, strict=False)) | named
         tensors = [given[name] for name in inputs]
         while tensors and tensors[-1] is None:  # absent trailing inputs are left out in ONNX
             tensors.pop()
         return emit(*tensors, **{name: convert(given[name]) for name, convert in converters.items()})
 
     # The exporter matches arguments by the signature that it finds.
-    parameters = [inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for argument in arguments]
+    parameters = [
+        inspect.Parameter(
+            argument.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+        )
+        for argument in arguments
+    ]
     translate.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return translate
 

@@ -10,7 +10,7 @@ from edgeformer.cli._output import json_option, print_json, print_table
 @click.command("models")
 @json_option
 def models_command(as_json: bool) -> None:
-    """List the presets that come with edgeformer and the model families that it reads."""
+    """List the presets that come with edgeformer and the model families that it reads, with what each supports."""
     from edgeformer.families import family_names, load_family
     from edgeformer.source import PRESETS, preset_names
 
@@ -25,3 +25,6 @@ def models_command(as_json: bool) -> None:
     print_table(list(presets.items()), "preset", "")
     click.echo()
     print_table(list(families.items()), "family (model_type)", "reads")
+    click.echo()
+    click.echo("Other decoders of transformers: edgeformer export --model FOLDER --via transformers")
+    click.echo("Your own module, from Python: edgeformer.export.export_module")

@@ -62,10 +62,8 @@ class Attention(nn.Module):
         query, key, value = self._project(x)
         if config.qk_norm is not None and not config.qk_norm.after_rotary:
             query, key = self._normed(query, key, config.qk_norm)
-        interleaved = False
         if context.rotary is not None and config.rotary is not None:
-            interleaved = config.rotary.interleaved
-            tables = context.rotary.cos, context.rotary.sin
+            tables, interleaved = (context.rotary.cos, context.rotary.sin), config.rotary.interleaved
             query = ops.rotary_embedding(query, context.positions, *tables, config.num_heads, interleaved)
             key = ops.rotary_embedding(key, context.positions, *tables, config.num_kv_heads, interleaved)
         if config.qk_norm is not None and config.qk_norm.after_rotary:
@@ -79,10 +77,12 @@ class Attention(nn.Module):
             bias = _add(bias, self._transformer_xl_bias(query + self.position_bias, context))
             query = query + self.content_bias
         output, present_key, present_value = ops.group_query_attention(
-            query, key, value, *past, context.attention_mask, None, None,
-            bias, getattr(self, "sinks", None), getattr(self, "value_relations", None),
-            config.num_heads, config.num_kv_heads, config.scale, interleaved,
-            (config.window or 0) if config.sliding else 0, config.softcap or 0.0,
+            query, key, value, *past, context.attention_mask, config.num_heads, config.num_kv_heads, config.scale,
+            attention_bias=bias,
+            sinks=getattr(self, "sinks", None),
+            value_relations=getattr(self, "value_relations", None),
+            window=(config.window or 0) if config.sliding else 0,
+            softcap=config.softcap or 0.0,
         )  # fmt: skip
         return self.output(output), (present_key, present_value)
 

@@ -36,7 +36,7 @@ Caches = list[tuple[Tensor, Tensor]]
 HARMLESS = {
     "attention_mask", "cache_position", "head_mask", "is_causal", "layer_head_mask", "logits_to_keep",
     "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "past_key_values",
-    "position_embeddings", "position_ids", "return_dict", "use_cache",
+    "position_ids", "return_dict", "use_cache",
 }  # fmt: skip
 
 
@@ -146,8 +146,9 @@ class Routing:
         width = form.head_dim
         query, key, value = (_widen(heads, width).transpose(1, 2).flatten(2) for heads in (query, key, value))
         output, present_key, present_value = ops.group_query_attention(
-            query, key, value, *self._caches[layer], self._attention_mask, None, None, None, sinks, None,
-            form.num_heads, form.num_kv_heads, form.scale, False, form.window, form.softcap,
+            query, key, value, *self._caches[layer], self._attention_mask,
+            form.num_heads, form.num_kv_heads, form.scale,
+            sinks=sinks, window=form.window, softcap=form.softcap,
         )  # fmt: skip
         self.presents[layer] = present_key, present_value
         heads = output.unflatten(-1, (form.num_heads, width))  # [B, S, H, D]

@@ -24,9 +24,9 @@ AGREEMENT = 1e-9
 """Largest difference of a logit over the largest logit: float64 sums in another order differ by 1e-13 or so, a wrong
 formula by 1e-6 and far more, however little it is wrong."""
 
-TEXT = 32
+TEXT, STEPS = 32, 3
 LONGEST = 512
-STEPS = 3
+"""A longer window is not looked over the edge of: that would take minutes, and a plan reads it from the mask itself."""
 
 
 def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
@@ -40,7 +40,7 @@ def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
     length = tokens.shape[1]
     with torch.no_grad(), unrounded():
         with streamed(untouched, weights, torch.float64), _recorded(untouched, plan) as expected_states:
-            expected = untouched(input_ids=tokens, use_cache=False, return_dict=True).logits[0]  # [N, V]
+            expected = _logits(untouched, tokens)
         lengths = [length - STEPS, max(1, (length - STEPS) // 2)]
         with (
             streamed(rerouted.causal_lm, RoutedWeights(weights, plan), torch.float64),
@@ -68,18 +68,28 @@ def prove(config: Any, plan: Plan, weights: Mapping[str, Tensor]) -> float:
     return worst
 
 
+def _logits(untouched: Any, tokens: Tensor, **options: Tensor) -> Tensor:
+    """What transformers computes of a text: [N, V]."""
+    try:
+        return untouched(input_ids=tokens, use_cache=False, return_dict=True, **options).logits[0]
+    except Exception as error:  # code that is not ours, which may raise anything
+        raise ExportError(
+            f"{type(untouched).__name__} of transformers cannot be run itself: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _counts_otherwise(untouched: Any, weights: Mapping[str, Tensor], tokens: Tensor, expected: Tensor) -> bool:
     """Whether the positions that the rerouted module is given change what transformers' own computes."""
     positions = torch.arange(tokens.shape[1]).unsqueeze(0)
     with torch.no_grad(), unrounded(), streamed(untouched, weights, torch.float64):
-        given = untouched(input_ids=tokens, position_ids=positions, use_cache=False, return_dict=True).logits[0]
+        given = _logits(untouched, tokens, position_ids=positions)
     return not torch.allclose(given, expected, rtol=0, atol=AGREEMENT * expected.abs().max().item())
 
 
 def _tokens(config: Any, plan: Plan) -> Tensor:
     """A random text that is longer than every small window, [1, N]."""
-    windows = [form.window for form in plan.attentions.values() if form.window < LONGEST - TEXT]
-    length = min(max(windows) + TEXT, plan.context_length)
+    windows = [form.window for form in plan.attentions.values() if form.window < LONGEST]
+    length = min(max(windows, default=0) + TEXT, plan.context_length)
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, config.vocab_size, (1, length), generator=generator)
 

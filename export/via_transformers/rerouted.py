@@ -1,6 +1,7 @@
 """A causal LM of transformers behind our forward contract, with its norms, rotations and attention as our ops."""
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,7 +22,11 @@ class RoutedRotary(nn.Module):
     """A rotary module of transformers over tables of all positions."""
 
     def __init__(
-        self, name: str, original: nn.Module, forms: dict[str, RotaryForm | None], plan: Plan, dtype: torch.dtype
+        self,
+        name: str,
+        original: nn.Module,
+        forms: dict[str, RotaryForm | None],
+        tables: Callable[[RotaryForm], dict[str, Tensor]],
     ):
         super().__init__()
         self._name = name
@@ -30,12 +35,8 @@ class RoutedRotary(nn.Module):
         # Kept for what other code reads from it, and called where no table holds; its buffers are no part of ours.
         self._original = (original,)
         for kind, form in forms.items():
-            if form is not None:
-                tables = dict(zip(("cos", "sin"), form.tables(plan.context_length), strict=True))
-                if any(turn is not None and turn.backwards for turn in plan.turns.values()):
-                    tables["negative_sin"] = -tables["sin"]
-                for table, value in tables.items():
-                    self.register_buffer(_buffer(kind, table), value.to(dtype), persistent=False)
+            for table, value in (tables(form) if form is not None else {}).items():
+                self.register_buffer(_buffer(kind, table), value, persistent=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Cosines and sines in the layout of the original, or whatever the original returns where no table holds."""
@@ -68,7 +69,7 @@ class LearningRotary(RoutedRotary):
     """The same on the meta device, finding out what the original computes when it is first asked for it."""
 
     def __init__(self, name: str, original: nn.Module, plan: Plan):
-        super().__init__(name, original, {}, plan, torch.float32)
+        super().__init__(name, original, {}, lambda form: {})
         self._plan = plan
         self._probe = RotaryProbe(original, name, plan.context_length)
 
@@ -82,6 +83,24 @@ class LearningRotary(RoutedRotary):
 
     def _table(self, kind: str, form: RotaryForm, table: str) -> Tensor:
         return torch.empty(self._plan.context_length, len(form.frequencies), device="meta")
+
+
+class _SharedTables:
+    """Tables by form: where every layer has a rotary module of its own, all of them hold the same tensors."""
+
+    def __init__(self, plan: Plan, dtype: torch.dtype):
+        self._plan = plan
+        self._dtype = dtype
+        self._tables: dict[RotaryForm, dict[str, Tensor]] = {}
+
+    def __call__(self, form: RotaryForm) -> dict[str, Tensor]:
+        if form not in self._tables:
+            cos, sin = form.tables(self._plan.context_length)
+            tables = {"cos": cos, "sin": sin}
+            if any(turn is not None and turn.backwards for turn in self._plan.turns.values()):
+                tables["negative_sin"] = -sin
+            self._tables[form] = {name: table.to(self._dtype) for name, table in tables.items()}
+        return self._tables[form]
 
 
 def _buffer(kind: str, table: str) -> str:
@@ -130,8 +149,9 @@ def reroute(config: Any, plan: Plan, dtype: torch.dtype) -> Rerouted:
     model = build(config, torch.float32 if dtype == torch.float64 else dtype, NAME)
     for name, form in plan.norms.items():
         _replace(model, name, RoutedRMSNorm(form, dtype))
+    tables = _SharedTables(plan, dtype)
     for name, forms in plan.rotaries.items():
-        _replace(model, name, RoutedRotary(name, model.get_submodule(name), forms, plan, dtype))
+        _replace(model, name, RoutedRotary(name, model.get_submodule(name), forms, tables))
     return Rerouted(model.eval(), plan, dtype)
 
 

@@ -494,8 +494,7 @@ class Smallest(nn.Module):
         x = self.embedding(input_ids)
         if self.detour:  # to heads and back
             x = x.unflatten(-1, (1, -1)).transpose(1, 2).contiguous().transpose(1, 2).flatten(-2)
-        options = (None, None, None, None, None, 1, 1, 1.0, False, self.window, 0.0)
-        y, *cache = ops.group_query_attention(x, x, x, *caches[0], attention_mask, *options)
+        y, *cache = ops.group_query_attention(x, x, x, *caches[0], attention_mask, 1, 1, 1.0, window=self.window)
         return y @ self.embedding.weight.t(), [cache]
 
 

@@ -67,9 +67,7 @@ class Layer(nn.Module):
             q, k = (ops.rms_norm(heads, self.gain, 1e-5) for heads in (q, k))
         q, k = (self.turn(heads, positions, cos, sin) for heads in (q, k))
         flat = ((heads.transpose(1, 2) if self.heads_axis == 1 else heads).flatten(2) for heads in (q, k, v))
-        output, *present = ops.group_query_attention(
-            *flat, *past, mask, None, None, None, None, None, HEADS, KV_HEADS, 0.25, False, 0, 0.0
-        )
+        output, *present = ops.group_query_attention(*flat, *past, mask, HEADS, KV_HEADS, 0.25)
         output = output.unflatten(-1, (HEADS, WIDTH)).reshape(*x.shape[:-1], -1)
         return x + self.o(output[:, slice(0, None)]), tuple(present)
 

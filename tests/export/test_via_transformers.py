@@ -67,8 +67,10 @@ NORMS = {
 
 
 def sizes(model_type, **options):
-    # transformers sets the embedding of Youtu's padding token to zero when it loads it, whatever is stored.
-    fields = tiny_config(model_type, num_hidden_layers=LAYERS, **({"pad_token_id": None} | options))
+    if model_type == "youtu":
+        # transformers sets the embedding of its padding token to zero when it loads it, whatever is stored.
+        options["pad_token_id"] = None
+    fields = tiny_config(model_type, num_hidden_layers=LAYERS, **options)
     kinds = fields.get("layer_types")
     return fields | ({"layer_types": kinds[:LAYERS]} if kinds else {})
 
@@ -239,10 +241,18 @@ def test_positions_that_start_elsewhere_are_refused(make_model, tmp_path):
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_module_that_transformers_itself_cannot_run_is_refused(make_model, tmp_path):
+    """Without a padding token, RoBERTa knows no positions."""
+    folder = make_model(**sizes("roberta"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    with pytest.raises(ExportError, match="RobertaForCausalLM of transformers cannot be run itself: TypeError"):
+        export_model(folder, tmp_path / "bundle", via="transformers")
+
+
 # Refusals
 
 
-NO_LAYERS = "attend to a cache of their own"
 REFUSALS = {
     "mixtral": "mixture of experts .MixtralExperts.",
     "mamba": "keeps no cache of keys and values",
