@@ -5,9 +5,9 @@ model's name: what a module computes is found by running it (`plan`), and that t
 shown on the real weights (`proof`) before anything is exported. What cannot be routed is refused with the reason.
 
     hf_module   config.json → transformers' module without weights      masks, norms, rotary   what parts of it compute
-    rerouted    plan, and the module that does what it says             attention              our ops behind its calls
-    weights     the checkpoint by name                                  proof                  both modules in float64
-    blueprint   all of it for the exporter
+    planning    what of it can be rerouted, or why it cannot            attention              our ops behind its calls
+    rerouted    the module that does what a plan says                   weights                the checkpoint by name
+    proof       both modules in float64                                 blueprint              all of it, for the exporter
 """
 
 from edgeformer.errors import require

@@ -15,8 +15,9 @@ from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import Mode
 from edgeformer.export.via_transformers.hf_module import build, context_length, read_config
 from edgeformer.export.via_transformers.plan import Plan
+from edgeformer.export.via_transformers.planning import make_plan
 from edgeformer.export.via_transformers.proof import prove
-from edgeformer.export.via_transformers.rerouted import Rerouted, make_plan, reroute
+from edgeformer.export.via_transformers.rerouted import Rerouted, reroute
 from edgeformer.export.via_transformers.weights import RoutedWeights, TransformersWeights
 from edgeformer.manifest import Manifest, Precision, Provider
 from edgeformer.source import FoundModel
