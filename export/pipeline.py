@@ -36,6 +36,9 @@ WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
 
+# What families call the number of positions in config.json.
+CONTEXT_FIELDS = {"max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"}
+
 # Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
 COPIED_FILES = (
     "generation_config.json",
@@ -113,7 +116,8 @@ def export_model(
         )
     source = open_source(model, context_length)
     # A client must not go past the positions that the graph has.
-    hf_config = source.hf_config | {"max_position_embeddings": source.config.context_length}
+    limits = dict.fromkeys(CONTEXT_FIELDS & source.hf_config.keys(), source.config.context_length)
+    hf_config = source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
     provenance = Provenance(
         name=source.name,
         origin=source.origin,

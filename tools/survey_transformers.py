@@ -38,7 +38,7 @@ PROMPT, STEPS = 40, 8
 
 @dataclass
 class Outcome:
-    """What became of one architecture. verdict: passes, refused, or fails; ops: ours in the canonical graph."""
+    """What became of one architecture. verdict: passes, refused, fails or untried; ops: ours in the canonical graph."""
 
     model_type: str
     verdict: str
@@ -61,6 +61,10 @@ def survey(model_type: str) -> Outcome:
 
     with tempfile.TemporaryDirectory() as work:
         folder, bundle = Path(work) / "model", Path(work) / "bundle"
+        try:
+            CONFIG_MAPPING[model_type]()
+        except ValueError as error:
+            return Outcome(model_type, "untried", f"its default config is invalid: {error}")
         try:
             try:
                 fields = tiny_config(model_type)
@@ -191,6 +195,24 @@ def causal_lms() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
+ABOUT = """# Models of transformers without a family file
+
+`edgeformer export --model FOLDER --via transformers` exports the module that transformers has for a checkpoint, with
+its attention, RMSNorm and RoPE routed to our ops (extra `transformers`). The bundle is like any other, and so are its
+gates.
+
+1. The module is run as shapes alone, without weights, to see how it attends: heads, scale, softcap, sinks, and which
+   tokens its own masks show. What its norms and rotations compute is found by running them on random numbers; nothing
+   is told by a name. What cannot be routed is refused, with the reason.
+2. The rerouted module is compared with transformers' own, in float64 on the real weights: a ragged batch and single
+   steps against one run over the text. Where they differ there is no export, and the error names the layer.
+3. From there on the rerouted module is what graphs are measured by.
+
+What no op of ours computes (LayerNorms, activations, embeddings) is exported as it is written. Checkpoints whose
+tensors are quantized, or which transformers rearranges when it loads them, are refused.
+"""
+
+
 def report(outcomes: list[Outcome], line: str) -> str:
     """All outcomes in Markdown."""
     from importlib.metadata import version
@@ -199,19 +221,19 @@ def report(outcomes: list[Outcome], line: str) -> str:
 
     families = set(family_names())
     groups = {
-        verdict: [each for each in outcomes if each.verdict == verdict] for verdict in ("passes", "refused", "fails")
+        verdict: [each for each in outcomes if each.verdict == verdict]
+        for verdict in ("passes", "refused", "fails", "untried")
     }
     new = [each for each in groups["passes"] if each.model_type not in families]
     complete = [each for each in new if {"RMSNorm", "RotaryEmbedding", "GroupQueryAttention"} <= each.ops.keys()]
     packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "onnx", "onnxruntime"))
-    command = "`edgeformer export --model FOLDER --via transformers`"
     verdicts = {verdict: len(group) for verdict, group in groups.items()}
     lines = [
-        "# Models of transformers without a family file",
+        *ABOUT.splitlines(),
         "",
-        f"{command} exports the module that transformers has",
-        "for a checkpoint, with its attention, RMSNorm and RoPE routed to our ops. This is what became of the causal",
-        "language models of transformers, with",
+        "## What passes",
+        "",
+        "This is what became of the causal language models of transformers, with",
         "",
         f"    {line}",
         "",
@@ -221,8 +243,6 @@ def report(outcomes: list[Outcome], line: str) -> str:
         f"**{verdicts['passes']} of {len(outcomes)} pass; {len(new)} of them have no family file here, and in "
         f"{len(complete)} of those",
         f"RMSNorm, RoPE and attention are all our ops.** {verdicts['refused']} are refused, {verdicts['fails']} fail.",
-        "",
-        "## Pass",
         "",
         "Exported with the quick gates of parity, and compared with the untouched module in float32 by running the",
         f"graph in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. Error: largest difference of a",
@@ -240,7 +260,7 @@ def report(outcomes: list[Outcome], line: str) -> str:
             f"| {each.model_type} | {family} | {ops.get('GroupQueryAttention', 0)} | {ops.get('RMSNorm', 0)} | "
             f"{ops.get('RotaryEmbedding', 0)} | {2 * each.folded} | {each.error:.1e} | {'; '.join(each.fallbacks)} |"
         )
-    for verdict, title in (("refused", "Refused"), ("fails", "Fail")):
+    for verdict, title in (("refused", "What is refused"), ("fails", "What fails"), ("untried", "What was not tried")):
         if groups[verdict]:
             lines += ["", f"## {title}", "", "| model_type | reason |", "|---|---|"]
             lines += [f"| {each.model_type} | {_cell(each.reason)} |" for each in groups[verdict]]

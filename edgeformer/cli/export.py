@@ -32,10 +32,14 @@ def export_command(
     model: str, output: Path | None, full_verify: bool, no_verify: bool, as_json: bool, **options: Any
 ) -> None:
     """Export a model to a bundle, and verify it."""
-    from edgeformer.export import export_model
-
     if full_verify and no_verify:
         raise click.UsageError("--full-verify and --no-verify exclude each other.")
+    if options["via"] is None:
+        from edgeformer.source import open_source
+
+        open_source(model, options["context_length"])  # what cannot be exported is said before torch is imported
+    from edgeformer.export import export_model
+
     mode: Any = None if no_verify else "full" if full_verify else "quick"
     with progress_bar() as progress:
         result = export_model(model, output, verify=mode, progress=progress, **options)

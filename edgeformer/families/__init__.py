@@ -50,6 +50,13 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         )
     family = load_family(data["model_type"])
     fields = Fields(data, family.defaults)
-    config = family.read_config(fields, context_length)
+    try:
+        config = family.read_config(fields, context_length)
+    except (ArithmeticError, TypeError, ValueError, AttributeError) as error:
+        # A size of zero that something is divided by, a string for a number…
+        raise ConfigError(
+            f"config.json is not one of a {data['model_type']} model: a field of it has a value of the wrong kind "
+            f"({type(error).__name__}: {error}). Sizes must be positive numbers."
+        ) from error
     fields.finish()
     return family, config

@@ -3,15 +3,9 @@
 Source: transformers/models/biogpt/modeling_biogpt.py.
 """
 
-from edgeformer.config import (
-    AttentionConfig,
-    BlockConfig,
-    FeedForwardConfig,
-    LearnedPositions,
-    ModelConfig,
-    NormConfig,
-)
+from edgeformer.config import BlockConfig, FeedForwardConfig, LearnedPositions, ModelConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length
 
@@ -22,18 +16,9 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     # The norms have 1e-5 whatever this says.
     fields.ignore("layer_norm_eps")
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
-    head_dim = hidden_size // num_heads
     norm = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
     block = BlockConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-            rotary=None,
-        ),
+        attention=multi_head(hidden_size, num_heads, bias=True),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("intermediate_size"),
             **fields.choice("hidden_act", ACTIVATIONS, "gelu"),

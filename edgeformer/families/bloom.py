@@ -3,16 +3,10 @@
 Source: transformers/models/bloom/modeling_bloom.py.
 """
 
-from edgeformer.config import (
-    AlibiConfig,
-    AttentionConfig,
-    BlockConfig,
-    FeedForwardConfig,
-    ModelConfig,
-    NormConfig,
-)
+from edgeformer.config import AlibiConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._alibi import alibi_slopes
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 
 
@@ -34,19 +28,9 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     context_length = trained_length if context_length is None else context_length
     if context_length <= 0:
         raise ConfigError(f"--context-length is {context_length}; it must be positive.")
-    head_dim = hidden_size // num_heads
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
     block = BlockConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=True,
-            output_bias=True,
-            rotary=None,
-            relative=AlibiConfig(slopes=alibi_slopes(num_heads)),
-        ),
+        attention=multi_head(hidden_size, num_heads, bias=True, relative=AlibiConfig(slopes=alibi_slopes(num_heads))),
         feed_forward=FeedForwardConfig(
             intermediate_size=4 * hidden_size, activation="gelu_tanh", gated=False, bias=True
         ),

@@ -5,8 +5,9 @@ Source: transformers/models/falcon/modeling_falcon.py.
 
 from typing import Literal
 
-from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import read_context_length, read_rotary
 
@@ -18,20 +19,17 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     fields.choice("alibi", {False: None}, False)
     fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
-    head_dim = hidden_size // num_heads
     context_length = read_context_length(fields, context_length)
     new = fields.take("new_decoder_architecture", False)
     bias = fields.take("bias", False)
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
     block = BlockConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
+        attention=multi_head(
+            hidden_size,
+            num_heads,
+            bias=bias,
             num_kv_heads=_read_kv_heads(fields, num_heads, new),
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=bias,
-            output_bias=bias,
-            rotary=read_rotary(fields, head_dim, context_length),
+            rotary=read_rotary(fields, hidden_size // num_heads, context_length),
         ),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("ffn_hidden_size", 4 * hidden_size),

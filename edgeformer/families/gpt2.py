@@ -5,15 +5,9 @@ Source: transformers/models/gpt2/modeling_gpt2.py.
 
 from dataclasses import replace
 
-from edgeformer.config import (
-    AttentionConfig,
-    BlockConfig,
-    FeedForwardConfig,
-    LearnedPositions,
-    ModelConfig,
-    NormConfig,
-)
+from edgeformer.config import BlockConfig, FeedForwardConfig, LearnedPositions, ModelConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import read_context_length
 
@@ -26,18 +20,9 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     fields.ignore("summary_use_proj")
     fields.choice("add_cross_attention", {False: None}, False)
     hidden_size, num_heads = fields.take("n_embd"), fields.take("n_head")
-    head_dim = hidden_size // num_heads
-    scale = head_dim**-0.5 if fields.take("scale_attn_weights", True) else 1.0
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
-    attention = AttentionConfig(
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
-        scale=scale,
-        qkv_bias=True,
-        output_bias=True,
-        rotary=None,
-    )
+    attention = multi_head(hidden_size, num_heads, bias=True)
+    scale = attention.scale if fields.take("scale_attn_weights", True) else 1.0
     feed_forward = FeedForwardConfig(
         intermediate_size=fields.take("n_inner", 4 * hidden_size),
         **fields.choice("activation_function", ACTIVATIONS, "gelu_new"),

@@ -3,8 +3,9 @@
 Source: transformers/models/gpt_neox/modeling_gpt_neox.py.
 """
 
-from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import DEFAULT_BASE, read_context_length, read_rotary
 
@@ -13,26 +14,12 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     """Read a GPT-NeoX config.json."""
     fields.ignore("classifier_dropout", "hidden_dropout", "is_decoder")
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
-    head_dim = hidden_size // num_heads
     context_length = read_context_length(fields, context_length)
-    attention_bias = fields.take("attention_bias", True)
+    fraction, base = fields.take("rotary_pct", 0.25), fields.take("rotary_emb_base", DEFAULT_BASE)
+    rotary = read_rotary(fields, hidden_size // num_heads, context_length, fraction=fraction, base=base)
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_eps", 1e-5), bias=True)
     block = BlockConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=attention_bias,
-            output_bias=attention_bias,
-            rotary=read_rotary(
-                fields,
-                head_dim,
-                context_length,
-                fraction=fields.take("rotary_pct", 0.25),
-                base=fields.take("rotary_emb_base", DEFAULT_BASE),
-            ),
-        ),
+        attention=multi_head(hidden_size, num_heads, bias=fields.take("attention_bias", True), rotary=rotary),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("intermediate_size"),
             **fields.choice("hidden_act", ACTIVATIONS, "gelu"),

@@ -3,8 +3,9 @@
 Source: transformers/models/gptj/modeling_gptj.py.
 """
 
-from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig, RotaryConfig
+from edgeformer.config import BlockConfig, FeedForwardConfig, ModelConfig, NormConfig, RotaryConfig
 from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import DEFAULT_BASE, read_context_length
 
@@ -19,20 +20,11 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     fields.choice("rotary", {True: None}, True)
     fields.choice("scale_attn_weights", {True: None}, True)
     hidden_size, num_heads = fields.take("n_embd"), fields.take("n_head")
-    head_dim = hidden_size // num_heads
+    rotary_dim = fields.take("rotary_dim", 64)
+    rotary = RotaryConfig(rotary_dim=rotary_dim, base=DEFAULT_BASE, interleaved=True, scaling=None)
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
     block = BlockConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=False,
-            output_bias=False,
-            rotary=RotaryConfig(
-                rotary_dim=fields.take("rotary_dim", 64), base=DEFAULT_BASE, interleaved=True, scaling=None
-            ),
-        ),
+        attention=multi_head(hidden_size, num_heads, bias=False, rotary=rotary),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("n_inner", 4 * hidden_size),
             **fields.choice("activation_function", ACTIVATIONS, "gelu_new"),

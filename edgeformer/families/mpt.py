@@ -4,15 +4,11 @@ Source: transformers/models/mpt/modeling_mpt.py. It looks at few of the fields; 
 what it computes, the model is refused.
 """
 
-from edgeformer.config import (
-    AlibiConfig,
-    AttentionConfig,
-    BlockConfig,
-    FeedForwardConfig,
-    ModelConfig,
-    NormConfig,
-)
+from dataclasses import replace
+
+from edgeformer.config import AlibiConfig, AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
 from edgeformer.families._alibi import alibi_slopes
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import read_context_length
 
@@ -52,20 +48,12 @@ def _read_attention(fields: Fields, hidden_size: int, num_heads: int) -> Attenti
         fields.choice(name, {False: None}, False)
     fields.choice("alibi", {True: None}, True)
     fields.choice("alibi_bias_max", {8: None}, 8)
-    head_dim = hidden_size // num_heads
-    attention = AttentionConfig(
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
-        scale=fields.take("softmax_scale", head_dim**-0.5),
-        qkv_bias=False,
-        output_bias=False,
-        rotary=None,
-        relative=AlibiConfig(slopes=alibi_slopes(num_heads)),
-        qkv_clip=fields.take("clip_qkv", None) or None,
-    )
+    slopes, clip, scale = alibi_slopes(num_heads), fields.take("clip_qkv", None), fields.take("softmax_scale", None)
     fields.finish()
-    return attention
+    attention = multi_head(
+        hidden_size, num_heads, bias=False, relative=AlibiConfig(slopes=slopes), qkv_clip=clip or None
+    )
+    return attention if scale is None else replace(attention, scale=scale)
 
 
 FAMILY = Family(

@@ -3,15 +3,9 @@
 Source: transformers/models/opt/modeling_opt.py.
 """
 
-from edgeformer.config import (
-    AttentionConfig,
-    BlockConfig,
-    FeedForwardConfig,
-    LearnedPositions,
-    ModelConfig,
-    NormConfig,
-)
+from edgeformer.config import BlockConfig, FeedForwardConfig, LearnedPositions, ModelConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length
 
@@ -24,20 +18,11 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
     # OPT-350M: embeddings that are narrower than the blocks.
     fields.choice("word_embed_proj_dim", {hidden_size: None}, hidden_size)
-    head_dim = hidden_size // num_heads
     bias, affine = fields.take("enable_bias", True), fields.take("layer_norm_elementwise_affine", True)
     before = fields.take("do_layer_norm_before", True)
     norm = NormConfig(kind="layer_norm", eps=1e-5, weight=affine, bias=affine)
     block = BlockConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=bias,
-            output_bias=bias,
-            rotary=None,
-        ),
+        attention=multi_head(hidden_size, num_heads, bias=bias),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("ffn_dim"),
             **fields.choice("activation_function", ACTIVATIONS, "relu"),

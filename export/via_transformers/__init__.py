@@ -7,7 +7,7 @@ shown on the real weights (`proof`) before anything is exported. What cannot be 
     hf_module   config.json → transformers' module without weights      masks, norms, rotary   what parts of it compute
     planning    what of it can be rerouted, or why it cannot            attention              our ops behind its calls
     rerouted    the module that does what a plan says                   weights                the checkpoint by name
-    proof       both modules in float64                                 blueprint              all of it, for the exporter
+    proof       both modules in float64                                 blueprint              all that an export needs
 """
 
 from edgeformer.errors import require

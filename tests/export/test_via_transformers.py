@@ -203,6 +203,13 @@ def test_the_proof_holds_to_rounding_of_float64(olmo3):
     assert prove(via.config, via.plan, weights) < 1e-13
 
 
+def test_a_window_longer_than_the_text_of_the_proof_is_read_from_the_mask(make_model):
+    fields = sizes("ministral", sliding_window=600, max_position_embeddings=1024)
+    via = via_transformers(fields)
+    assert {form.window for form in via.plan.attentions.values()} == {600}
+    via.open_weights(make_model(**fields))
+
+
 def with_attention(plan, layer, **changes):
     forms = plan.attentions | {layer: replace(plan.attentions[layer], **changes)}
     return replace(plan, attentions=forms)
@@ -325,6 +332,30 @@ def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
 def test_a_preset_without_checkpoint_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="preset tiny-llama has no checkpoint"):
         export_model("tiny-llama", tmp_path / "bundle", via="transformers")
+
+
+def test_transformers_is_imported_only_for_its_own_modules():
+    script = """
+import sys
+import edgeformer.export
+assert "transformers" not in sys.modules
+sys.modules["transformers"] = None
+try:
+    edgeformer.export.export_model("tiny-llama", via="transformers")
+except edgeformer.errors.MissingDependencyError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "transformers is not installed" in done.stdout
+    assert "edgeformer[transformers]" in done.stdout
+
+
+def test_layers_with_a_rotary_module_each_share_one_table():
+    via = via_transformers(sizes("moshi"))
+    assert len(via.plan.rotaries) == LAYERS
+    assert [name for name in via.blueprint.constants() if name.endswith("cos")] == [
+        "model.layers.0.self_attn.rotary_emb.cos"
+    ]
 
 
 # What the probes tell apart

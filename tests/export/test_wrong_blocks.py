@@ -39,7 +39,7 @@ RMS_NORM = NormConfig(eps=1e-5)
 
 
 def model(**fields):
-    """A model of two blocks; each field goes to whatever has it: attention, feed-forward, block, or the model."""
+    """A model of one block; each field goes to whatever has it: attention, feed-forward, block, or the model."""
     parts = {}
     for kind, defaults in (
         (
@@ -60,7 +60,7 @@ def model(**fields):
     defaults = {
         "vocab_size": 131, "hidden_size": 64, "context_length": 64, "final_norm": LAYER_NORM, "tied_head": True,
     }  # fmt: skip
-    return ModelConfig(blocks=(block,) * 2, **(defaults | fields))
+    return ModelConfig(blocks=(block,), **(defaults | fields))
 
 
 def failures(meant, exported, folder):

@@ -109,7 +109,7 @@ FAMILIES = {
     "gemma2": Row(
         sizes=SIZES | {"head_dim": 16, "sliding_window": 8},
         models={
-            "caps": {"attn_logit_softcapping": 0.7, "final_logit_softcapping": 1.5},
+            "caps": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
             "no-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
             "scale": {"query_pre_attn_scalar": 24, "head_dim": 32, "num_key_value_heads": 1},
             "layer-types": {
@@ -358,8 +358,8 @@ FAMILIES = {
     "qwen2": Row(
         sizes=SIZES,
         models={
-            "tied": {"tie_word_embeddings": True},
             "windows": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+            "tied": {"tie_word_embeddings": True},
             "layer-types": {
                 "use_sliding_window": True, "sliding_window": 5,
                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],

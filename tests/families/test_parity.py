@@ -21,7 +21,7 @@ from edgeformer.families import family_names
 from edgeformer.weights import parameter_shapes
 
 PROMPT, STEPS, LENGTHS = 24, 32, (24, 9, 1)
-GREEDY = 48
+GREEDY = 24
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
 MODELS = [(family, name) for family, row in FAMILIES.items() for name in row.models]
 
@@ -71,7 +71,8 @@ def run_family(family, make_model, work):
 
 
 def precisions(family, name):
-    return ["fp32", "fp16"] if name == next(iter(FAMILIES[family].models)) or family == "llama" else ["fp32"]
+    first = next(iter(FAMILIES[family].models))
+    return ["fp32", "fp16"] if name in (first, "sharded-bf16") else ["fp32"]
 
 
 def oracle(folder, tokens):
@@ -92,10 +93,15 @@ def relative_error(actual, expected):
     return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
+def cases(rows):
+    """As parameters: the models of a family, which are exported together, stay in one process."""
+    return [pytest.param(*row, marks=pytest.mark.xdist_group(row[0])) for row in rows]
+
+
 CASES = [(family, name, precision) for family, name in MODELS for precision in precisions(family, name)]
 
 
-@pytest.mark.parametrize(("family", "name", "precision"), CASES)
+@pytest.mark.parametrize(("family", "name", "precision"), cases(CASES))
 def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precision):
     outputs, expected = outcomes(family)[name, precision]
     logits, rows = expected["logits"], range(len(LENGTHS))
@@ -113,16 +119,17 @@ def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precisio
     assert outputs["cache_tail_is_untouched"].all()
 
 
-@pytest.mark.parametrize(("family", "name"), MODELS)
+@pytest.mark.parametrize(("family", "name"), cases(MODELS))
 def test_greedy_tokens_are_those_of_transformers(outcomes, family, name):
     outputs, expected = outcomes(family)[name, "fp32"]
     assert outputs["greedy"].tolist() == expected["greedy"]
 
 
+@pytest.mark.xdist_group("llama")
 def test_the_comparison_sees_a_neighbouring_model(outcomes):
-    outputs, _ = outcomes("llama")["yarn", "fp16"]
-    _, other = outcomes("llama")["linear", "fp16"]
-    assert relative_error(outputs["prefill"], other["logits"][:1, :PROMPT]) > 10 * LIMITS["fp16"]
+    outputs, _ = outcomes("llama")["yarn", "fp32"]
+    _, other = outcomes("llama")["linear", "fp32"]
+    assert relative_error(outputs["prefill"], other["logits"][:1, :PROMPT]) > 100 * LIMITS["fp32"]
 
 
 def test_every_family_has_at_least_three_models_here():

@@ -34,6 +34,7 @@ REFUSALS = [
     ("falcon", {"multi_query": False, "num_kv_heads": 2}, "num_kv_heads = 2, which is not .*supported: 4"),
     ("falcon", {"activation": "mish"}, "activation = 'mish', which is not supported here"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True, which is not .*supported: False"),
+    ("gpt2", {"n_head": 5}, "has 5 heads, which do not divide the hidden size, 64"),
     ("gpt2", {"activation_function": "laplace"}, "activation_function = 'laplace', which is not supported here"),
     ("gpt2", {"per_layer_config": {"0": {"n_inner": 8}}}, "the gpt2 family does not know: per_layer_config = "),
     ("gpt_bigcode", {"add_cross_attention": True}, "add_cross_attention = True, which is not supported here"),
