@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+# Tests that run side by side would wait for each other's threads: every process has a core of its own.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+if WORKER and hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(WORKER.removeprefix("gw")) % len(cores)]})
+
 # Before anything imports transformers or huggingface_hub: no test may reach a real hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

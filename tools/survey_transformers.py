@@ -63,7 +63,7 @@ def survey(model_type: str) -> Outcome:
         folder, bundle = Path(work) / "model", Path(work) / "bundle"
         try:
             CONFIG_MAPPING[model_type]()
-        except ValueError as error:
+        except Exception as error:  # validation of transformers' own
             return Outcome(model_type, "untried", f"its default config is invalid: {error}")
         try:
             try:
