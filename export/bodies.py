@@ -123,10 +123,9 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     values = _slice(emit, present_value, 0, total, axis=2)
 
     columns = emit("Range", emit.constant(0), emit("Squeeze", total), emit.constant(1))  # [T]
-    last = _slice(emit, positions, -1, 2**62, axis=1)  # [B, 1]
-    written = emit("Unsqueeze", emit("LessOrEqual", columns, last), emit.constant([1, 3]))  # [B, 1, T, 1]
-    # What was never written may be NaN, and 0 · NaN is NaN.
-    values = emit("Where", written, values, emit.constant(0.0, dtype))
+    valid = emit("Cast", emit("Unsqueeze", attention_mask, emit.constant([1, 3])), to=ir.DataType.BOOL)  # [B, 1, T, 1]
+    # What was never written may be NaN, padding may overflow, and 0 · NaN is NaN.
+    values = emit("Where", valid, values, emit.constant(0.0, dtype))
 
     group = num_heads // kv_heads
     q = emit("Mul", q, emit.constant(node.attributes.get_float("scale"), dtype))

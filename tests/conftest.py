@@ -4,8 +4,10 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 # Tests that run side by side would wait for each other's threads: every process has a core of its own.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
@@ -21,11 +23,17 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, unless they say that they form groups of their own."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+class ByFixtures(LoadScopeScheduling):
+    """Keep tests that share fixtures in one process: those of a file, or of one family of models."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        return f"{file}::{test.partition('[')[2].partition('-')[0]}" if file.endswith("test_parity.py") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
+    """Let pytest-xdist use it."""
+    return ByFixtures(config, log)
 
 
 MakeModel = Callable[..., Path]

@@ -242,7 +242,8 @@ def report(outcomes: list[Outcome], line: str) -> str:
         "",
         f"**{verdicts['passes']} of {len(outcomes)} pass; {len(new)} of them have no family file here, and in "
         f"{len(complete)} of those",
-        f"RMSNorm, RoPE and attention are all our ops.** {verdicts['refused']} are refused, {verdicts['fails']} fail.",
+        f"RMSNorm, RoPE and attention are all our ops.** {verdicts['refused']} are refused, {verdicts['fails']} fail, "
+        f"{verdicts['untried']} cannot be tried.",
         "",
         "Exported with the quick gates of parity, and compared with the untouched module in float32 by running the",
         f"graph in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. Error: largest difference of a",

@@ -63,8 +63,8 @@ def group_query_attention(
     present_value = torch.cat((past_value, new), 2).scatter(2, slots, v)
 
     columns = torch.arange(total, device=query.device)
-    written = columns <= positions[:, -1:]  # [B, T]; beyond it the cache may hold NaN, and 0 · NaN is NaN
-    readable_value = present_value.masked_fill(~written[:, None, :, None], 0)
+    # Beyond a row's valid tokens stand NaN, or padding that may overflow; 0 · NaN is NaN.
+    readable_value = present_value.masked_fill((attention_mask == 0)[:, None, :, None], 0)
     q = q.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, D]
     scores = q @ present_key.unsqueeze(2).transpose(-1, -2) * scale  # [B, K, H/K, S, T]
     if softcap:

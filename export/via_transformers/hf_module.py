@@ -59,7 +59,8 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
 
 def context_length(config: Any, asked: int | None) -> int:
     """Positions to provide for: as asked, at most what the model has."""
-    has = next((value for name in CONTEXT_FIELDS if isinstance(value := getattr(config, name, None), int)), None)
+    said = [getattr(config, name, None) for name in CONTEXT_FIELDS]
+    has = next((value for value in said if isinstance(value, int) and value > 0), None)
     if asked is None and has is None:
         raise ConfigError(
             f"config.json of this {config.model_type} does not say how many positions the model has (none of "

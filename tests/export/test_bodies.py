@@ -197,6 +197,19 @@ def test_attention_reads_nothing_behind_the_valid_tokens():
     np.testing.assert_allclose(output.numpy(), clean, rtol=0, atol=1e-12)
 
 
+def test_padding_that_overflows_harms_nobody():
+    tensors = attention_tensors(new=5, past=0, mask=[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    clean, *_ = check(ops.group_query_attention, tensors, ATTENTION)
+    for part in ("query", "key", "value"):
+        tensors[part][1, 2:] = float("nan")
+    output, _, _ = ops.group_query_attention(**tensors, **ATTENTION)
+    feeds = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    actual = body_of(ops.group_query_attention, tensors, ATTENTION)(**feeds)[0]
+    for each in (output.numpy(), actual):
+        np.testing.assert_allclose(each[0], clean[0], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(each[1, :2], clean[1, :2], rtol=0, atol=1e-12)
+
+
 def test_the_body_also_takes_a_cache_longer_than_the_tokens_so_far():
     mask = [[1, 1, 1, 1, 1]]
     tensors = attention_tensors(new=1, past=4, mask=mask)

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +149,15 @@ def test_rotations_become_part_of_the_attention(bundles):
         graph = onnx.load(bundles[name].path / "onnx" / "model.onnx", load_external_data=False).graph
         attentions = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
         assert all(attribute.i for node in attentions for attribute in node.attribute if attribute.name == "do_rotary")
+
+
+def test_a_model_with_a_family_becomes_the_graph_of_the_family(llama_folder, llama_bundle, tmp_path):
+    bundle = export_model(llama_folder, tmp_path / "bundle", via="transformers", verify=None).path
+    graphs = [
+        onnx.load(each / "onnx" / "model.onnx", load_external_data=False).graph for each in (bundle, llama_bundle)
+    ]
+    ours, familys = (Counter((node.domain, node.op_type) for node in graph.node) for graph in graphs)
+    assert ours == familys
 
 
 def test_windows_are_those_of_the_masks(bundles):

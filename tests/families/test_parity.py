@@ -95,15 +95,10 @@ def relative_error(actual, expected):
     return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
-def cases(rows):
-    """As parameters: the models of a family, which are exported together, stay in one process."""
-    return [pytest.param(*row, marks=pytest.mark.xdist_group(row[0])) for row in rows]
-
-
 CASES = [(family, name, precision) for family, name in MODELS for precision in precisions(family, name)]
 
 
-@pytest.mark.parametrize(("family", "name", "precision"), cases(CASES))
+@pytest.mark.parametrize(("family", "name", "precision"), CASES)
 def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precision):
     outputs, expected = outcomes(family)[name, precision]
     logits, rows = expected["logits"], range(len(LENGTHS))
@@ -121,16 +116,16 @@ def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precisio
     assert outputs["cache_tail_is_untouched"].all()
 
 
-@pytest.mark.parametrize(("family", "name"), cases(MODELS))
+@pytest.mark.parametrize(("family", "name"), MODELS)
 def test_greedy_tokens_are_those_of_transformers(outcomes, family, name):
     outputs, expected = outcomes(family)[name, "fp32"]
     assert outputs["greedy"].tolist() == expected["greedy"]
 
 
-@pytest.mark.xdist_group("llama")
-def test_the_comparison_sees_a_neighbouring_model(outcomes):
-    outputs, _ = outcomes("llama")["yarn", "fp32"]
-    _, other = outcomes("llama")["linear", "fp32"]
+@pytest.mark.parametrize("family", ["llama"])
+def test_the_comparison_sees_a_neighbouring_model(outcomes, family):
+    outputs, _ = outcomes(family)["yarn", "fp32"]
+    _, other = outcomes(family)["linear", "fp32"]
     assert relative_error(outputs["prefill"], other["logits"][:1, :PROMPT]) > 100 * LIMITS["fp32"]
 
 
