@@ -39,7 +39,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
     """
 
     def __init__(self, folder: Path, family: Family, config: ModelConfig):
-        stored = _open_safetensors(folder)
+        stored = open_safetensors(folder)
         prefix = family.optional_prefix
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
@@ -149,7 +149,7 @@ def _rows(tensor: str, count: int) -> list[str]:
     return [tensor.replace("#", str(row)) for row in range(count)]
 
 
-def _open_safetensors(folder: Path) -> dict[str, safe_open]:
+def open_safetensors(folder: Path) -> dict[str, safe_open]:
     """Map each stored tensor's name to the open file that holds it."""
     index = folder / "model.safetensors.index.json"
     if index.exists():

@@ -28,7 +28,8 @@ class ByFixtures(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        return f"{file}::{test.partition('[')[2].partition('-')[0].strip(']')}" if file.endswith("test_parity.py") else file
+        family = test.partition("[")[2].partition("-")[0].strip("]")
+        return f"{file}::{family}" if file.endswith("test_parity.py") else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:

@@ -11,7 +11,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from edgeformer.errors import WeightsError
 from edgeformer.export.via_transformers.plan import Plan
-from edgeformer.weights import _open_safetensors
+from edgeformer.weights import open_safetensors
 
 SHOWN = 20
 
@@ -24,7 +24,7 @@ class TransformersWeights(Mapping[str, Tensor]):
     """
 
     def __init__(self, folder: Path, model: Any):
-        stored = _open_safetensors(folder)
+        stored = open_safetensors(folder)
         names = _renamed(stored, model)
         problems = []
         groups = tied_names(model)
