@@ -18,6 +18,11 @@ from edgeformer.manifest import SpecialTokens
 if TYPE_CHECKING:
     from torch import Tensor
 
+CONTEXT_FIELDS = (
+    "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
+)  # fmt: skip
+"""What config.json calls the number of positions, by family."""
+
 PRESETS = Path(__file__).parent / "presets"
 
 # What is read of a hub repository: these to know the model, the weights when they are needed, and nothing else.

@@ -29,15 +29,12 @@ from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Via, sha256
 from edgeformer.runtime.session import onnxruntime
-from edgeformer.source import FoundModel, find_model, open_source
+from edgeformer.source import CONTEXT_FIELDS, FoundModel, find_model, open_source
 
 GRAPH = "onnx/model.onnx"
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
-
-# What families call the number of positions in config.json.
-CONTEXT_FIELDS = {"max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"}
 
 # Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
 COPIED_FILES = (
@@ -116,7 +113,7 @@ def export_model(
         )
     source = open_source(model, context_length)
     # A client must not go past the positions that the graph has.
-    limits = dict.fromkeys(CONTEXT_FIELDS & source.hf_config.keys(), source.config.context_length)
+    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
     hf_config = source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
     provenance = Provenance(
         name=source.name,

@@ -18,10 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export.via_transformers.attention import NAME, registered
-
-CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
-"""Where configs say how many positions a model has."""
-
+from edgeformer.source import CONTEXT_FIELDS
 
 PARTS = ("vision_config", "audio_config", "text_config", "text_encoder", "audio_encoder", "patcher_config")
 """What configs of several models call their parts."""

@@ -230,3 +230,13 @@ def test_nothing_of_the_machine_is_in_a_bundle(llama_bundle, llama_folder):
             content = path.read_bytes()
             assert str(llama_folder.parent).encode() not in content, path
             assert b"site-packages" not in content, path
+
+
+def test_clients_read_the_context_under_the_name_that_the_family_has(make_model, tmp_path):
+    sizes = {"vocab_size": 131, "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64}
+    folder = make_model("gpt2", **sizes, bos_token_id=1, eos_token_id=2)
+    bundle = export_model(folder, tmp_path / "bundle", context_length=40, verify=None).path
+    config = json.loads((bundle / "config.json").read_text())
+    assert config["n_positions"] == 40
+    assert "max_position_embeddings" not in config
+    assert json.loads((bundle / "genai_config.json").read_text())["model"]["context_length"] == 40

@@ -1,7 +1,8 @@
 """The config.json of well-known checkpoints, as transformers 4 wrote them, is read as the model that it belongs to.
 
 The files in `real_configs/` were typed from memory, not downloaded: what vouches for them is that each leads to the
-number of parameters that its hub page states. No weights.
+number of parameters that its hub page is remembered to state (those of CodeGen, StarCoderBase and BioGPT are our own
+count, which shows a change and no more). No weights.
 """
 
 import json
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 import transformers
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from rows import FAMILIES
 
+from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
 from edgeformer.weights import parameter_shapes
 
@@ -191,7 +194,7 @@ def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(fami
             for changed in (without, without | {name: None}):
                 try:
                     ours, theirs = read_model_config(changed)[1], rewritten(changed)
-                except Exception:  # we refuse it, or transformers does
+                except (ConfigError, StrictDataclassFieldValidationError):  # we refuse it, or transformers does
                     continue
                 assert ours == read_model_config(theirs)[1], (name, changed.get(name, "absent"))
                 compared.add(name)
