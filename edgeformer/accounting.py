@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
+    DecoderConfig,
     FeedForwardConfig,
     LearnedPositions,
-    ModelConfig,
     NormConfig,
     ShawConfig,
     T5BiasConfig,
@@ -39,7 +39,7 @@ class Account:
         return sum(self.bytes.values())
 
 
-def account(config: ModelConfig, precision: Precision = "fp32") -> Account:
+def account(config: DecoderConfig, precision: Precision = "fp32") -> Account:
     """Count what a model costs."""
     hidden = config.hidden_size
     embedding = config.vocab_size * hidden

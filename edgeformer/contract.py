@@ -1,11 +1,26 @@
-"""The tensors of a decoder graph: their names, in order, and the geometry of its cache.
+"""The tensors of every graph in a bundle: their names, in order, their dimensions, and the geometry of caches.
 
 Both sides of a bundle agree here: `edgeformer.export` writes graphs of this form and `edgeformer.runtime` binds them.
 
+A decoder:
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length]
     past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length, head_dim]
     → logits float32 [batch_size, sequence_length, vocab_size]; present.{i}.key|value, the past with the new tokens in
     it
+
+A decoder that reads an encoder (its own cache is called `decoder`, that of the source `encoder`):
+    input_ids, decoder_attention_mask, encoder_attention_mask int64 [batch_size, source_length],
+    past_key_values.{i}.decoder.key|value, past_key_values.{i}.encoder.key|value
+    → logits, present.{i}.decoder.key|value
+
+An encoder for it:
+    input_ids, attention_mask int64 [batch_size, source_length] (or input_features [batch_size, mel_bins, frames])
+    → last_hidden_state [batch_size, source_length, hidden_size], present.{i}.encoder.key|value [batch_size, num_heads,
+    source_length, head_dim], for every layer of the decoder
+
+An encoder alone:
+    input_ids, attention_mask int64 [batch_size, sequence_length], and token_type_ids where the model has them
+    → last_hidden_state, and what the head makes of it: logits or sentence_embedding
 """
 
 from collections.abc import Sequence
@@ -14,7 +29,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGeometry:
-    """The key/value cache of a decoder: the same two numbers in every layer."""
+    """Keys and values of a decoder, or of an encoder for it: the same two numbers in every layer."""
 
     num_layers: int
     num_kv_heads: int
@@ -29,19 +44,30 @@ class CacheGeometry:
         return 2 * sum(kept) * batch_size * self.num_kv_heads * self.head_dim
 
 
-def past_names(geometry: CacheGeometry) -> list[str]:
-    """past_key_values.0.key, past_key_values.0.value, past_key_values.1.key, …"""
-    return _cache_names("past_key_values", geometry)
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of a graph: its name and its dimensions, numbers or symbols. integer: int64, else of the graph's own
+    precision.
+    """
+
+    name: str
+    dims: tuple[str | int, ...]
+    integer: bool = False
 
 
-def present_names(geometry: CacheGeometry) -> list[str]:
-    """present.0.key, present.0.value, present.1.key, …"""
-    return _cache_names("present", geometry)
+def past_names(geometry: CacheGeometry, part: str = "") -> list[str]:
+    """past_key_values.0.key, past_key_values.0.value, past_key_values.1.key, …; part: `decoder.` or `encoder.`"""
+    return _cache_names("past_key_values", geometry, part)
+
+
+def present_names(geometry: CacheGeometry, part: str = "") -> list[str]:
+    """present.0.key, present.0.value, present.1.key, …; part: `decoder.` or `encoder.`"""
+    return _cache_names("present", geometry, part)
 
 
 def input_names(geometry: CacheGeometry) -> list[str]:
     """Every input of a decoder graph, in order."""
-    return ["input_ids", "attention_mask", *past_names(geometry)]
+    return [spec.name for spec in decoder_inputs(geometry)]
 
 
 def output_names(geometry: CacheGeometry) -> list[str]:
@@ -49,5 +75,44 @@ def output_names(geometry: CacheGeometry) -> list[str]:
     return ["logits", *present_names(geometry)]
 
 
-def _cache_names(prefix: str, geometry: CacheGeometry) -> list[str]:
-    return [f"{prefix}.{layer}.{part}" for layer in range(geometry.num_layers) for part in ("key", "value")]
+def decoder_inputs(geometry: CacheGeometry) -> list[TensorSpec]:
+    """Every input of a decoder graph, in order."""
+    return [
+        _tokens("input_ids"),
+        _tokens("attention_mask", "total_sequence_length"),
+        *_caches(past_names(geometry), geometry, "past_sequence_length"),
+    ]
+
+
+def seq2seq_decoder_inputs(geometry: CacheGeometry, source: CacheGeometry) -> list[TensorSpec]:
+    """Every input of a decoder graph that reads an encoder, in order. source: its keys and values."""
+    return [
+        _tokens("input_ids"),
+        _tokens("decoder_attention_mask", "total_sequence_length"),
+        _tokens("encoder_attention_mask", "source_length"),
+        *_caches(past_names(geometry, "decoder."), geometry, "past_sequence_length"),
+        *_caches(past_names(source, "encoder."), source, "source_length"),
+    ]
+
+
+def text_inputs(length: str, token_types: bool = False) -> list[TensorSpec]:
+    """Inputs of an encoder graph that reads text."""
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
+    return [_tokens(name, length) for name in names]
+
+
+def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
+    """The input of an encoder graph that reads recordings, all of one length: a log-mel spectrogram."""
+    return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
+
+
+def _tokens(name: str, length: str = "sequence_length") -> TensorSpec:
+    return TensorSpec(name, ("batch_size", length), integer=True)
+
+
+def _caches(names: Sequence[str], geometry: CacheGeometry, length: str) -> list[TensorSpec]:
+    return [TensorSpec(name, ("batch_size", geometry.num_kv_heads, length, geometry.head_dim)) for name in names]
+
+
+def _cache_names(prefix: str, geometry: CacheGeometry, part: str) -> list[str]:
+    return [f"{prefix}.{layer}.{part}{name}" for layer in range(geometry.num_layers) for name in ("key", "value")]

@@ -6,7 +6,7 @@ the folder.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -16,10 +16,11 @@ from edgeformer.contract import CacheGeometry
 from edgeformer.errors import BundleError, ConfigError
 
 FILE_NAME = "edgeformer.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Precision = Literal["fp32", "fp16"]
 Provider = Literal["cpu", "cuda"]
+Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 Via = Literal["transformers"]
 """Libraries whose own modules can be exported."""
 
@@ -59,16 +60,18 @@ class SpecialTokens:
 class Manifest:
     """Everything that a reader of the bundle may rely on.
 
-    provider: whose kernels the graph was lowered for. windowed_graph: the same graph over caches as long as each
+    provider: whose kernels the graph was lowered for. graph: of an encoder-decoder, that of the decoder; encoder_graph:
+    of the encoder, over the same weights. windowed_graph: the same graph over caches as long as each
     layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the
-    bundle. vocab_size, context_length, cache: what clients must know of any decoder. model: None where the module is
+    bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's cache has no layers.
+    generation: how the makers of an encoder-decoder want it to generate, in the words of generation_config.json. model: None where the module is
     not ours, so that the bundle does not tell what it computes. via: which library has the module then; None for a
     module of the user. files: every other file of the folder. weights: graph initializers by name. parity: the summary
     of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int
-    task: Literal["causal-lm"]
+    task: Task
     name: str
     source: str
     random_weights: int | None
@@ -86,6 +89,8 @@ class Manifest:
     versions: dict[str, str]
     parity: dict[str, Any] | None
     via: Via | None = None
+    encoder_graph: str | None = None
+    generation: dict[str, Any] = field(default_factory=dict)
     windowed_graph: str | None = None
     windows: tuple[int | None, ...] = ()
 
@@ -131,8 +136,10 @@ class Manifest:
 
     @property
     def graphs(self) -> tuple[str, ...]:
-        """The graphs of the bundle; the last is the one that our runtime opens."""
-        return (self.graph,) if self.windowed_graph is None else (self.graph, self.windowed_graph)
+        """The graphs of the bundle, in the order in which they run; of two views of a decoder our runtime opens the
+        last.
+        """
+        return tuple(name for name in (self.encoder_graph, self.graph, self.windowed_graph) if name is not None)
 
     def graph_hashes(self) -> dict[str, str]:
         """SHA-256 of the graph and its weights, by file name: what a certificate speaks of."""

@@ -114,7 +114,7 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
     by_kind = {typing.get_args(typing.get_type_hints(member)["kind"])[0]: member for member in choices}
     known = isinstance(data, dict) and isinstance(data.get("kind"), str) and data["kind"] in by_kind
     _expect(known, data, path, f"an object of kind {sorted(by_kind)}")
-    return _decode_dataclass(by_kind[data["kind"]], data, path)
+    return _decode(by_kind[data["kind"]], data, path)
 
 
 def _expect(condition: bool, data: Any, path: str, expected: str) -> None:

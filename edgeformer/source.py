@@ -5,7 +5,7 @@ line must mean the same model again. `./tiny-llama` always means the folder.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,14 @@ CONTEXT_FIELDS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
 )  # fmt: skip
 """What config.json calls the number of positions, by family."""
+
+GENERATION_FIELDS = (
+    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "early_stopping", "forced_bos_token_id",
+    "forced_decoder_ids", "forced_eos_token_id", "lang_to_id", "length_penalty", "max_length", "max_new_tokens",
+    "min_length", "min_new_tokens", "no_repeat_ngram_size", "no_timestamps_token_id", "num_beams", "repetition_penalty",
+    "suppress_tokens", "task_specific_params", "task_to_id",
+)  # fmt: skip
+"""What the runtime of encoder-decoders reads of generation_config.json."""
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -52,16 +60,23 @@ class FoundModel:
 
     def special_tokens(self) -> SpecialTokens:
         """Read the ids from generation_config.json, which overrides config.json."""
+        found = self._generation_fields(("bos_token_id", "eos_token_id", "pad_token_id"))
+        eos = found.get("eos_token_id", [])
+        return SpecialTokens(
+            eos=tuple(eos if isinstance(eos, list) else [eos]),
+            bos=found.get("bos_token_id"),
+            pad=found.get("pad_token_id"),
+        )
+
+    def generation_defaults(self) -> dict[str, Any]:
+        """How the makers of an encoder-decoder want it to generate, in the words of generation_config.json."""
+        return self._generation_fields(GENERATION_FIELDS)
+
+    def _generation_fields(self, names: Sequence[str]) -> dict[str, Any]:
         path = self.folder / "generation_config.json"
         generation = _read_json(path) if path.is_file() else {}
-
-        def first(name: str) -> Any:
-            value = generation.get(name)
-            return self.hf_config.get(name) if value is None else value
-
-        eos = first("eos_token_id")
-        eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
-        return SpecialTokens(eos=tuple(eos), bos=first("bos_token_id"), pad=first("pad_token_id"))
+        values = {name: generation.get(name, self.hf_config.get(name)) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

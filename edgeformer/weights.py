@@ -16,10 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.families import Family
-from edgeformer.models import Decoder
+from edgeformer.models import build_model
 
 Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -28,7 +28,15 @@ Shapes = dict[str, tuple[int, ...]]
 def parameter_shapes(config: ModelConfig) -> Shapes:
     """Shape of every parameter of the model, without allocating any."""
     with torch.device("meta"):
-        return {name: tuple(parameter.shape) for name, parameter in Decoder(config).named_parameters()}
+        return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
+
+
+def _second_names(config: ModelConfig) -> list[str]:
+    """Names of parameters that the model has under an earlier name too: a tied head, a shared embedding."""
+    with torch.device("meta"):
+        model = build_model(config)
+    first = {name for name, _ in model.named_parameters()}
+    return [name for name, _ in model.named_parameters(remove_duplicate=False) if name not in first]
 
 
 class CheckpointWeights(Mapping[str, Tensor]):
@@ -44,7 +52,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
         self._stored = stored
-        self._attention = config.blocks[0].attention
+        self._config = config
         self._shapes = parameter_shapes(config)
         self._places = family.places(self._shapes, stored)
         # The parameters inside each tensor of the checkpoint, in their order there.
@@ -61,7 +69,8 @@ class CheckpointWeights(Mapping[str, Tensor]):
             if found != shape:
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         # A tied head may be stored a second time; the model uses the embedding whatever the copy holds.
-        tied = {family.places(["head.weight"], stored)["head.weight"].tensor} if config.tied_head else set()
+        copies = family.places(_second_names(config), stored)
+        tied = {place.tensor for place in copies.values()}
         unexpected = stored.keys() - expected.keys() - tied
         problems += [f"unexpected: {name}" for name in sorted(unexpected) if not family.ignores(name)]
         if problems:
@@ -100,9 +109,9 @@ class CheckpointWeights(Mapping[str, Tensor]):
         if place.packed is None:
             return tensor
         if place.packed.layout == "groups":
-            heads = tensor.unflatten(
-                0, (self._attention.num_kv_heads, -1, self._attention.head_dim)
-            )  # [K, H/K + 2, D…]
+            assert isinstance(self._config, DecoderConfig), "only decoders keep heads in groups"
+            attention = self._config.blocks[0].attention
+            heads = tensor.unflatten(0, (attention.num_kv_heads, -1, attention.head_dim))  # [K, H/K + 2, D…]
             return (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])[place.packed.part].flatten(0, 2)
         names, shards = self._members[place.tensor], place.packed.shards
         sizes = [self._shapes[member][0] // shards for member in names]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of
 
 Outputs = Sequence[ir.Value]
 
@@ -101,8 +101,7 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     inputs = [*node.inputs, *[None] * 11]
     query, key, value, past_key, past_value, attention_mask, cos, sin, bias, sinks, relations = inputs[:11]
     num_heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
-    head_dim = dim(past_key, -1)
-    dtype = dtype_of(past_key)
+    head_dim, dtype = head_dim_of(node), dtype_of(query)
     if key is None:
         sizes = emit.constant([num_heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
         query, key, value = emit.many("Split", query, sizes, outputs=3, axis=-1)
@@ -117,10 +116,14 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
         interleaved = bool(node.attributes.get_int("rotary_interleaved"))
         q, k = (_rotate(emit, heads, head_dim, positions, cos, sin, interleaved) for heads in (q, k))
 
-    present_key = _write_cache(emit, past_key, k, positions, total)  # [B, K, C, D]
-    present_value = _write_cache(emit, past_value, v, positions, total)
-    keys = _slice(emit, present_key, 0, total, axis=2)  # [B, K, T, D]
-    values = _slice(emit, present_value, 0, total, axis=2)
+    if past_key is None:
+        present_key = keys = emit("Transpose", k, perm=[0, 2, 1, 3])  # [B, K, T, D]
+        present_value = values = emit("Transpose", v, perm=[0, 2, 1, 3])
+    else:
+        present_key = _write_cache(emit, past_key, k, positions, total)  # [B, K, C, D]
+        present_value = _write_cache(emit, past_value, v, positions, total)
+        keys = _slice(emit, present_key, 0, total, axis=2)  # [B, K, T, D]
+        values = _slice(emit, present_value, 0, total, axis=2)
 
     columns = emit("Range", emit.constant(0), emit("Squeeze", total), emit.constant(1))  # [T]
     valid = emit("Cast", emit("Unsqueeze", attention_mask, emit.constant([1, 3])), to=ir.DataType.BOOL)  # [B, 1, T, 1]
@@ -140,7 +143,11 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     if bias is not None:
         scores = emit("Add", scores, _by_group(emit, bias, kv_heads, group))
     rows = emit("Unsqueeze", positions, emit.constant([1, 2, 4]))  # [B, 1, 1, S, 1]
-    visible = emit("LessOrEqual", columns, rows)  # [B, 1, 1, S, T]
+    if node.attributes.get_int("causal"):
+        visible = emit("LessOrEqual", columns, rows)  # [B, 1, 1, S, T]
+    else:
+        visible = emit("Unsqueeze", valid, emit.constant([1]))  # [B, 1, 1, T, 1]
+        visible = emit("Transpose", visible, perm=[0, 1, 2, 4, 3])
     window = node.attributes.get_int("window")
     if window:
         near = emit("Less", emit("Sub", rows, columns), emit.constant(window))
@@ -154,6 +161,21 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
         related = _related_values(emit, weights, relations, positions, columns)  # [B, S, K, G, D]
         output = emit("Add", output, emit("Reshape", related, emit.constant([0, 0, num_heads * head_dim])))
     return [output, present_key, present_value]
+
+
+def cross_attention(emit: Emitter, node: ir.Node) -> Outputs:
+    """softmax(q·kᵀ·scale)·v, without the padding of the source."""
+    query, key, value, mask = node.inputs
+    heads, dtype = dim(key, 1), dtype_of(query)
+    q = emit("Mul", query, emit.constant(node.attributes.get_float("scale"), dtype))
+    q = emit("Reshape", q, emit.constant([0, 0, heads, dim(key, 3)]))
+    q = emit("Transpose", q, perm=[0, 2, 1, 3])  # [B, H, S, D]
+    scores = emit("MatMul", q, emit("Transpose", key, perm=[0, 1, 3, 2]))  # [B, H, S, T]
+    valid = emit("Cast", emit("Unsqueeze", mask, emit.constant([1, 2])), to=ir.DataType.BOOL)  # [B, 1, 1, T]
+    scores = emit("Where", valid, scores, emit.constant(float("-inf"), dtype))
+    output = emit("MatMul", emit("Softmax", scores, axis=-1), value)  # [B, H, S, D]
+    output = emit("Transpose", output, perm=[0, 2, 1, 3])
+    return [emit("Reshape", output, emit.constant([0, 0, heads * dim(key, 3)]))]
 
 
 def _by_group(emit: Emitter, bias: ir.Value, kv_heads: int, group: int) -> ir.Value:
@@ -207,6 +229,7 @@ BODIES: dict[str, Callable[[Emitter, ir.Node], Outputs]] = {
     "SkipRMSNorm": skip_rms_norm,
     "RotaryEmbedding": rotary_embedding,
     "GroupQueryAttention": group_query_attention,
+    "CrossAttention": cross_attention,
     "TokenPositions": token_positions,
 }
 

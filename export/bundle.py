@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,20 +123,28 @@ class GraphWriter:
         self.hashes: dict[str, str] = {}
 
     def write(self, model: ir.Model, name: str) -> None:
-        """Write `name` (onnx/model.onnx) and its weights beside it (onnx/model.onnx_data), one tensor at a time."""
-        data_name = f"{name}_data"
-        tensors = {
-            name: (value, value.const_value)
-            for name, value in model.graph.initializers.items()
-            if isinstance(value.const_value, StreamedTensor)
-        }
-        total = sum(tensor.nbytes for _, tensor in tensors.values())
-        check_space(self._folder, total + PAGE * len(tensors))
+        """Write one graph (onnx/model.onnx) and its weights beside it (onnx/model.onnx_data)."""
+        self.write_all({name: model}, f"{name}_data")
+
+    def write_all(self, models: Mapping[str, ir.Model], data_name: str) -> None:
+        """Write graphs by their names (onnx/model.onnx) and their weights, one tensor at a time, into one file.
+
+        A weight that several graphs read is written once.
+        """
+        values: dict[str, list[tuple[ir.Value, StreamedTensor]]] = {}
+        for model in models.values():
+            for name, value in model.graph.initializers.items():
+                if isinstance(value.const_value, StreamedTensor):
+                    values.setdefault(name, []).append((value, value.const_value))
+        total = sum(readers[0][1].nbytes for readers in values.values())
+        check_space(self._folder, total + PAGE * len(values))
         path = self._folder / data_name
         path.parent.mkdir(exist_ok=True)
         digest, written = hashlib.sha256(), 0
         with path.open("wb") as file:
-            for weight, (value, tensor) in tensors.items():
+            for weight, readers in values.items():
+                tensor = readers[0][1]
+                assert all(other.recipe == tensor.recipe for _, other in readers), f"{weight} is stored in two ways"
                 alignment = PAGE if tensor.nbytes >= PAGE else SMALL
                 padding = bytes(-written % alignment)
                 data = _bytes(tensor.read())
@@ -149,12 +157,20 @@ class GraphWriter:
                 self.weights[weight] = StoredWeight(
                     parameters=tensor.recipe.parameters, transposed=tensor.recipe.transposed
                 )
-                value.const_value = ir.ExternalTensor(
-                    path.name, offset, len(data), tensor.dtype, shape=tensor.shape, name=weight, base_dir=path.parent
-                )
+                for value, _ in readers:
+                    value.const_value = ir.ExternalTensor(
+                        path.name,
+                        offset,
+                        len(data),
+                        tensor.dtype,
+                        shape=tensor.shape,
+                        name=weight,
+                        base_dir=path.parent,
+                    )
                 self._progress(f"writing {weight}", written / max(total, 1))
         self.hashes[data_name] = digest.hexdigest()
-        ir.save(model, self._folder / name)
+        for name, model in models.items():
+            ir.save(model, self._folder / name)
 
 
 def _bytes(tensor: Tensor) -> memoryview:

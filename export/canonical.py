@@ -23,6 +23,7 @@ OPS = {
     "SkipRMSNorm": torch.ops.edgeformer.skip_rms_norm.default,
     "RotaryEmbedding": torch.ops.edgeformer.rotary_embedding.default,
     "GroupQueryAttention": torch.ops.edgeformer.group_query_attention.default,
+    "CrossAttention": torch.ops.edgeformer.cross_attention.default,
     "TokenPositions": torch.ops.edgeformer.token_positions.default,
 }
 

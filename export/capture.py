@@ -4,11 +4,13 @@ The module is built and traced under fake tensors, so capturing costs the same f
 thousand. Initializers keep the module's parameter names and become `StreamedTensor`s.
 """
 
+import inspect
 import logging
 import warnings
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
@@ -18,53 +20,46 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 
 from edgeformer.blueprint import Blueprint
-from edgeformer.contract import input_names, output_names
+from edgeformer.contract import TensorSpec
 from edgeformer.errors import ExportError
 from edgeformer.export.canonical import translation_table
 from edgeformer.export.tensors import Recipe, StreamedTensor
+from edgeformer.graphs import GraphSpec
 
 OPSET = 20
 IR_VERSION = 10
 
-
-class _FloatLogits(nn.Module):
-    """Logits leave the graph as float32 in every half precision: no client should need a half type to sample."""
-
-    def __init__(self, decoder: nn.Module):
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, caches: list[tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        logits, presents = self.decoder(input_ids, attention_mask, caches)
-        return logits.float(), presents
+SIZES = {
+    "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
+}  # fmt: skip
+"""What the symbolic dimensions of the contract are while a module is traced."""
 
 
-def capture_decoder(blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype) -> ir.Model:
-    """Trace a decoder into the canonical graph.
+def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype) -> ir.Model:
+    """Trace one graph of a model into canonical form.
 
     weights: the module's parameters by name, read only when the graph is written; a parameter of several names is one
     initializer, under the first of them.
     """
-    geometry = blueprint.cache
-    batch, new, past, total = (
-        Dim(name) for name in ("batch_size", "sequence_length", "past_sequence_length", "total_sequence_length")
-    )
+    symbols = dict.fromkeys(dim for tensor in spec.inputs for dim in tensor.dims if isinstance(dim, str))
     # Any sizes but 0 and 1, which torch.export would take for constants.
-    b, s, p = 2, 3, 5
+    sizes = {symbol: SIZES[symbol] for symbol in symbols}
+    dims = {symbol: Dim(symbol) for symbol in symbols}
     with FakeTensorMode(allow_non_fake_inputs=True):
-        decoder = blueprint.build(dtype)
-        module = _FloatLogits(decoder).eval()
-        caches = [
-            tuple(torch.zeros(b, geometry.num_kv_heads, p, geometry.head_dim, dtype=dtype) for _ in range(2))
-            for _ in range(geometry.num_layers)
+        model = blueprint.build(dtype)
+        module = spec.wrap(model).eval()
+        arguments = tuple(
+            torch.ones(
+                [sizes.get(dim, dim) for dim in tensor.dims],  # type: ignore[arg-type,misc]
+                dtype=torch.int64 if tensor.integer else dtype,
+            )
+            for tensor in spec.inputs
+        )
+        axes = [
+            {axis: dims[dim] for axis, dim in enumerate(tensor.dims) if isinstance(dim, str)} for tensor in spec.inputs
         ]
-        arguments = (torch.zeros(b, s, dtype=torch.int64), torch.ones(b, p + s, dtype=torch.int64), caches)
-        cache_axes = {0: batch, 2: past}
-        axes = ({0: batch, 1: new}, {0: batch, 1: total}, [(cache_axes, cache_axes)] * geometry.num_layers)
         with _quiet(), torch.no_grad():
-            exported = torch.export.export(module, arguments, dynamic_shapes=axes, strict=False)
+            exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
             program = torch.onnx.export(
                 exported,
                 dynamo=True,
@@ -72,17 +67,17 @@ def capture_decoder(blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: 
                 verbose=False,
                 opset_version=OPSET,
                 custom_translation_table=translation_table(),
-                input_names=input_names(geometry),
-                output_names=output_names(geometry),
+                input_names=[tensor.name for tensor in spec.inputs],
+                output_names=list(spec.outputs),
             )
     assert program is not None
-    model = program.model
-    model.ir_version = IR_VERSION
-    model.producer_name, model.producer_version = "edgeformer", None
-    _name_dimensions(model.graph)
-    _name_nodes(model.graph)
+    captured = program.model
+    captured.ir_version = IR_VERSION
+    captured.producer_name, captured.producer_version = "edgeformer", None
+    _name_dimensions(captured.graph, spec.inputs)
+    _name_nodes(captured.graph)
     values = ChainMap(dict(blueprint.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
-    _fill_initializers(model.graph, values, _first_names(decoder), _literals(exported))
+    _fill_initializers(captured.graph, values, _first_names(model), _literals(exported))
     for clean_up in (
         common_passes.ClearMetadataAndDocStringPass(),
         common_passes.IdentityEliminationPass(),
@@ -90,23 +85,26 @@ def capture_decoder(blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: 
         common_passes.CommonSubexpressionEliminationPass(),
         common_passes.RemoveUnusedNodesPass(),
     ):
-        clean_up(model)
-    return model
+        clean_up(captured)
+    return captured
 
 
-def _name_dimensions(graph: ir.Graph) -> None:
+def _by_signature(module: nn.Module, axes: Sequence[dict[int, Any]]) -> tuple[Any, ...]:
+    """The axes of flat arguments as torch.export wants them: those of a `*rest` in a tuple of their own."""
+    named = [
+        each for each in inspect.signature(module.forward).parameters.values() if each.kind is not each.VAR_POSITIONAL
+    ]
+    rest = tuple(axes[len(named) :])
+    return (*axes[: len(named)], rest) if rest else tuple(axes)
+
+
+def _name_dimensions(graph: ir.Graph, inputs: Sequence[TensorSpec]) -> None:
     """Give the symbolic dimensions their contract names; the exporter calls them s23, s64…"""
     names: dict[str | None, str] = {}
-    contract = {
-        "input_ids": ("batch_size", "sequence_length"),
-        "attention_mask": ("batch_size", "total_sequence_length"),
-        "past_key_values.0.key": ("batch_size", None, "past_sequence_length", None),
-    }
-    inputs = {value.name: value for value in graph.inputs}
-    for input_name, dims in contract.items():
-        for dim, name in zip(_shape(inputs[input_name]), dims, strict=True):
-            if name is not None and isinstance(dim, ir.SymbolicDim):
-                names[dim.value] = name
+    for value, spec in zip(graph.inputs, inputs, strict=True):
+        for dim, name in zip(_shape(value), spec.dims, strict=True):
+            if isinstance(name, str) and isinstance(dim, ir.SymbolicDim):
+                names.setdefault(dim.value, name)
     values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
     for value in values:
         if value.shape is not None:
@@ -127,7 +125,7 @@ def _name_nodes(graph: ir.Graph) -> None:
     for node in graph:
         scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
         modules = [scope for scope in scopes.strip("[]").replace("'", "").split(", ") if scope][:-1]
-        module = modules[-1].removeprefix("decoder").removeprefix(".") if modules else ""
+        module = modules[-1].removeprefix("model").removeprefix(".") if modules else ""
         name = f"{module}/{node.op_type}" if module else node.op_type
         seen[name] = seen.get(name, 0) + 1
         node.name = name if seen[name] == 1 else f"{name}_{seen[name] - 1}"
@@ -158,7 +156,7 @@ def _fill_initializers(
         if name in literals:
             value.const_value = ir.tensor(literals[name].numpy(), name=name)
             continue
-        parameter = name.removeprefix("decoder.")
+        parameter = name.removeprefix("model.")
         parameter = first_names.get(parameter, parameter)
         if parameter not in values:
             raise ExportError(

@@ -31,6 +31,12 @@ def dim(value: ir.Value | None, axis: int) -> int:
     return size
 
 
+def head_dim_of(attention: ir.Node) -> int:
+    """The size of a head, from the query of a canonical attention, which may have key and value packed behind it."""
+    heads, kv_heads = attention.attributes.get_int("num_heads"), attention.attributes.get_int("num_kv_heads")
+    return dim(attention.inputs[0], -1) // (heads if attention.inputs[1] is not None else heads + 2 * kv_heads)
+
+
 def dtype_of(value: ir.Value | None) -> ir.DataType:
     """The element type of a value that has one."""
     assert value is not None and value.dtype is not None

@@ -6,6 +6,8 @@ from edgeformer.manifest import Manifest
 
 def model_card(manifest: Manifest, parity: str) -> str:
     """Write the card of a bundle; parity is a paragraph about its verification."""
+    if manifest.task != "causal-lm":
+        return f"# {manifest.name}\n\n{parity}\n"
     cache = manifest.cache
     warning = ""
     if manifest.random_weights is not None:

@@ -16,7 +16,7 @@ from edgeformer.blueprint import Blueprint
 from edgeformer.contract import past_names, present_names
 from edgeformer.errors import ExportError
 from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.parity.module_reference import ModuleReference
+from edgeformer.export.parity.reference import Reference
 from edgeformer.layers import Cache
 
 CONTRACT = (
@@ -45,10 +45,10 @@ def check_contract(
 
     in_float64: also hold it against itself, fed in several ways; with all of its parameters in float64.
     """
-    prompt, _ = _run_rows(ModuleReference(blueprint, weights, dtype), blueprint, dtype)
+    prompt, _ = _run_rows(Reference(blueprint, weights, dtype), blueprint, dtype)
     if not in_float64:
         return
-    reference = ModuleReference(blueprint, weights, torch.float64)
+    reference = Reference(blueprint, weights, torch.float64)
     exact_prompt, exact_step = _run_rows(reference, blueprint, torch.float64)
     error = _distance(prompt[0], exact_prompt[0])
     if not error <= ROUNDING[dtype]:
@@ -117,7 +117,7 @@ def _texts(blueprint: Blueprint) -> Tensor:
     return torch.randint(blueprint.vocab_size, (2, FEWEST_TOKENS), generator=generator)
 
 
-def _run_rows(reference: ModuleReference, blueprint: Blueprint, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _run_rows(reference: Reference, blueprint: Blueprint, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Logits of two padded prompts [2, 3, V], and of the next token of each [2, 1, V]."""
     texts, lengths = _texts(blueprint), torch.tensor(LENGTHS)
     prompt = texts[:, : max(LENGTHS)].clone()
@@ -131,7 +131,7 @@ def _run_rows(reference: ModuleReference, blueprint: Blueprint, dtype: torch.dty
 
 
 def _call(
-    reference: ModuleReference,
+    reference: Reference,
     blueprint: Blueprint,
     dtype: torch.dtype,
     input_ids: Tensor,

@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -18,20 +18,22 @@ from torch import Tensor
 
 from edgeformer import __version__, schema
 from edgeformer.blueprint import Blueprint, blueprint_of
+from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import EdgeformerError, ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
-from edgeformer.export.capture import capture_decoder
+from edgeformer.export.capture import capture
 from edgeformer.export.clients.genai import genai_config
-from edgeformer.export.lower import Lowered, lower_captured, write_windowed_view
+from edgeformer.export.lower import Lowered, joined, lower_captured, write_windowed_view
 from edgeformer.export.model_card import model_card
 from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Via, sha256
+from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
+from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Task, Via, sha256
 from edgeformer.runtime.session import onnxruntime
-from edgeformer.source import CONTEXT_FIELDS, FoundModel, find_model, open_source
+from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
 
-GRAPH = "onnx/model.onnx"
+WEIGHTS = f"{GRAPH}_data"
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
@@ -46,12 +48,22 @@ COPIED_FILES = (
 )
 
 
+TASKS: dict[type, Task] = {
+    DecoderConfig: "causal-lm",
+    type(None): "causal-lm",
+    Seq2SeqConfig: "seq2seq-lm",
+    EncoderConfig: "encoder",
+}
+"""What bundles are for, by the config of the model; a module that is not ours is a decoder."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """Where a model comes from, and what its bundle takes along from there.
 
     name: of the bundle. origin: for people. random_weights: the seed, where no checkpoint stands behind the model.
-    folder: whose tokenizer and generation files are copied. hf_config: what clients find as config.json. via: the
+    folder: whose tokenizer and generation files are copied. hf_config: what clients find as config.json. generation:
+    how its makers want an encoder-decoder to generate. via: the
     library that has the module, where it is neither ours nor the user's.
     """
 
@@ -61,12 +73,13 @@ class Provenance:
     random_weights: int | None = None
     folder: Path | None = None
     hf_config: dict[str, Any] | None = None
+    generation: dict[str, Any] = field(default_factory=dict)
     via: Via | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What an export made. report is None where it was not verified."""
+    """What an export made. lowered: of all graphs together. report: None where it was not verified."""
 
     path: Path
     manifest: Manifest
@@ -112,16 +125,14 @@ def export_model(
             progress=progress,
         )
     source = open_source(model, context_length)
-    # A client must not go past the positions that the graph has.
-    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
-    hf_config = source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
     provenance = Provenance(
         name=source.name,
         origin=source.origin,
         random_weights=source.random_weights,
         tokens=source.special_tokens(),
         folder=source.folder,
-        hf_config=hf_config,
+        hf_config=_client_config(source),
+        generation=source.generation_defaults(),
     )
     return export_blueprint(
         blueprint_of(source.config),
@@ -134,6 +145,14 @@ def export_model(
         overwrite=overwrite,
         progress=progress,
     )
+
+
+def _client_config(source: ModelSource) -> dict[str, Any]:
+    """config.json for clients, who must not go past the positions that the graph has."""
+    if not isinstance(source.config, DecoderConfig):
+        return source.hf_config
+    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
+    return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
 
 
 def check_options(precision: Precision, provider: Provider, verify: Mode | None, via: Via | None = None) -> None:
@@ -169,16 +188,18 @@ def export_blueprint(
         onnxruntime()  # missing, it is better missed now than after the graph is written
     with staged(destination, overwrite) as folder:
         progress("capturing the graph", 0)
-        graph, lowered = build_graph(blueprint, weights, precision, provider)
+        built = {spec.file: build_graph(blueprint, weights, precision, provider, spec) for spec in blueprint.graphs}
+        lowered = joined([how for _, how in built.values()])
         writer = GraphWriter(folder, progress)
-        writer.write(graph, GRAPH)
-        del graph
-        windows = write_windowed_view(
-            folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, provider
-        )
+        writer.write_all({name: graph for name, (graph, _) in built.items()}, WEIGHTS)
+        del built
         manifest = _manifest(blueprint, provenance, precision, provider, writer)
-        if windows:
-            manifest = replace(manifest, windowed_graph=WINDOWED_GRAPH, windows=windows)
+        if manifest.task == "causal-lm":
+            windows = write_windowed_view(
+                folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, provider
+            )
+            if windows:
+                manifest = replace(manifest, windowed_graph=WINDOWED_GRAPH, windows=windows)
         _copy_files(provenance.folder, folder)
         report, card = None, UNVERIFIED
         if verify:
@@ -202,11 +223,16 @@ def export_blueprint(
 
 
 def build_graph(
-    blueprint: Blueprint, weights: Mapping[str, Tensor], precision: Precision = "fp32", provider: Provider = "cpu"
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    precision: Precision = "fp32",
+    provider: Provider = "cpu",
+    spec: GraphSpec | None = None,
 ) -> tuple[ir.Model, Lowered]:
-    """Capture a decoder and lower it; its weights are read when the graph is written."""
+    """Capture one graph of a model (by default its last) and lower it; weights are read when the graph is written."""
+    spec = spec or blueprint.graphs[-1]
     try:
-        graph = capture_decoder(blueprint, weights, TORCH_PRECISIONS[precision])
+        graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[precision])
     except Exception as error:
         # Somebody else's code may fail in any way; ours failing is a bug, and its traceback is wanted.
         if blueprint.config is not None or isinstance(error, EdgeformerError):
@@ -215,8 +241,9 @@ def build_graph(
             f"torch.export cannot trace the module: {type(error).__name__}: {str(error).strip()}\n"
             "A forward may not branch on values, nor on the number of rows or tokens."
         ) from error
-    check_caches(graph, blueprint)
-    return graph, lower_captured(graph, blueprint, provider)
+    if blueprint.config is None:
+        check_caches(graph, blueprint)
+    return graph, lower_captured(graph, spec, provider)
 
 
 def _destination(source: FoundModel, output: str | Path | None) -> Path:
@@ -230,23 +257,26 @@ def _destination(source: FoundModel, output: str | Path | None) -> Path:
 def _manifest(
     blueprint: Blueprint, provenance: Provenance, precision: Precision, provider: Provider, writer: GraphWriter
 ) -> Manifest:
+    task = TASKS[type(blueprint.config)]
     packages = ["torch", "onnx", "onnx-ir", "onnxscript", *([provenance.via] if provenance.via else [])]
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        task="causal-lm",
+        task=task,
         name=provenance.name,
         source=provenance.origin,
         random_weights=provenance.random_weights,
         ops="ort",
         precision=precision,
         provider=provider,
-        graph=GRAPH,
+        graph=DECODER_GRAPH if task == "seq2seq-lm" else GRAPH,
+        encoder_graph=ENCODER_GRAPH if task == "seq2seq-lm" else None,
         vocab_size=blueprint.vocab_size,
         context_length=blueprint.context_length,
         cache=blueprint.cache,
         model=blueprint.config,
         via=provenance.via,
         tokens=provenance.tokens,
+        generation=provenance.generation,
         files={},
         weights=writer.weights,
         versions={"edgeformer": __version__, **{package: version(package) for package in packages}},
@@ -274,7 +304,8 @@ def _copy_files(source: Path | None, folder: Path) -> None:
 def _write_files(folder: Path, provenance: Provenance, manifest: Manifest, parity: str) -> None:
     if provenance.hf_config is not None:
         _write_json(folder / "config.json", provenance.hf_config)
-    _write_json(folder / "genai_config.json", genai_config(manifest))
+    if manifest.task == "causal-lm":
+        _write_json(folder / "genai_config.json", genai_config(manifest))
     (folder / "README.md").write_text(model_card(manifest, parity), encoding="utf-8")
 
 

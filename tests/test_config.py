@@ -10,11 +10,11 @@ from edgeformer import schema
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
+    DecoderConfig,
     FeedForwardConfig,
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
-    ModelConfig,
     NormConfig,
     ProportionalScaling,
     RotaryConfig,
@@ -52,11 +52,11 @@ def _block(scaling=None, **attention):
 
 def _model(*blocks, **fields):
     defaults = {"vocab_size": 100, "hidden_size": 32, "context_length": 128, "tied_head": True}
-    return ModelConfig(blocks=blocks or (_block(),) * 3, final_norm=NormConfig(eps=1e-6), **(defaults | fields))
+    return DecoderConfig(blocks=blocks or (_block(),) * 3, final_norm=NormConfig(eps=1e-6), **(defaults | fields))
 
 
 def _through_text(config):
-    return schema.from_json(ModelConfig, json.loads(json.dumps(schema.to_json(config))))
+    return schema.from_json(DecoderConfig, json.loads(json.dumps(schema.to_json(config))))
 
 
 def _edited(path, value=None):
@@ -114,7 +114,7 @@ def test_numbers_survive_json_bit_for_bit():
 
 
 def test_a_whole_number_is_read_where_a_float_is_meant():
-    config = schema.from_json(ModelConfig, _edited((*ROTARY, "base"), 500_000))
+    config = schema.from_json(DecoderConfig, _edited((*ROTARY, "base"), 500_000))
     base = config.blocks[0].attention.rotary.base
     assert base == 500_000
     assert type(base) is float
@@ -130,9 +130,9 @@ def test_the_cache_geometry_is_that_of_the_blocks():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: _model(vocab_size=0), "ModelConfig.vocab_size is 0; it must be positive."),
-        (lambda: _model(hidden_size=-1), "ModelConfig.hidden_size is -1; it must be positive."),
-        (lambda: _model(context_length=0), "ModelConfig.context_length is 0; it must be positive."),
+        (lambda: _model(vocab_size=0), "DecoderConfig.vocab_size is 0; it must be positive."),
+        (lambda: _model(hidden_size=-1), "DecoderConfig.hidden_size is -1; it must be positive."),
+        (lambda: _model(context_length=0), "DecoderConfig.context_length is 0; it must be positive."),
         (
             lambda: _block(num_heads=0),
             "AttentionConfig.num_heads is 0; it must be positive.",
@@ -190,8 +190,8 @@ def test_longrope_needs_one_factor_for_each_pair():
 
 
 def test_a_model_needs_a_block():
-    with pytest.raises(ConfigError, match=r"^ModelConfig\.blocks is \(\); it must be at least one block\.$"):
-        ModelConfig(
+    with pytest.raises(ConfigError, match=r"^DecoderConfig\.blocks is \(\); it must be at least one block\.$"):
+        DecoderConfig(
             vocab_size=1,
             hidden_size=1,
             context_length=1,
@@ -203,7 +203,7 @@ def test_a_model_needs_a_block():
 
 @pytest.mark.parametrize("other", [{"num_kv_heads": 4}, {"head_dim": 16}])
 def test_all_blocks_have_one_cache_geometry(other):
-    message = r"^ModelConfig\.blocks is .*; it must be of one cache geometry \(num_kv_heads and head_dim\)\.$"
+    message = r"^DecoderConfig\.blocks is .*; it must be of one cache geometry \(num_kv_heads and head_dim\)\.$"
     with pytest.raises(ConfigError, match=message):
         _model(_block(), _block(**other))
 
@@ -211,7 +211,7 @@ def test_all_blocks_have_one_cache_geometry(other):
 @pytest.mark.parametrize(
     ("path", "owner"),
     [
-        (("colour",), "ModelConfig"),
+        (("colour",), "DecoderConfig"),
         (("final_norm", "colour"), "NormConfig"),
         ((*BLOCK, "colour"), "BlockConfig"),
         ((*ATTENTION, "colour"), "AttentionConfig"),
@@ -222,13 +222,13 @@ def test_an_unknown_field_is_named_with_its_place(path, owner):
     place = ".".join(str(key) for key in path).replace("blocks.0.block", "blocks[0]")
     message = f"^{re.escape(place)} is not a field of {owner}; it has "
     with pytest.raises(ConfigError, match=message):
-        schema.from_json(ModelConfig, _edited(path, "blue"))
+        schema.from_json(DecoderConfig, _edited(path, "blue"))
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (("vocab_size",), "vocab_size is missing; ModelConfig requires it."),
+        (("vocab_size",), "vocab_size is missing; DecoderConfig requires it."),
         (("final_norm", "eps"), "final_norm.eps is missing; NormConfig requires it."),
         ((*ATTENTION, "scale"), "blocks[0].attention.scale is missing; AttentionConfig requires it."),
         (
@@ -239,7 +239,7 @@ def test_an_unknown_field_is_named_with_its_place(path, owner):
 )
 def test_a_missing_field_is_named_with_its_place(path, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        schema.from_json(ModelConfig, _edited(path))
+        schema.from_json(DecoderConfig, _edited(path))
 
 
 @pytest.mark.parametrize(
@@ -288,14 +288,14 @@ def test_a_missing_field_is_named_with_its_place(path, message):
 )
 def test_a_value_of_another_type_is_named_with_its_place(path, value, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        schema.from_json(ModelConfig, _edited(path, value))
+        schema.from_json(DecoderConfig, _edited(path, value))
 
 
 def test_a_value_out_of_range_is_found_in_json_too():
     with pytest.raises(
         ConfigError, match=r"^AttentionConfig\.num_kv_heads is 3; it must be a divisor of num_heads \(4\)\.$"
     ):
-        schema.from_json(ModelConfig, _edited((*ATTENTION, "num_kv_heads"), 3))
+        schema.from_json(DecoderConfig, _edited((*ATTENTION, "num_kv_heads"), 3))
 
 
 @pytest.mark.parametrize(
@@ -313,14 +313,14 @@ def test_a_value_out_of_range_is_found_in_json_too():
     ids=repr,
 )
 def test_blocks_of_another_form_are_refused(blocks):
-    message = r"^a ModelConfig needs blocks: a list of \{repeat: number, block: \{…\}\}\.$"
+    message = r"^a DecoderConfig needs blocks: a list of \{repeat: number, block: \{…\}\}\.$"
     if blocks == "":
-        message = r"^ModelConfig\.blocks is \(\); it must be at least one block\.$"
+        message = r"^DecoderConfig\.blocks is \(\); it must be at least one block\.$"
     with pytest.raises(ConfigError, match=message):
-        schema.from_json(ModelConfig, _edited(("blocks",), blocks))
+        schema.from_json(DecoderConfig, _edited(("blocks",), blocks))
 
 
 @pytest.mark.parametrize("document", [None, 1, "blocks", [], {}], ids=repr)
 def test_a_document_without_blocks_is_refused(document):
-    with pytest.raises(ConfigError, match=r"^a ModelConfig needs blocks: a list of"):
-        schema.from_json(ModelConfig, document)
+    with pytest.raises(ConfigError, match=r"^a DecoderConfig needs blocks: a list of"):
+        schema.from_json(DecoderConfig, document)

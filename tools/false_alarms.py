@@ -26,7 +26,7 @@ from torch import Tensor
 
 from edgeformer import __version__
 from edgeformer.blueprint import Blueprint, blueprint_of
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.pipeline import ExportResult, Provenance, export_blueprint
 from edgeformer.manifest import Precision, SpecialTokens
@@ -52,7 +52,9 @@ class Scaled(Mapping[str, Tensor]):
         return len(self._weights)
 
 
-def verify_one(config: ModelConfig, precision: Precision, seed: int, gain: float = 1.0, mode: Mode = "quick") -> Report:
+def verify_one(
+    config: DecoderConfig, precision: Precision, seed: int, gain: float = 1.0, mode: Mode = "quick"
+) -> Report:
     """Export one model of random weights to a temporary folder and verify it."""
     weights = Scaled(RandomWeights(config, seed), gain)
     blueprint = blueprint_of(config)

@@ -1,4 +1,4 @@
-"""Random models over every block that `ModelConfig` can say: what exports and verification are tried on.
+"""Random models over every block that `DecoderConfig` can say: what exports and verification are tried on.
 
 `random_model(random.Random(seed))` always draws the same model for a seed. Sizes are small; windows, chunks and blocks
 are shorter than a verification's texts, so that every rule about distance is at work.
@@ -12,11 +12,11 @@ from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
     BlockConfig,
+    DecoderConfig,
     FeedForwardConfig,
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
-    ModelConfig,
     NormConfig,
     ProportionalScaling,
     QKNormConfig,
@@ -31,7 +31,7 @@ from edgeformer.config import (
 )
 
 
-def random_model(draw: random.Random) -> ModelConfig:
+def random_model(draw: random.Random) -> DecoderConfig:
     """A model of one to four blocks, which may differ in all but the cache's geometry."""
     kv_heads = draw.choice([1, 2, 3])
     geometry = {
@@ -46,7 +46,7 @@ def random_model(draw: random.Random) -> ModelConfig:
     positions.append(LearnedPositions(rows=context + 5, offset=draw.choice([0, 2])))
     last = blocks[-1]
     tied = _maybe(draw, 0.5)
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=draw.choice([53, 131, 500, 2003]),
         hidden_size=hidden,
         context_length=context,

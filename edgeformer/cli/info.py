@@ -9,7 +9,7 @@ import click
 
 from edgeformer.accounting import ELEMENT_BYTES, account
 from edgeformer.cli._output import json_option, print_json, print_table
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.manifest import FILE_NAME, Manifest, Precision
 
@@ -68,7 +68,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     )
 
 
-def _show_model(config: ModelConfig, precision: Precision, source: str, files: dict[str, int], as_json: bool) -> None:
+def _show_model(config: DecoderConfig, precision: Precision, source: str, files: dict[str, int], as_json: bool) -> None:
     numbers = account(config, precision)
     attention = config.blocks[0].attention
     data: dict[str, Any] = {

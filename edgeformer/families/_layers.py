@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 
@@ -12,7 +12,7 @@ FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attenti
 """Layer types of transformers (configuration_utils.py)."""
 
 
-def vary_attention(config: ModelConfig, changes: Iterable[Mapping[str, Any]]) -> ModelConfig:
+def vary_attention(config: DecoderConfig, changes: Iterable[Mapping[str, Any]]) -> DecoderConfig:
     """Give the attention of each layer other fields."""
     pairs = zip(config.blocks, changes, strict=True)
     blocks = (replace(block, attention=replace(block.attention, **change)) for block, change in pairs)
@@ -40,12 +40,12 @@ def read_used_window(fields: Fields) -> int | None:
     return window if fields.take("use_sliding_window") else None
 
 
-def within(length: int | None, config: ModelConfig) -> int | None:
+def within(length: int | None, config: DecoderConfig) -> int | None:
     """Return a window or a chunk, or None where it is as long as the context and so hides nothing."""
     return None if length is None or length >= config.context_length else length
 
 
-def with_windows(config: ModelConfig, types: list[str], window: int | None, **local: Any) -> ModelConfig:
+def with_windows(config: DecoderConfig, types: list[str], window: int | None, **local: Any) -> DecoderConfig:
     """Give sliding layers their window; local: what else their attention has."""
     if window is None and SLIDING in types:
         raise ConfigError("config.json has sliding layers (layer_types), and no sliding_window is in use.")

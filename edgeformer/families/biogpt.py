@@ -3,14 +3,14 @@
 Source: transformers/models/biogpt/modeling_biogpt.py.
 """
 
-from edgeformer.config import BlockConfig, FeedForwardConfig, LearnedPositions, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, DecoderConfig, FeedForwardConfig, LearnedPositions, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a BioGPT config.json."""
     fields.ignore("activation_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob", "layerdrop")
     # The norms have 1e-5 whatever this says.
@@ -27,7 +27,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         ),
         norm=norm,
     )
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length),

@@ -3,14 +3,14 @@
 Source: transformers/models/bloom/modeling_bloom.py.
 """
 
-from edgeformer.config import AlibiConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import AlibiConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._alibi import alibi_slopes
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a BLOOM config.json."""
     fields.ignore("hidden_dropout", "unk_token_id")
     # How Megatron trained it; one result, to rounding.
@@ -36,7 +36,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         ),
         norm=norm,
     )
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length,

@@ -3,7 +3,7 @@
 Source: transformers/models/codegen/modeling_codegen.py.
 """
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families import gptj
 from edgeformer.families._family import Family, Fields, Packed
@@ -11,7 +11,7 @@ from edgeformer.families._family import Family, Fields, Packed
 CORES = 4
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a CodeGen config.json."""
     fields.ignore("n_ctx")
     if fields.take("n_head") % CORES:

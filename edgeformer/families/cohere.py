@@ -4,12 +4,12 @@ Llama with attention and feed-forward side by side behind one LayerNorm, rotary 
 Source: transformers/models/cohere/modeling_cohere.py.
 """
 
-from edgeformer.config import ModelConfig, NormConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, NormConfig, QKNormConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_attention_bias, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Cohere config.json."""
     # Tensor-parallel slices of the training run; what the tokenizer would take.
     fields.ignore("pretraining_tp", "model_max_length")

@@ -5,14 +5,14 @@ Source: transformers/models/falcon/modeling_falcon.py.
 
 from typing import Literal
 
-from edgeformer.config import BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import read_context_length, read_rotary
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Falcon config.json."""
     fields.ignore("hidden_dropout")
     # transformers rounds slope · position to bfloat16, which no bias of ours does.
@@ -40,7 +40,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         norm=norm,
         residual=_read_residual(fields, new),
     )
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length,

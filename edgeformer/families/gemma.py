@@ -7,14 +7,16 @@ bfloat16); here it is exact, as there in float32.
 
 from typing import Any
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama, read_norm
 
 
-def read_gemma(fields: Fields, context_length: int | None, attention: dict[str, Any], **otherwise: Any) -> ModelConfig:
+def read_gemma(
+    fields: Fields, context_length: int | None, attention: dict[str, Any], **otherwise: Any
+) -> DecoderConfig:
     """Read what all Gemmas share; attention, otherwise: as in `read_llama`."""
     fields.choice("use_bidirectional_attention", {False: False}, False)
     return read_llama(
@@ -27,7 +29,7 @@ def read_gemma(fields: Fields, context_length: int | None, attention: dict[str, 
     )
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Gemma config.json."""
     # The first releases say "gelu" and mean its approximation by tanh.
     activations = ACTIVATIONS | {"gelu": ACTIVATIONS["gelu_pytorch_tanh"]}

@@ -6,7 +6,7 @@ transformers/models/gemma2/modeling_gemma2.py.
 
 from typing import Any
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import FULL, SLIDING, read_layer_types, with_windows
@@ -16,7 +16,7 @@ from edgeformer.families.llama import TENSORS
 
 def read_gemma2(
     fields: Fields, context_length: int | None, pattern: int, attention: dict[str, Any], **local: Any
-) -> ModelConfig:
+) -> DecoderConfig:
     """Read what Gemma 2 and 3 share.
 
     pattern: of so many layers the last is a full one, where layer_types doesn't say. local: what else the attention of
@@ -37,7 +37,7 @@ def read_gemma2(
     return with_windows(config, types, fields.take("sliding_window", None), **local)
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Gemma 2 config.json."""
     softcap = fields.take("attn_logit_softcapping", None)
     return read_gemma2(fields, context_length, pattern=2, attention={"softcap": softcap})

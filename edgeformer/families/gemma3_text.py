@@ -4,7 +4,7 @@ Gemma 2 with norms of queries and keys instead of a cap on scores, and its own r
 Source: transformers/models/gemma3/modeling_gemma3.py.
 """
 
-from edgeformer.config import ModelConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, QKNormConfig
 from edgeformer.families import gemma2
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import FULL, SLIDING
@@ -12,7 +12,7 @@ from edgeformer.families._rotary import read_context_length, read_rotary_by_type
 from edgeformer.families.llama import QK_NORM_TENSORS, read_norm
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Gemma 3 text config.json."""
     # transformers has this field and reads past it.
     fields.choice("attn_logit_softcapping", {None: None}, None)

@@ -2,25 +2,33 @@
 
     {"model_type": "generic", "model": {"vocab_size": 32000, "hidden_size": 512, "blocks": [{"repeat": 8, …}], …}}
 
-`ModelConfig.to_json` writes the inner part; `parameter_shapes` lists the tensors.
+`edgeformer.schema.to_json` writes the inner part; `parameter_shapes` lists the tensors.
 """
 
 from dataclasses import replace
+from typing import Any
 
-from edgeformer.config import ModelConfig
+from edgeformer import schema
+from edgeformer.config import ModelConfig, Seq2SeqConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 
 
 def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
-    """Read the ModelConfig inside config.json."""
-    config = ModelConfig.from_json(fields.take("model"), "model")
+    """Read the ModelConfig inside config.json; without a `kind`, it is a decoder's."""
+    data = fields.take("model")
+    kind: Any = ModelConfig
+    config: ModelConfig = schema.from_json(
+        kind, {"kind": "decoder"} | data if isinstance(data, dict) else data, "model"
+    )
     if context_length is None:
         return config
     if not 0 < context_length <= config.context_length:
         raise ConfigError(
             f"--context-length is {context_length}; this model has positions 1 to {config.context_length}."
         )
+    if isinstance(config, Seq2SeqConfig):
+        return replace(config, decoder=replace(config.decoder, context_length=context_length))
     return replace(config, context_length=context_length)
 
 

@@ -5,14 +5,14 @@ Source: transformers/models/gpt2/modeling_gpt2.py.
 
 from dataclasses import replace
 
-from edgeformer.config import BlockConfig, FeedForwardConfig, LearnedPositions, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, DecoderConfig, FeedForwardConfig, LearnedPositions, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import read_context_length
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPT-2 config.json."""
     fields.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "n_ctx", "reorder_and_upcast_attn")
     # A head for multiple choice.
@@ -31,7 +31,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
     )
     by_layer = fields.take("scale_attn_by_inverse_layer_idx", False)
     scales = [scale / (layer + 1 if by_layer else 1) for layer in range(fields.take("n_layer"))]
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length, "n_positions"),

@@ -5,12 +5,12 @@ Source: transformers/models/gpt_bigcode/modeling_gpt_bigcode.py.
 
 from dataclasses import replace
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families import gpt2
 from edgeformer.families._family import Family, Fields, packed_qkv
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPTBigCode config.json."""
     # The precision of a softmax in float16, and what an inference server of the first days was told.
     fields.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner")

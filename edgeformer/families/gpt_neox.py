@@ -3,14 +3,14 @@
 Source: transformers/models/gpt_neox/modeling_gpt_neox.py.
 """
 
-from edgeformer.config import BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import DEFAULT_BASE, read_context_length, read_rotary
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPT-NeoX config.json."""
     fields.ignore("classifier_dropout", "hidden_dropout", "is_decoder")
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
@@ -29,7 +29,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         norm=norm,
         residual="parallel" if fields.take("use_parallel_residual", True) else "serial",
     )
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length,

@@ -3,14 +3,14 @@
 Source: transformers/models/gptj/modeling_gptj.py.
 """
 
-from edgeformer.config import BlockConfig, FeedForwardConfig, ModelConfig, NormConfig, RotaryConfig
+from edgeformer.config import BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig, RotaryConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import DEFAULT_BASE, read_context_length
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPT-J config.json."""
     fields.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop")
     # A head for multiple choice.
@@ -34,7 +34,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         norm=norm,
         residual="parallel_one_norm",
     )
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length, "n_positions"),

@@ -3,12 +3,12 @@
 Llama with four multipliers. Source: transformers/models/granite/modeling_granite.py.
 """
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Granite config.json."""
     return read_llama(
         fields,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length, read_rotary
@@ -59,7 +59,7 @@ def read_llama(
     feed_forward: Mapping[str, Any] = NOTHING,
     block: Mapping[str, Any] = NOTHING,
     **model: Any,
-) -> ModelConfig:
+) -> DecoderConfig:
     """Read the fields that Llama and its variants share; the keywords hold what a variant has otherwise.
 
     attention, feed_forward, block and model: fields of those configs. interleaved: how rotary pairs lie;
@@ -96,7 +96,7 @@ def read_llama(
         feed_forward=replace(plain.feed_forward, **feed_forward),
         **block,
     )
-    config = ModelConfig(
+    config = DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length,
@@ -107,7 +107,7 @@ def read_llama(
     return replace(config, **model)
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Llama config.json."""
     # Tensor-parallel slices of the training run; the sum is the same. Marks of SmolLM2's own training.
     fields.ignore("pretraining_tp", "is_llama_config")

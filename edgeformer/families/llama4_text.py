@@ -7,14 +7,14 @@ transformers/models/llama4/modeling_llama4.py.
 
 from typing import Any
 
-from edgeformer.config import ModelConfig, NormConfig, QKNormConfig, QueryTemperature
+from edgeformer.config import DecoderConfig, NormConfig, QKNormConfig, QueryTemperature
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import CHUNKED, FULL, of_each_layer, read_layer_types, vary_attention, within
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Llama 4 text config.json."""
     layers = fields.take("num_hidden_layers")
     refuse_experts(fields, layers)

@@ -3,13 +3,13 @@
 Llama with a window on every layer. Source: transformers/models/mistral/modeling_mistral.py.
 """
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import SLIDING, with_windows
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Mistral config.json."""
     config = read_llama(fields, context_length)
     window = fields.take("sliding_window", None)

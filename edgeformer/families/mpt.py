@@ -6,14 +6,14 @@ what it computes, the model is refused.
 
 from dataclasses import replace
 
-from edgeformer.config import AlibiConfig, AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import AlibiConfig, AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.families._alibi import alibi_slopes
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
 from edgeformer.families._rotary import read_context_length
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read an MPT config.json."""
     # Training and its machines; positions are not learned where there is ALiBi, whatever learned_pos_emb says.
     fields.ignore("emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "resid_pdrop")
@@ -31,7 +31,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         feed_forward=FeedForwardConfig(intermediate_size=4 * hidden_size, activation="gelu", gated=False, bias=False),
         norm=norm,
     )
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length, "max_seq_len"),

@@ -4,12 +4,12 @@ Llama with norms behind each branch instead of before it, and norms of all queri
 transformers/models/olmo2/modeling_olmo2.py.
 """
 
-from edgeformer.config import ModelConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, QKNormConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_attention_bias, read_llama, read_norm
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read an OLMo 2 config.json."""
     qk_norm = QKNormConfig(norm=read_norm(fields), over="projection")
     return read_llama(

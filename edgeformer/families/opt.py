@@ -3,14 +3,14 @@
 Source: transformers/models/opt/modeling_opt.py.
 """
 
-from edgeformer.config import BlockConfig, FeedForwardConfig, LearnedPositions, ModelConfig, NormConfig
+from edgeformer.config import BlockConfig, DecoderConfig, FeedForwardConfig, LearnedPositions, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read an OPT config.json."""
     fields.ignore("activation_dropout", "dropout", "init_std", "layerdrop")
     # What a text pipeline puts before a prompt.
@@ -33,7 +33,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         norm_placement="pre" if before else "post",
     )
     without_final_norm = fields.take("_remove_final_layer_norm", False) or not before
-    return ModelConfig(
+    return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length),

@@ -4,12 +4,12 @@ Attention and feed-forward side by side behind one LayerNorm, a part of each hea
 the head. Source: transformers/models/phi/modeling_phi.py.
 """
 
-from edgeformer.config import ModelConfig, NormConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, NormConfig, QKNormConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Phi config.json."""
     fields.ignore("embd_pdrop", "resid_pdrop")
     fields.choice("tie_word_embeddings", {False: None}, False)

@@ -4,13 +4,13 @@ Llama with packed projections, a window on every layer or none, and a part of ea
 Source: transformers/models/phi3/modeling_phi3.py.
 """
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields, packed_gate_up, packed_qkv
 from edgeformer.families._layers import SLIDING, with_windows
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Phi-3 config.json."""
     fields.ignore("embd_pdrop", "resid_pdrop")
     # What checkpoints say and transformers does not look at.

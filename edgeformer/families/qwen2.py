@@ -4,13 +4,13 @@ Llama with biases on queries, keys and values, and windows on some layers. Sourc
 transformers/models/qwen2/modeling_qwen2.py.
 """
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import FULL, SLIDING, read_layer_types, read_used_window, with_windows
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+def read_windows(fields: Fields, config: DecoderConfig) -> DecoderConfig:
     """Read which layers have a window: all from max_window_layers on, where layer_types doesn't say."""
     first, window = fields.take("max_window_layers"), read_used_window(fields)
     layers = range(len(config.blocks))
@@ -18,7 +18,7 @@ def read_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     return with_windows(config, read_layer_types(fields, otherwise), window)
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Qwen2 config.json."""
     # Positions in three dimensions are for images.
     fields.choice("use_mrope", {False: False}, False)

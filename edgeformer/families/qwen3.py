@@ -3,13 +3,13 @@
 Qwen2 with norms of queries and keys instead of biases. Source: transformers/models/qwen3/modeling_qwen3.py.
 """
 
-from edgeformer.config import ModelConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, QKNormConfig
 from edgeformer.families import qwen2
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_attention_bias, read_llama, read_norm
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Qwen3 config.json."""
     qk_norm = QKNormConfig(norm=read_norm(fields), over="head")
     attention = {"qk_norm": qk_norm, **read_attention_bias(fields)}

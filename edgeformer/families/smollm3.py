@@ -3,7 +3,7 @@
 Llama without positions on every fourth layer. Source: transformers/models/smollm3/modeling_smollm3.py.
 """
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import (
     FULL,
@@ -17,7 +17,7 @@ from edgeformer.families._layers import (
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a SmolLM3 config.json."""
     # Of the training run, and of Qwen2, from whose config this one was made.
     fields.ignore("pretraining_tp", "max_window_layers")

@@ -4,12 +4,12 @@ Llama with LayerNorm, a part of each head rotated, and attention and feed-forwar
 Source: transformers/models/stablelm/modeling_stablelm.py.
 """
 
-from edgeformer.config import ModelConfig, NormConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, NormConfig, QKNormConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a StableLM config.json."""
     fields.ignore("hidden_dropout")
     head_dim = fields.take("hidden_size") // fields.take("num_attention_heads")

@@ -4,13 +4,13 @@ Llama with LayerNorm, a plain feed-forward, biases, and a window on every layer 
 Source: transformers/models/starcoder2/modeling_starcoder2.py.
 """
 
-from edgeformer.config import ModelConfig, NormConfig
+from edgeformer.config import DecoderConfig, NormConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import SLIDING, with_windows
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a StarCoder2 config.json."""
     fields.ignore("embedding_dropout", "residual_dropout")
     # What checkpoints say and transformers does not look at; norm_epsilon is the one in force.

@@ -1,9 +1,19 @@
 """Layers built from a config, calling `edgeformer.ops`. Each takes its config, the hidden size and a dtype."""
 
-from edgeformer.layers.attention import Attention, Cache, Context
+from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention
 from edgeformer.layers.block import Block
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable, rotary_table
 
-__all__ = ["Attention", "Block", "Cache", "Context", "FeedForward", "RotaryTable", "make_norm", "rotary_table"]
+__all__ = [
+    "Attention",
+    "Block",
+    "Cache",
+    "Context",
+    "CrossAttention",
+    "FeedForward",
+    "RotaryTable",
+    "make_norm",
+    "rotary_table",
+]

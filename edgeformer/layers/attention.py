@@ -1,4 +1,4 @@
-"""Self-attention over a cache."""
+"""Self-attention, and attention to the states of an encoder."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.config import AttentionConfig, QKNormConfig, ShawConfig, TransformerXLConfig
+from edgeformer.config import AttentionConfig, CrossAttentionConfig, QKNormConfig, ShawConfig, TransformerXLConfig
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable
 
@@ -19,7 +19,8 @@ class Context:
     """What an attention reads beside its input: where the tokens stand, and the tables that blocks share.
 
     attention_mask int64 [B, T], positions int64 [B, S], rotary: its cosines and sines, bias [B or 1, H or 1, S, T],
-    distances: sinusoids of 0, 1, 2… tokens of distance [C, E], temperature: a factor for each query [B, S, 1].
+    distances: sinusoids of 0, 1, 2… tokens of distance [C, E], temperature: a factor for each query [B, S, 1],
+    source_mask: the encoder's padding int64 [B, source].
     """
 
     attention_mask: Tensor
@@ -28,6 +29,7 @@ class Context:
     bias: Tensor | None = None
     distances: Tensor | None = None
     temperature: Tensor | None = None
+    source_mask: Tensor | None = None
 
 
 class Attention(nn.Module):
@@ -38,7 +40,7 @@ class Attention(nn.Module):
         self.config = config
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
-        self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias and config.key_bias, dtype=dtype)
         self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
         self.output = nn.Linear(heads * head_dim, hidden_size, bias=config.output_bias, dtype=dtype)
         if config.qk_norm is not None:
@@ -55,9 +57,13 @@ class Attention(nn.Module):
             self.relative_key = nn.Linear(hidden_size, heads * head_dim, bias=False, dtype=dtype)
             self.content_bias = nn.Parameter(torch.zeros(heads * head_dim, dtype=dtype))
             self.position_bias = nn.Parameter(torch.zeros(heads * head_dim, dtype=dtype))
+        if config.global_projections:
+            self.global_query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+            self.global_key = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+            self.global_value = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
 
-    def forward(self, x: Tensor, past: Cache, context: Context) -> tuple[Tensor, Cache]:
-        """x [B, S, E], past [B, K, P, D] each → [B, S, E] and present [B, K, T, D] each."""
+    def forward(self, x: Tensor, past: Cache | None, context: Context) -> tuple[Tensor, Cache]:
+        """x [B, S, E], past [B, K, P, D] each (None: nothing) → [B, S, E] and present [B, K, T, D] each."""
         config = self.config
         query, key, value = self._project(x)
         if config.qk_norm is not None and not config.qk_norm.after_rotary:
@@ -77,13 +83,16 @@ class Attention(nn.Module):
             bias = _add(bias, self._transformer_xl_bias(query + self.position_bias, context))
             query = query + self.content_bias
         output, present_key, present_value = ops.group_query_attention(
-            query, key, value, *past, context.attention_mask, config.num_heads, config.num_kv_heads, config.scale,
+            query, key, value, *(past or (None, None)), context.attention_mask, config.num_heads, config.num_kv_heads, config.scale,
             attention_bias=bias,
             sinks=getattr(self, "sinks", None),
             value_relations=getattr(self, "value_relations", None),
             window=(config.window or 0) if config.sliding else 0,
             softcap=config.softcap or 0.0,
+            causal=config.causal,
         )  # fmt: skip
+        if config.global_projections:
+            output = torch.cat((self._global(x, context), output[:, config.global_tokens :]), 1)
         return self.output(output), (present_key, present_value)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,6 +106,12 @@ class Attention(nn.Module):
         if config.over == "projection":
             return self.query_norm(query), self.key_norm(key)
         return self.query_norm(self._heads(query)).flatten(-2), self.key_norm(self._heads(key)).flatten(-2)
+
+    def _global(self, x: Tensor, context: Context) -> Tensor:
+        """What the global tokens see of all, through projections of their own: [B, global_tokens, H·D]."""
+        query = self.global_query(x[:, : self.config.global_tokens])
+        key, value = (self._heads(part(x)).transpose(1, 2) for part in (self.global_key, self.global_value))
+        return ops.cross_attention(query, key, value, context.attention_mask, self.config.scale)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[..., H·D] → [..., H, D], of queries or of keys."""
@@ -115,6 +130,31 @@ class Attention(nn.Module):
         relative = self._heads(self.relative_key(context.distances))  # [C, H, D]
         products = torch.einsum("bshd,chd->bhsc", self._heads(query), relative)
         return _pick(products, _distances(context).clamp(min=0)) * self.config.scale
+
+
+class CrossAttention(nn.Module):
+    """Projections around `ops.cross_attention`; keys and values depend on the source alone, and are computed once."""
+
+    def __init__(self, config: CrossAttentionConfig, hidden_size: int, source_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        width = config.num_heads * config.head_dim
+        self.query = nn.Linear(hidden_size, width, bias=config.qkv_bias, dtype=dtype)
+        self.key = nn.Linear(source_size, width, bias=config.qkv_bias and config.key_bias, dtype=dtype)
+        self.value = nn.Linear(source_size, width, bias=config.qkv_bias, dtype=dtype)
+        self.output = nn.Linear(width, hidden_size, bias=config.output_bias, dtype=dtype)
+
+    def project(self, states: Tensor, source_mask: Tensor) -> Cache:
+        """States of the encoder [B, T, E] → keys and values [B, H, T, D], zero where the source has padding."""
+        padding = (source_mask == 0)[:, None, :, None]  # which may have overflown, and 0 · inf is NaN
+        key, value = (
+            part(states).unflatten(-1, (self.config.num_heads, -1)).transpose(1, 2) for part in (self.key, self.value)
+        )
+        return key.masked_fill(padding, 0), value.masked_fill(padding, 0)
+
+    def forward(self, x: Tensor, source: Cache, source_mask: Tensor) -> Tensor:
+        """x [B, S, E], source as `project` makes it → [B, S, E]."""
+        return self.output(ops.cross_attention(self.query(x), *source, source_mask, self.config.scale))
 
 
 def _head_norm(config: QKNormConfig, num_heads: int, head_dim: int, dtype: torch.dtype) -> nn.Module:

@@ -14,17 +14,19 @@ from edgeformer.config import AlibiConfig, AttentionConfig, RandomBlocks, T5Bias
 
 
 class AlibiBias(nn.Module):
-    """Slope of the head · (key position − query position)."""
+    """Slope of the head · (key position − query position); where keys stand behind the query, the distance is taken."""
 
     slopes: Tensor
 
-    def __init__(self, config: AlibiConfig, dtype: torch.dtype):
+    def __init__(self, config: AlibiConfig, dtype: torch.dtype, causal: bool = True):
         super().__init__()
+        self.causal = causal
         self.register_buffer("slopes", torch.empty(len(config.slopes), dtype=dtype), persistent=False)
 
     def forward(self, distances: Tensor) -> Tensor:
         """distances int64 [B, S, T] → [B, H, S, T]."""
-        return -distances.unsqueeze(1).to(self.slopes.dtype) * self.slopes[:, None, None]
+        far = distances if self.causal else distances.abs()
+        return -far.unsqueeze(1).to(self.slopes.dtype) * self.slopes[:, None, None]
 
 
 class T5Bias(nn.Module):
@@ -35,11 +37,13 @@ class T5Bias(nn.Module):
     def __init__(self, config: T5BiasConfig, num_heads: int, context_length: int, dtype: torch.dtype):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(config.num_buckets, num_heads, dtype=dtype))
-        self.register_buffer("buckets", torch.empty(context_length, dtype=torch.int64), persistent=False)
+        self.first = 1 - context_length if config.bidirectional else 0
+        self.register_buffer("buckets", torch.empty(context_length - self.first, dtype=torch.int64), persistent=False)
 
     def forward(self, distances: Tensor) -> Tensor:
         """distances int64 [B, S, T] → [B, H, S, T]."""
-        buckets = _look_up(self.buckets, distances.clamp(min=0))
+        rows = distances - self.first if self.first else distances.clamp(min=0)
+        buckets = _look_up(self.buckets, rows)
         return F.embedding(buckets, self.weight).permute(0, 3, 1, 2)
 
 
@@ -63,12 +67,15 @@ class Visibility(nn.Module):
     def forward(self, positions: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
         """positions int64 [B, S] of the queries, columns int64 [T] of the keys → [B, 1, S, T]."""
         config, rows = self.config, positions.unsqueeze(-1)  # [B, S, 1]
+        distances = rows - columns if config.causal else (rows - columns).abs()
         if config.chunk is not None:
             seen = _look_up(self.group, rows) == _look_up(self.group, columns)
         else:
-            seen = rows - columns < (config.window or 0)
+            seen = distances < (config.window or 0)
             if config.global_tokens:
                 seen = seen | (columns < config.global_tokens)
+                if not config.causal:
+                    seen = seen | (rows < config.global_tokens)
             if config.random_blocks is not None:
                 of_query = F.embedding(_look_up(self.group, positions), self.blocks)  # [B, S, blocks]
                 seen = seen | (of_query.index_select(2, _look_up(self.group, columns)) > 0)
@@ -92,16 +99,24 @@ def group_table(size: int, context_length: int) -> Tensor:
 
 
 def t5_buckets(config: T5BiasConfig, context_length: int) -> Tensor:
-    """Bucket of each distance 0 … C − 1 to an earlier key: int64 [C].
+    """Bucket of each distance (query position − key position): int64, of 0 … C − 1, or of 1 − C … C − 1.
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to max_distance. In float32, as T5
-    computes it: a distance at the edge of two buckets must fall on the side for which the weights were trained.
+    Half of the buckets of a direction hold one distance each, the others grow logarithmically up to max_distance. In
+    float32, as T5 computes it: a distance at the edge of two buckets must fall on the side for which the weights were
+    trained.
     """
-    exact = config.num_buckets // 2
-    distance = torch.arange(context_length)
-    ratio = torch.log(distance.clamp(min=1).float() / exact) / math.log(config.max_distance / exact)
-    far = exact + (ratio * (config.num_buckets - exact)).to(torch.int64)
-    return torch.where(distance < exact, distance, far.clamp(max=config.num_buckets - 1))
+    if not config.bidirectional:
+        return _one_way(config.num_buckets, config.max_distance, torch.arange(context_length))
+    half = config.num_buckets // 2
+    buckets = _one_way(half, config.max_distance, torch.arange(context_length))
+    return torch.cat((half + buckets.flip(0)[:-1], buckets))
+
+
+def _one_way(count: int, max_distance: int, distance: Tensor) -> Tensor:
+    exact = count // 2
+    ratio = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = exact + (ratio * (count - exact)).to(torch.int64)
+    return torch.where(distance < exact, distance, far.clamp(max=count - 1))
 
 
 def random_blocks(config: RandomBlocks, context_length: int) -> Tensor:

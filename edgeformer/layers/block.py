@@ -1,10 +1,10 @@
-"""One block of a decoder."""
+"""One block of a decoder or an encoder."""
 
 import torch
 from torch import Tensor, nn
 
 from edgeformer.config import BlockConfig
-from edgeformer.layers.attention import Attention, Cache, Context
+from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
 
@@ -12,39 +12,53 @@ from edgeformer.layers.norm import make_norm
 class Block(nn.Module):
     """Attention and feed-forward as branches of the residual stream; `BlockConfig` says where they are normalised.
 
-    x ──┬── attention_norm ── attention ── attention_output_norm ──(+)── …the same with feed_forward
+    x ──┬── attention_norm ── attention ── attention_output_norm ──(+)── …the same with cross_attention, feed_forward
         └──────────────────────────────────────────────────────────┘
     A norm that the placement does not have passes its input on; post-norm stands behind the sum.
     """
 
-    def __init__(self, config: BlockConfig, hidden_size: int, dtype: torch.dtype):
+    def __init__(self, config: BlockConfig, hidden_size: int, dtype: torch.dtype, source_size: int = 0):
         super().__init__()
         self.config = config
         before = config.norm if config.norm_placement != "output" else None
         behind = config.norm if config.norm_placement in ("output", "sandwich") else None
         second = None if config.residual == "parallel_one_norm" else before
-        self.attention_norm = make_norm(before, hidden_size, dtype=dtype)
+        self.attention_norm = make_norm(before if config.attention_norm else None, hidden_size, dtype=dtype)
         self.attention = Attention(config.attention, hidden_size, dtype)
         self.attention_output_norm = make_norm(behind, hidden_size, dtype=dtype)
+        if config.cross_attention is not None:
+            self.cross_attention_norm = make_norm(before, hidden_size, dtype=dtype)
+            self.cross_attention = CrossAttention(config.cross_attention, hidden_size, source_size, dtype)
+            self.cross_attention_output_norm = make_norm(behind, hidden_size, dtype=dtype)
         self.feed_forward_norm = make_norm(second, hidden_size, dtype=dtype)
         self.feed_forward = FeedForward(config.feed_forward, hidden_size, dtype)
         self.feed_forward_output_norm = make_norm(behind, hidden_size, dtype=dtype)
 
-    def forward(self, x: Tensor, past: Cache, context: Context) -> tuple[Tensor, Cache]:
-        """x [B, S, E] and the layer's past → x [B, S, E] and the layer's present; see `Attention`."""
+    def forward(
+        self, x: Tensor, past: Cache | None, context: Context, source: Cache | None = None
+    ) -> tuple[Tensor, Cache]:
+        """x [B, S, E], the layer's past and the encoder's keys and values → x [B, S, E] and the layer's present."""
         config = self.config
         if config.norm_placement == "post":
             attended, present = self.attention(x, past, context)
             x = self.attention_norm(x + self._scaled(attended))
+            if source is not None:
+                x = self.cross_attention_norm(x + self._scaled(self.cross_attention(x, source, context.source_mask)))
             return self.feed_forward_norm(x + self._scaled(self.feed_forward(x))), present
         normed = self.attention_norm(x)
         attended, present = self.attention(normed, past, context)
         attended = self._scaled(self.attention_output_norm(attended))
         if config.residual == "serial":
             x = x + attended
+            if source is not None:
+                x = x + self._scaled(self._cross_attention(x, source, context))
             return x + self._scaled(self._feed_forward(self.feed_forward_norm(x))), present
         second = normed if config.residual == "parallel_one_norm" else self.feed_forward_norm(x)
         return x + attended + self._scaled(self._feed_forward(second)), present
+
+    def _cross_attention(self, x: Tensor, source: Cache, context: Context) -> Tensor:
+        attended = self.cross_attention(self.cross_attention_norm(x), source, context.source_mask)
+        return self.cross_attention_output_norm(attended)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return self.feed_forward_output_norm(self.feed_forward(x))

@@ -50,9 +50,10 @@ class ConstantTable(nn.Module):
 
 
 def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tensor:
-    """sin and cos of position / base^(2i / size): float64 [rows, size]."""
-    frequencies = config.base ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
-    angles = torch.outer(torch.arange(rows, dtype=torch.float64), frequencies)
+    """sin and cos of (position + offset) / base^(2i / size): float64 [rows, size]."""
+    width = size - 2 if config.to_base else size
+    frequencies = config.base ** -(torch.arange(0, size, 2, dtype=torch.float64) / width)
+    angles = torch.outer(torch.arange(rows, dtype=torch.float64) + config.offset, frequencies)
     if config.interleaved:
         return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
     return torch.cat((angles.sin(), angles.cos()), -1)

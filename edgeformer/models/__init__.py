@@ -1,5 +1,31 @@
 """Whole models built from a `ModelConfig`."""
 
-from edgeformer.models.decoder import Decoder, decoder_constants
+import torch
+from torch import Tensor, nn
 
-__all__ = ["Decoder", "decoder_constants"]
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.models.decoder import Decoder
+from edgeformer.models.encoder import Encoder
+from edgeformer.models.seq2seq import Seq2Seq
+from edgeformer.models.stack import stack_constants
+
+__all__ = ["Decoder", "Encoder", "Seq2Seq", "build_model", "model_constants"]
+
+
+def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The module of a config."""
+    match config:
+        case DecoderConfig():
+            return Decoder(config, dtype)
+        case EncoderConfig():
+            return Encoder(config, dtype)
+        case Seq2SeqConfig():
+            return Seq2Seq(config, dtype)
+
+
+def model_constants(config: ModelConfig) -> dict[str, Tensor]:
+    """Compute what no checkpoint stores: the buffers of a model by name, in float64 (or int64)."""
+    if not isinstance(config, Seq2SeqConfig):
+        return stack_constants(config)
+    halves = {"encoder": config.encoder, "decoder": config.decoder}
+    return {f"{half}.{name}": value for half, part in halves.items() for name, value in stack_constants(part).items()}

@@ -12,8 +12,8 @@ def group_query_attention(
     query: Tensor,
     key: Tensor | None,
     value: Tensor | None,
-    past_key: Tensor,
-    past_value: Tensor,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
     attention_mask: Tensor,
     num_heads: int,
     num_kv_heads: int,
@@ -26,12 +26,14 @@ def group_query_attention(
     rotary_interleaved: bool = False,
     window: int = 0,
     softcap: float = 0.0,
+    causal: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Causal attention of new tokens to the cache and to themselves: softmax(cap(q·kᵀ·scale) + bias)·v.
+    """Attention of new tokens to the cache and to themselves: softmax(cap(q·kᵀ·scale) + bias)·v.
 
     query           [B, S, H·D], or [B, S, (H + 2K)·D] with key and value packed behind it (both are then None)
     key, value      [B, S, K·D]; query head h reads key/value head h // (H / K)
-    past_key/value  [B, K, P, D] with P ≤ T; only the valid prefix of each row is read, the rest may hold anything
+    past_key/value  [B, K, P, D] with P ≤ T; only the valid prefix of each row is read, the rest may hold anything;
+                    None: there is nothing before the new tokens
     attention_mask  int64 [B, T], ones then zeros, T = tokens in all; `token_positions` says where the new ones stand
     cos, sin        [C, R/2]: rotate query and key by their positions first; None where that is done already, or never
     attention_bias  [B or 1, H or 1, S, T], added to the scores; −inf hides a key
@@ -39,16 +41,23 @@ def group_query_attention(
     value_relations [2k + 1, D]: row clip(j − i, −k, k) + k is added to value j as query i sees it (arXiv 1803.02155)
     window          a query sees the last `window` keys, itself included; 0: all
     softcap         cap(s) = softcap · tanh(s / softcap); 0: s itself
+    causal          a query sees the keys up to its own position; otherwise all valid ones
 
     Returns the output [B, S, H·D] and the present key and value [B, K, T, D]: the past with the new tokens written at
     their positions. Source: arXiv 2305.13245.
     """
-    batch, _, past_length, head_dim = past_key.shape
-    total = attention_mask.shape[1]
+    if window and not causal:
+        raise ValueError("a window looks back; give a bias to attention that is not causal")
+    if key is None or value is None:
+        head_dim = query.shape[-1] // (num_heads + 2 * num_kv_heads)
+        query, key, value = query.split([heads * head_dim for heads in (num_heads, num_kv_heads, num_kv_heads)], -1)
+    batch, _, width = query.shape
+    head_dim, total = width // num_heads, attention_mask.shape[1]
+    if past_key is None or past_value is None:
+        past_key = past_value = key.new_empty(batch, num_kv_heads, 0, head_dim)
+    past_length = past_key.shape[2]
     if past_length > total:
         raise ValueError(f"the past holds {past_length} positions but attention_mask only {total}")
-    if key is None or value is None:
-        query, key, value = query.split([heads * head_dim for heads in (num_heads, num_kv_heads, num_kv_heads)], -1)
     q = query.unflatten(-1, (num_heads, head_dim)).transpose(1, 2)  # [B, H, S, D]
     k = key.unflatten(-1, (num_kv_heads, head_dim)).transpose(1, 2)  # [B, K, S, D]
     v = value.unflatten(-1, (num_kv_heads, head_dim)).transpose(1, 2)  # [B, K, S, D]
@@ -73,7 +82,9 @@ def group_query_attention(
     if attention_bias is not None:
         scores = scores + attention_bias
     distances = positions[:, None, :, None] - columns  # [B, 1, S, T]
-    visible = (distances >= 0) & (distances < window) if window else distances >= 0
+    visible = distances >= 0 if causal else (attention_mask != 0)[:, None, None, :]
+    if window:
+        visible = visible & (distances < window)
     scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is None:
         weights = scores.softmax(-1)
@@ -94,8 +105,8 @@ def _(
     query: Tensor,
     key: Tensor | None,
     value: Tensor | None,
-    past_key: Tensor,
-    past_value: Tensor,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
     attention_mask: Tensor,
     num_heads: int,
     num_kv_heads: int,
@@ -108,8 +119,9 @@ def _(
     rotary_interleaved: bool = False,
     window: int = 0,
     softcap: float = 0.0,
+    causal: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    batch, _, _, head_dim = past_key.shape
-    present = (batch, num_kv_heads, attention_mask.shape[1], head_dim)
+    head_dim = query.shape[-1] // (num_heads if key is not None else num_heads + 2 * num_kv_heads)
+    present = (query.shape[0], num_kv_heads, attention_mask.shape[1], head_dim)
     output = query.new_empty(*query.shape[:-1], num_heads * head_dim)
-    return output, past_key.new_empty(present), past_value.new_empty(present)
+    return output, query.new_empty(present), query.new_empty(present)

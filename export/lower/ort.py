@@ -5,22 +5,26 @@
 | RMSNorm             | SimplifiedLayerNormalization                |                          |
 | SkipRMSNorm         | SkipSimplifiedLayerNormalization            |                          |
 | GroupQueryAttention | GroupQueryAttention, RoPE and packed QKV in | its body                 |
+| CrossAttention      | MultiHeadAttention                          | its body                 |
 | RotaryEmbedding     | its body (only what could not be folded)    |                          |
 | tied head           | FusedMatMul over the embedding, transposed  |                          |
 
 Kernels of GroupQueryAttention (onnxruntime 1.31): CPU float32 and float16; CUDA float16 and bfloat16, no float32;
-head_dim a multiple of 8; with rotation inside, head_dim and rotary_dim multiples of 16.
+head_dim a multiple of 8; with rotation inside, head_dim and rotary_dim multiples of 16. Of MultiHeadAttention: CPU
+float32; CUDA float32 and float16.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out, write_out_all
 from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim, dtype_of, producer, remove_initializer, streamed
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of, producer, remove_initializer, streamed
 from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.export.tensors import StreamedTensor
 from edgeformer.manifest import Provider
@@ -37,6 +41,16 @@ class Lowered:
 
     passes: list[PassReport]
     fallbacks: list[str]
+
+
+def joined(graphs: Sequence[Lowered]) -> Lowered:
+    """What was done to several graphs, as if they were one."""
+    reports: dict[str, PassReport] = {}
+    for done in (report for each in graphs for report in each.passes):
+        total = reports.setdefault(done.name, PassReport(done.name))
+        total.changed += done.changed
+        total.missed += done.missed
+    return Lowered(list(reports.values()), [fallback for each in graphs for fallback in each.fallbacks])
 
 
 def lower_ort(model: ir.Model, provider: Provider, expected: dict[str, int] | None = None) -> Lowered:
@@ -59,7 +73,7 @@ def lower_ort(model: ir.Model, provider: Provider, expected: dict[str, int] | No
                 "This is a bug in edgeformer; please report it with the model's config.json."
             )
 
-    fallbacks = _lower_attention(model, provider)
+    fallbacks = _lower_attention(model, provider) + _lower_cross_attention(model, provider)
     for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm"):
         _lower_norm(node)
     for node in list(model.graph):
@@ -114,13 +128,12 @@ def _lower_attention(model: ir.Model, provider: Provider) -> list[str]:
 
 
 def _no_attention_kernel(node: ir.Node, provider: Provider) -> str | None:
-    past_key = node.inputs[3]
-    head_dim = dim(past_key, -1)
+    head_dim = head_dim_of(node)
     if head_dim % 8:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
     if len(node.inputs) > 10 and node.inputs[10] is not None:
         return "no kernel adds relation vectors to values"
-    if provider == "cuda" and dtype_of(past_key) == ir.DataType.FLOAT:
+    if provider == "cuda" and dtype_of(node.inputs[0]) == ir.DataType.FLOAT:
         return "there is no float32 CUDA kernel (float16 has one)"
     return None
 
@@ -148,8 +161,39 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value) -> None
         local_window_size=attributes.get_int("window") or -1,
         do_rotary=int(cos is not None),
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
+        causal=attributes.get_int("causal"),
     )  # fmt: skip
     replace_node(node, emit, outputs)
+
+
+def _lower_cross_attention(model: ir.Model, provider: Provider) -> list[str]:
+    """The kernel takes keys and values [B, H, T, D] as they are, and masks padding."""
+    masks: dict[ir.Value, ir.Value] = {}
+    written_out = 0
+    for node in canonical_nodes(model, "CrossAttention"):
+        query, key, value, mask = node.inputs
+        assert mask is not None
+        dtype = dtype_of(query)
+        if provider == "cpu" and dtype != ir.DataType.FLOAT:
+            written_out += 1
+            write_out(node)
+            continue
+        if mask not in masks:
+            emit = Emitter("source_mask")
+            masks[mask] = emit("Cast", mask, to=ir.DataType.INT32)
+            model.graph.insert_before(next(iter(model.graph)), emit.nodes)
+        emit = Emitter(node.name or "")
+        attended = emit(
+            "MultiHeadAttention", query, key, value, None, masks[mask],
+            domain=CONTRIB,
+            num_heads=dim(key, 1),
+            scale=node.attributes.get_float("scale"),
+            # Added to the scores of padding. The default, −10000, hides nothing from scores of that size.
+            mask_filter_value=float(np.finfo(dtype.numpy()).min),
+        )  # fmt: skip
+        replace_node(node, emit, [attended])
+    reason = "there is no float16 CPU kernel"
+    return [f"CrossAttention written out in {written_out} places: {reason}"] if written_out else []
 
 
 def _lower_norm(node: ir.Node) -> None:

@@ -1,92 +1,91 @@
-"""The reference: our eager PyTorch module over given weights, in any precision, with one block in memory at a time."""
+"""References of any module: in float64 what graphs are measured by, in the graph's own precision what rounding alone
+does.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import ModelConfig
+from edgeformer.blueprint import Blueprint
+from edgeformer.export.parity.streaming import streamed
 from edgeformer.layers import Cache
-from edgeformer.models import Decoder, decoder_constants
-
-# Rows of the embedding that the head multiplies with at once: float64 copies of a large vocabulary would not fit.
-VOCABULARY_CHUNK = 8192
 
 
 class Reference:
-    """A decoder whose parameters are read from `weights` when they are needed and let go after.
+    """A module over given weights, which are read when it runs and let go after.
 
-    In float64 it is what graphs are measured by; in the graph's own precision it shows what rounding alone does.
+    Unless its blueprint says that it streams, all of its parameters are in memory at once, in `dtype`.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], dtype: torch.dtype = torch.float64):
+    def __init__(self, blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype = torch.float64):
         with torch.device("meta"):
-            self._decoder = Decoder(config, dtype)
-        self._config = config
+            self.module: Any = blueprint.build(dtype).eval()
+        self.dtype = dtype
+        self._blueprint = blueprint
         self._weights = weights
-        self._dtype = dtype
-        for name, value in decoder_constants(config).items():
-            table, _, last = name.rpartition(".")
+        for name, value in blueprint.constants().items():
+            owner, _, last = name.rpartition(".")
             value = value.to(dtype) if value.is_floating_point() else value
-            setattr(self._decoder.get_submodule(table), last, value)
+            setattr(self.module.get_submodule(owner), last, value)
 
-    @torch.no_grad()
     def run(self, input_ids: Tensor, past: Callable[[int], Cache] | None = None) -> tuple[Tensor, list[Cache]]:
-        """Logits after every token, [B, S, V], and the present caches, for texts of equal length int64 [B, S].
+        """Let a decoder read texts of equal length int64 [B, S]: logits after every token, [B, S, V], and the present
+        caches.
 
-        past: keys and values of a layer before the text; by default none. Attention is causal, so the logits of a
-        prefix are a prefix of the logits.
+        past: keys and values of a layer before the text; by default none. With a past, no caches come back. Attention
+        is causal, so the logits of a prefix are a prefix of the logits.
         """
         batch, length = input_ids.shape
-        geometry = self._config.cache_geometry
-        empty = torch.empty(batch, geometry.num_kv_heads, 0, geometry.head_dim, dtype=self._dtype)
-        before = past or (lambda layer: (empty, empty))
-        total = length + before(0)[0].shape[2]
-        attention_mask = torch.ones(batch, total, dtype=torch.int64)
-        distinct, renamed = input_ids.unique(return_inverse=True)
-        with (
-            self._loaded("embedding", rows=distinct),
-            self._loaded("position_embedding"),
-            self._loaded("embedding_norm"),
-            self._loaded("relative"),
-        ):
-            x, run = self._decoder.embed(renamed, attention_mask)
-        presents = []
-        for index in range(geometry.num_layers):
-            key, value = before(index)
-            with self._loaded(f"blocks.{index}"):
-                cache = key.to(self._dtype), value.to(self._dtype)
-                x, present = self._decoder.run_block(index, x, cache, run)
-            if past is None:
-                presents.append(present)
-        head = "embedding" if self._config.tied_head else "head"
-        logits = []
-        with self._loaded("final_norm"):
-            for rows in torch.arange(self._config.vocab_size).split(VOCABULARY_CHUNK):
-                with self._loaded(head, rows=rows):
-                    logits.append(self._decoder.unembed(x))
-        return torch.cat(logits, -1), presents
+        before = past or (lambda layer: self.empty_cache(batch))
+        caches = [
+            (key.to(self.dtype), value.to(self.dtype))
+            for key, value in map(before, range(self._blueprint.cache.num_layers))
+        ]
+        total = length + caches[0][0].shape[2]
+        logits, presents = self.forward(input_ids, torch.ones(batch, total, dtype=torch.int64), caches)
+        return logits.to(self.dtype), list(presents) if past is None else []
+
+    def empty_cache(self, batch: int) -> Cache:
+        """Key and value of one layer before the first token."""
+        geometry = self._blueprint.cache
+        empty = torch.empty(batch, geometry.num_kv_heads, 0, geometry.head_dim, dtype=self.dtype)
+        return empty, empty
+
+    def forward(self, *inputs: Any) -> Any:
+        """What the module itself returns; one of the user keeps the contract only once that has been checked."""
+        with self.loaded():
+            return self.module(*inputs)
 
     @contextmanager
-    def _loaded(self, name: str, rows: Tensor | None = None) -> Iterator[None]:
-        """Give one submodule, if there is one, its parameters (or only `rows` of them) for a while."""
-        module = self._decoder.get_submodule(name) if hasattr(self._decoder, name.partition(".")[0]) else nn.Module()
-        parameters = dict(module.named_parameters())
-        for parameter in parameters:
-            value = self._weights[f"{name}.{parameter}"]
-            value = (value if rows is None else value[rows]).to(self._dtype)
-            _replace(module, parameter, nn.Parameter(value, requires_grad=False))
-        try:
+    def loaded(self) -> Iterator[None]:
+        """For the length of a `with` block, `module` has its parameters."""
+        filled = streamed if self._blueprint.streams else _filled
+        with torch.no_grad(), filled(self.module, self._weights, self.dtype):
             yield
-        finally:
-            for parameter, empty in parameters.items():
-                _replace(module, parameter, empty)
 
 
-def _replace(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    owner, _, last = name.rpartition(".")
-    setattr(module.get_submodule(owner), last, parameter)
+@contextmanager
+def _filled(module: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Give a module all of its parameters; one of several names is read by its first."""
+    places: dict[str, list[tuple[nn.Module, str]]] = {}
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owner, _, last = name.rpartition(".")
+        places.setdefault(first.setdefault(id(parameter), name), []).append((module.get_submodule(owner), last))
+    empty = {name: owners[0][0]._parameters[owners[0][1]] for name, owners in places.items()}
+    try:
+        for name, owners in places.items():
+            value = nn.Parameter(weights[name].to(dtype), requires_grad=False)
+            for owner, last in owners:
+                owner._parameters[last] = value
+        yield
+    finally:
+        for name, owners in places.items():
+            for owner, last in owners:
+                owner._parameters[last] = empty[name]
 
 
 class Rounded(Mapping[str, Tensor]):

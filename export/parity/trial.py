@@ -21,8 +21,7 @@ from edgeformer.blueprint import Blueprint
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import Errors, largest_difference, largest_rmse, margins, relative_rmse
-from edgeformer.export.parity.module_reference import make_reference
-from edgeformer.export.parity.reference import Rounded
+from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Rounding
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
@@ -67,7 +66,7 @@ EXTENTS: dict[Mode, Extent] = {
     ),
 }  # fmt: skip
 
-FAR_CACHE_BYTES = 1_000_000_000
+FAR_CACHE_BYTES = 400_000_000
 """A synthetic past takes at most so much; where the whole context is more, it is as long as fits."""
 
 
@@ -104,8 +103,8 @@ class Trial:
         self.precision = manifest.precision
         dtype = TORCH_PRECISIONS[self.precision]
         rounded = Rounded(self.weights, dtype)
-        self.exact = make_reference(self.blueprint, rounded)
-        self.rounding_only = make_reference(self.blueprint, rounded, dtype)
+        self.exact = Reference(self.blueprint, rounded)
+        self.rounding_only = Reference(self.blueprint, rounded, dtype)
         self.extent = _within(self.extent, manifest.context_length)
 
     def run(self) -> None:
@@ -368,7 +367,7 @@ class Trial:
         if torch.promote_types(probe, dtype) == dtype:
             return None
         tokens = torch.from_numpy(random_tokens(self.extent.main, self.graph.manifest.vocab_size))[None]
-        original = make_reference(self.blueprint, self.weights).run(tokens)[0][0].numpy()
+        original = Reference(self.blueprint, self.weights).run(tokens)[0][0].numpy()
         stored = self.exact.run(tokens)[0][0].numpy()
         errors = Errors(UNIT_ROUNDOFF[self.precision])
         errors.add(stored, stored, original)

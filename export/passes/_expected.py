@@ -1,9 +1,9 @@
 """How often passes must fire for a model, worked out from its config: a lost fusion is an error, not a slow graph."""
 
-from edgeformer.config import BlockConfig, ModelConfig
+from edgeformer.config import BlockConfig, StackConfig
 
 
-def expected_changes(config: ModelConfig) -> dict[str, int]:
+def expected_changes(config: StackConfig) -> dict[str, int]:
     """How many places of the model's canonical graph each pass changes, or says why not."""
     return {
         "fold_rotary": sum(_rotates_last(block) for block in config.blocks),
@@ -18,18 +18,18 @@ def _rotates_last(block: BlockConfig) -> bool:
     return block.attention.rotary is not None and not (qk_norm is not None and qk_norm.after_rotary)
 
 
-def _norms_of_sums(config: ModelConfig) -> int:
+def _norms_of_sums(config: StackConfig) -> int:
     """RMSNorms whose input is a residual sum; of two that read the same sum, one is fused with it."""
     count = 0
     sum_before = config.position_embedding is not None and config.embedding_norm is None
     for block in config.blocks:
-        fusible = block.norm.kind == "rms_norm"
+        fusible, across = block.norm.kind == "rms_norm", block.cross_attention is not None
         if block.norm_placement == "post":
-            count += 2 * fusible
+            count += fusible * (block.attention_norm + across + 1)
             sum_before = False
             continue
         if block.norm_placement in ("pre", "sandwich"):
             second = block.residual == "serial"
-            count += fusible * (sum_before + second)
+            count += fusible * (sum_before * block.attention_norm + across + second)
         sum_before = True
     return count + (config.final_norm is not None and config.final_norm.kind == "rms_norm" and sum_before)

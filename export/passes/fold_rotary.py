@@ -13,7 +13,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.graph import canonical_nodes, dim, producer, remove_if_unused
+from edgeformer.export.graph import canonical_nodes, dim, head_dim_of, producer, remove_if_unused
 from edgeformer.export.passes._report import PassReport
 
 
@@ -36,7 +36,7 @@ def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda he
         if source is None or source.inputs[0] is not attention.inputs[5]:
             report.miss(attention, "positions are not the cache positions of the attention mask")
             continue
-        head_dim, rotary_dim = dim(attention.inputs[3], -1), 2 * dim(cos, -1)
+        head_dim, rotary_dim = head_dim_of(attention), 2 * dim(cos, -1)
         if not accepts(head_dim, rotary_dim):
             report.miss(attention, f"no kernel rotates {rotary_dim} of {head_dim} elements")
             continue

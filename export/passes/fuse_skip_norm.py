@@ -37,8 +37,10 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         same_type(normed, norm.outputs[0])
         # The sum may be read before the norm in graph order, so the fused node takes the place of the addition.
         model.graph.insert_before(add, emit.nodes)
-        ir.convenience.replace_all_uses_with(norm.outputs[0], normed)
-        ir.convenience.replace_all_uses_with(add.outputs[0], total)
+        for old, new in ((norm.outputs[0], normed), (add.outputs[0], total)):
+            if old.is_graph_output():
+                new.name = old.name
+            ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         remove_if_unused(model, norm, add)
         report.changed += 1
     # What computes a norm's weight (an offset added to it) may stand behind the sum that the norm now stands for.

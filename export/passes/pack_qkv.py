@@ -58,7 +58,9 @@ def pack_qkv(model: ir.Model) -> PassReport:
         packed = emit("MatMul", q.x, weight)
         if biases:
             packed = emit("Add", packed, add_initializer(model, join(f"{layer}.qkv.bias", biases)))
-        packed.dtype = dtype_of(attention.inputs[0])
+        query = attention.inputs[0]
+        assert query is not None and query.shape is not None
+        packed.dtype, packed.shape = dtype_of(query), ir.Shape([*query.shape[:-1], weight.shape[-1]])  # type: ignore[index]
         model.graph.insert_before(attention, emit.nodes)
         for index, value in enumerate((packed, None, None)):
             attention.replace_input_with(index, value)

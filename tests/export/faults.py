@@ -22,7 +22,7 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 from torch import Tensor
 
 from edgeformer.blueprint import blueprint_of
-from edgeformer.config import LinearScaling, ModelConfig, NormConfig, RotaryConfig
+from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.pipeline import build_graph
 from edgeformer.families import read_model_config
@@ -65,17 +65,17 @@ class Fault:
     tied_nodes: tuple[str, ...] = ()
     only: Head | None = None
 
-    def fits(self, config: ModelConfig) -> bool:
+    def fits(self, config: DecoderConfig) -> bool:
         """Whether this model can have the fault."""
         return self.only is None or (self.only == "tied") == config.tied_head
 
-    def expected(self, names: Iterable[str], config: ModelConfig) -> list[str]:
+    def expected(self, names: Iterable[str], config: DecoderConfig) -> list[str]:
         """The nodes that compute something else, out of all nodes of the faulty graph."""
         patterns = self.nodes + (self.tied_nodes if config.tied_head else ())
         return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
-def mutable_config(**options: Any) -> ModelConfig:
+def mutable_config(**options: Any) -> DecoderConfig:
     """A small Llama that can have every fault."""
     data = {
         "model_type": "llama", "vocab_size": 61, "hidden_size": 64, "intermediate_size": 96,
@@ -130,22 +130,22 @@ def store(graph: GraphProto, folder: Path, manifest: Manifest, parameters: Param
 # Faults of the config.
 
 
-def with_attention(config: ModelConfig, **changes: Any) -> ModelConfig:
+def with_attention(config: DecoderConfig, **changes: Any) -> DecoderConfig:
     blocks = tuple(replace(block, attention=replace(block.attention, **changes)) for block in config.blocks)
     return replace(config, blocks=blocks)
 
 
-def with_rotary(config: ModelConfig, **changes: Any) -> ModelConfig:
+def with_rotary(config: DecoderConfig, **changes: Any) -> DecoderConfig:
     rotary = config.blocks[0].attention.rotary
     assert isinstance(rotary, RotaryConfig)
     return with_attention(config, rotary=replace(rotary, **changes))
 
 
-def with_block_eps(config: ModelConfig) -> ModelConfig:
+def with_block_eps(config: DecoderConfig) -> DecoderConfig:
     return replace(config, blocks=tuple(replace(block, norm=NormConfig(eps=1e-5)) for block in config.blocks))
 
 
-def with_gelu(config: ModelConfig) -> ModelConfig:
+def with_gelu(config: DecoderConfig) -> DecoderConfig:
     feed_forward = replace(config.blocks[0].feed_forward, activation="gelu")
     return replace(config, blocks=tuple(replace(block, feed_forward=feed_forward) for block in config.blocks))
 

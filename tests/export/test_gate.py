@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from edgeformer.blueprint import blueprint_of
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.parity import verify_graph
@@ -30,13 +30,13 @@ def truth(make_llama, tmp_path_factory):
     return path, manifest, RandomWeights(manifest.model, seed=1)
 
 
-def export_as(config: ModelConfig, weights: Mapping[str, torch.Tensor], folder) -> None:
+def export_as(config: DecoderConfig, weights: Mapping[str, torch.Tensor], folder) -> None:
     """Write a graph of any config and weights to folder/onnx/model.onnx."""
     graph, _ = build_graph(blueprint_of(config), weights)
     GraphWriter(folder, lambda what, part: None).write(graph, "onnx/model.onnx")
 
 
-def with_blocks(config: ModelConfig, **attention) -> ModelConfig:
+def with_blocks(config: DecoderConfig, **attention) -> DecoderConfig:
     blocks = tuple(replace(block, attention=replace(block.attention, **attention)) for block in config.blocks)
     return replace(config, blocks=blocks)
 

@@ -20,7 +20,7 @@ import torch
 from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
 
 from edgeformer.blueprint import blueprint_of
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
 from edgeformer.export import bodies
 from edgeformer.export.bundle import GraphWriter
@@ -37,7 +37,7 @@ from edgeformer.weights import RandomWeights
 FAULT = {fault.name: fault for fault in FAULTS}
 
 
-def write_bundle(folder: Path, config: ModelConfig, precision="fp32", provider="cpu", weights=None) -> Manifest:
+def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", provider="cpu", weights=None) -> Manifest:
     """Export a model, with random weights of seed 1 by default; its graph, its weights and no more."""
     graph, _ = build_graph(blueprint_of(config), weights or RandomWeights(config, 1), precision, provider)
     writer = GraphWriter(folder, lambda what, part: None)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from edgeformer.blueprint import blueprint_of
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out_all
@@ -27,7 +27,7 @@ from edgeformer.weights import RandomWeights
 LAYERS = 2
 
 
-def config(**options) -> ModelConfig:
+def config(**options) -> DecoderConfig:
     data = {
         "model_type": "llama", "vocab_size": 31, "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -36,12 +36,12 @@ def config(**options) -> ModelConfig:
     return read_model_config(data | options)[1]
 
 
-def capture(model: ModelConfig, build=None, dtype=torch.float64) -> ir.Model:
+def capture(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
     blueprint = blueprint_of(model)
     return capture_decoder(replace(blueprint, build=build) if build else blueprint, RandomWeights(model, 0), dtype)
 
 
-def caches_after_a_run(graph: ir.Model, model: ModelConfig) -> list[np.ndarray]:
+def caches_after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
     """Caches of all layers after 4 tokens that follow 3; run on a copy, written out."""
     copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
     write_out_all(copy)
@@ -54,7 +54,7 @@ def caches_after_a_run(graph: ir.Model, model: ModelConfig) -> list[np.ndarray]:
     return session.run(None, feeds)[1:]
 
 
-def assert_keeps_the_maths(graph: ir.Model, model: ModelConfig, rewrite):
+def assert_keeps_the_maths(graph: ir.Model, model: DecoderConfig, rewrite):
     before = caches_after_a_run(graph, model)
     report = rewrite(graph)
     for old, new in zip(before, caches_after_a_run(graph, model), strict=True):

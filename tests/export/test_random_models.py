@@ -1,4 +1,4 @@
-"""Random models over every block that `ModelConfig` can say are exported and pass the gates of parity.
+"""Random models over every block that `DecoderConfig` can say are exported and pass the gates of parity.
 
 Two dozen here; `python tools/false_alarms.py --models 500` runs as many as you like, in both precisions.
 """
@@ -16,7 +16,7 @@ from random_models import random_model
 
 from edgeformer.accounting import account
 from edgeformer.blueprint import blueprint_of
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig
 from edgeformer.export.parity.locate import locate
 from edgeformer.weights import RandomWeights, parameter_shapes
 
@@ -66,5 +66,5 @@ def test_configs_survive_json_and_are_counted_right(seed):
     import math
 
     config = random_model(random.Random(seed))
-    assert ModelConfig.from_json(config.to_json()) == config
+    assert DecoderConfig.from_json(config.to_json()) == config
     assert account(config).parameters == sum(map(math.prod, parameter_shapes(config).values()))

@@ -18,9 +18,9 @@ from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
     BlockConfig,
+    DecoderConfig,
     FeedForwardConfig,
     LearnedPositions,
-    ModelConfig,
     NormConfig,
     QKNormConfig,
     QueryTemperature,
@@ -60,7 +60,7 @@ def model(**fields):
     defaults = {
         "vocab_size": 131, "hidden_size": 64, "context_length": 64, "final_norm": LAYER_NORM, "tied_head": True,
     }  # fmt: skip
-    return ModelConfig(blocks=(block,), **(defaults | fields))
+    return DecoderConfig(blocks=(block,), **(defaults | fields))
 
 
 def failures(meant, exported, folder):

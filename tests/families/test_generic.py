@@ -1,4 +1,4 @@
-"""The generic family: a ModelConfig as JSON and safetensors under our own names, from config.json to logits.
+"""The generic family: a DecoderConfig as JSON and safetensors under our own names, from config.json to logits.
 
 The reference is our own module, run in float64 without a cache; what that computes is tested where its parts are.
 """
@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
+    DecoderConfig,
     FeedForwardConfig,
     LearnedPositions,
-    ModelConfig,
     NormConfig,
     RotaryConfig,
     ShawConfig,
@@ -48,7 +48,7 @@ def block(attention, norm=RMS_NORM, gated=True, activation="silu", bias=False, *
 
 def model(*blocks, **options):
     plain = {"vocab_size": 131, "hidden_size": 64, "context_length": 96, "tied_head": False, "final_norm": RMS_NORM}
-    return ModelConfig(blocks=blocks, **{**plain, **options})
+    return DecoderConfig(blocks=blocks, **{**plain, **options})
 
 
 BIASES = {"qkv_bias": True, "output_bias": True}
@@ -232,7 +232,7 @@ CONTRADICTIONS = {
     "a field that does not exist": ((*FIRST, "attention", "heads"), 4, r"attention\.heads is not a field of Attention"),
     "an unknown kind": ((*SECOND, "attention", "relative"), {"kind": "rpr"}, "must be an object of kind .*'shaw'"),
     "a number as text": (("vocab_size",), "131", "vocab_size is '131'; it must be of type int"),
-    "no ModelConfig at all": (("blocks",), ..., "a ModelConfig needs blocks"),
+    "no DecoderConfig at all": (("blocks",), ..., "a DecoderConfig needs blocks"),
 }  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def test_a_contradiction_is_refused_before_any_weight_is_looked_for(name, make_f
     [
         ({}, "config.json has no model; a generic model requires it"),
         ({"model": CONFIGS["shaw"].to_json(), "hidden_size": 64}, "generic family does not know: hidden_size = 64"),
-        ({"model": "shaw"}, "a ModelConfig needs blocks"),
+        ({"model": "shaw"}, "a DecoderConfig needs blocks"),
     ],
 )
 def test_a_config_json_that_is_none_is_refused(data, message, make_folder, tmp_path):

@@ -86,7 +86,7 @@ def test_frequencies_are_those_of_transformers(name, base):
         ),
         ({"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu, gelu_fast"),
         ({"num_key_value_heads": 3}, r"num_kv_heads is 3; it must be a divisor of num_heads \(4\)"),
-        ({"vocab_size": 0}, "ModelConfig.vocab_size is 0; it must be positive"),
+        ({"vocab_size": 0}, "DecoderConfig.vocab_size is 0; it must be positive"),
         ({"hidden_size": None}, "config.json has no hidden_size; a llama model requires it"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "RoPE scaling 'spiral' is not supported; supported: default"),
         ({"rope_parameters": {"rope_type": "linear"}}, "RoPE scaling 'linear' requires factor"),

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig
+from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.layers import Attention, Cache, Context
 from edgeformer.models import Decoder, decoder_constants
 from edgeformer.weights import RandomWeights
@@ -55,12 +55,12 @@ def block_config(attention: AttentionConfig, **fields) -> BlockConfig:
     return BlockConfig(**({"attention": attention, "feed_forward": feed_forward, "norm": LAYER_NORM} | fields))
 
 
-def model_config(*blocks: BlockConfig, **fields) -> ModelConfig:
+def model_config(*blocks: BlockConfig, **fields) -> DecoderConfig:
     sizes = {"vocab_size": 16, "hidden_size": 4, "context_length": 16, "final_norm": None, "tied_head": True}
-    return ModelConfig(blocks=blocks or (block_config(attention_config()),), **(sizes | fields))
+    return DecoderConfig(blocks=blocks or (block_config(attention_config()),), **(sizes | fields))
 
 
-def decoder(config: ModelConfig, weights: Mapping[str, Tensor] | None = None) -> Decoder:
+def decoder(config: DecoderConfig, weights: Mapping[str, Tensor] | None = None) -> Decoder:
     """A decoder with random parameters, some of which `weights` replaces."""
     model = Decoder(config, torch.float64)
     given(model, {name: value.double() for name, value in RandomWeights(config, seed=0).items()} | dict(weights or {}))

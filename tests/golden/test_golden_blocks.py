@@ -18,7 +18,7 @@ from study_notes import (
 
 from edgeformer import schema
 from edgeformer.accounting import account
-from edgeformer.config import FeedForwardConfig, ModelConfig, RotaryConfig, SinusoidalPositions
+from edgeformer.config import DecoderConfig, FeedForwardConfig, RotaryConfig, SinusoidalPositions
 from edgeformer.layers import Block
 
 X = torch.randn(1, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
@@ -99,7 +99,7 @@ def test_layers_in_groups_of_four():
     config = model_config(*(full, window, window, window) * 2)
     written = schema.to_json(config)
     assert [run["repeat"] for run in written["blocks"]] == [1, 3, 1, 3]
-    assert schema.from_json(ModelConfig, json.loads(json.dumps(written))) == config
+    assert schema.from_json(DecoderConfig, json.loads(json.dumps(written))) == config
     assert [block.attention.window for block in config.blocks] == [None, 2, 2, 2] * 2
 
 

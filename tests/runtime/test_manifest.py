@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from edgeformer.config import AttentionConfig, BlockConfig, FeedForwardConfig, ModelConfig, NormConfig, RotaryConfig
+from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig, RotaryConfig
 from edgeformer.errors import BundleError
 from edgeformer.manifest import FILE_NAME, SCHEMA_VERSION, FileEntry, Manifest, SpecialTokens, StoredWeight
 
@@ -27,7 +27,7 @@ def _manifest(**fields):
         feed_forward=FeedForwardConfig(intermediate_size=64, activation="silu", bias=False),
         norm=NormConfig(eps=1e-5),
     )
-    model = ModelConfig(
+    model = DecoderConfig(
         vocab_size=100,
         hidden_size=32,
         context_length=128,
@@ -189,7 +189,7 @@ def test_a_manifest_cut_short_is_refused(bundle):
         ({"parity": []}, "parity is []; it must be an object."),
         ({"vocab_size": None}, "vocab_size is None; it must be of type int."),
         ({"via": "pigeon"}, "via is 'pigeon'; it must be one of 'transformers'."),
-        ({"model": {}}, "a ModelConfig needs blocks: a list of {repeat: number, block: {…}}."),
+        ({"model": {}}, "a DecoderConfig needs blocks: a list of {repeat: number, block: {…}}."),
     ],
 )
 def test_a_damaged_manifest_is_refused_with_the_field(bundle, changes, message):

@@ -1,0 +1,159 @@
+"""Where tokens stand: positions added to embeddings, rotations of queries and keys, biases by distance."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeformer.schema import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearScaling:
+    """Position interpolation: every frequency divided by `factor`. Source: arXiv 2306.15595."""
+
+    kind: Literal["linear"] = "linear"
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalScaling:
+    """The first `fraction` of the pairs turn at frequencies spread over the whole head, the rest stand still."""
+
+    kind: Literal["proportional"] = "proportional"
+    factor: float
+    fraction: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3Scaling:
+    """Long wavelengths divided by `factor`, short ones kept, a ramp between. Source: Llama 3.1's reference code."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context_length: int
+
+    def __post_init__(self) -> None:
+        check(self.high_freq_factor > self.low_freq_factor, self, "high_freq_factor", "larger than low_freq_factor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class YarnScaling:
+    """NTK by parts with an attention temperature. Source: arXiv 2309.00071, section 3.4."""
+
+    kind: Literal["yarn"] = "yarn"
+    factor: float
+    attention_factor: float
+    beta_fast: float
+    beta_slow: float
+    original_context_length: int
+    truncate: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRopeScaling:
+    """One divisor for each frequency, found by search. Source: arXiv 2402.13753."""
+
+    kind: Literal["longrope"] = "longrope"
+    factors: tuple[float, ...]
+    attention_factor: float
+
+
+RotaryScaling = LinearScaling | ProportionalScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryConfig:
+    """Rotary position embedding: `rotary_dim` leading elements of each head turn with the position.
+
+    `interleaved` pairs neighbours (0, 1), (2, 3)…; otherwise element i pairs with i + rotary_dim / 2.
+    Source: arXiv 2104.09864.
+    """
+
+    rotary_dim: int
+    base: float
+    interleaved: bool
+    scaling: RotaryScaling | None
+
+    def __post_init__(self) -> None:
+        check(self.rotary_dim > 0 and self.rotary_dim % 2 == 0, self, "rotary_dim", "a positive even number")
+        check(self.base > 0, self, "base", "positive")
+        if isinstance(self.scaling, LongRopeScaling) and len(self.scaling.factors) != self.rotary_dim // 2:
+            check(False, self, "scaling", f"given {self.rotary_dim // 2} factors, one for each pair")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlibiConfig:
+    """Attention with linear biases: slope of the head · (key position − query position). Source: arXiv 2108.12409."""
+
+    kind: Literal["alibi"] = "alibi"
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5BiasConfig:
+    """A learned bias for each head and bucket of distance; far distances share logarithmic buckets.
+
+    Blocks whose configs are equal share one table, as in T5; `table` tells tables apart. bidirectional: half of the
+    buckets are for keys after the query. Source: arXiv 1910.10683.
+    """
+
+    kind: Literal["t5_bias"] = "t5_bias"
+    num_buckets: int
+    max_distance: int
+    bidirectional: bool = False
+    table: int = 0
+
+    def __post_init__(self) -> None:
+        multiple = 4 if self.bidirectional else 2
+        check(
+            self.num_buckets > 0 and self.num_buckets % multiple == 0, self, "num_buckets", f"a multiple of {multiple}"
+        )
+        reach = self.num_buckets // multiple
+        check(self.max_distance > reach, self, "max_distance", f"more than the {reach} buckets of one distance each")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShawConfig:
+    """Relation vectors for clipped distances, added to keys and, if so wished, to values. Source: arXiv 1803.02155."""
+
+    kind: Literal["shaw"] = "shaw"
+    max_distance: int
+    values: bool
+
+    def __post_init__(self) -> None:
+        check(self.max_distance > 0, self, "max_distance", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerXLConfig:
+    """(q + u)·k + (q + v)·r with r a projection of the sinusoids of the distance. Source: arXiv 1901.02860."""
+
+    kind: Literal["transformer_xl"] = "transformer_xl"
+
+
+RelativePosition = AlibiConfig | T5BiasConfig | ShawConfig | TransformerXLConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedPositions:
+    """A trained vector for each position, added to the embedding; position p has row p + offset of `rows`."""
+
+    kind: Literal["learned"] = "learned"
+    rows: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinusoidalPositions:
+    """sin and cos of position / base^(2i / E), added to the embedding. Source: arXiv 1706.03762, section 3.5.
+
+    interleaved: sin, cos, sin, cos… as in the paper; otherwise all sines, then all cosines. to_base: exponents end at
+    1, not before it: 2i / (E − 2) (tensor2tensor's code). Position p counts as p + offset.
+    """
+
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    base: float = 10000.0
+    interleaved: bool = True
+    to_base: bool = False
+    offset: int = 0

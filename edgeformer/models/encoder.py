@@ -1,0 +1,136 @@
+"""A model that sees a whole text at once, or a recording."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgeformer import ops
+from edgeformer.config import AudioStem, ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
+from edgeformer.layers import make_norm
+from edgeformer.layers.feed_forward import activate
+from edgeformer.models.stack import Run, Stack
+
+
+class Encoder(Stack):
+    """A stack whose blocks see every valid token, and what is made of its states."""
+
+    def __init__(self, config: EncoderConfig, dtype: torch.dtype = torch.float32):
+        super().__init__(config, dtype)
+        self.config = config
+        hidden = config.hidden_size
+        if config.token_types:
+            self.token_type_embedding = nn.Embedding(config.token_types, hidden, dtype=dtype)
+        if config.audio is not None:
+            self.stem = ConvolutionalStem(config.audio, hidden, dtype)
+        match config.head:
+            case MaskedLMHead() as head:
+                self.masked_lm = MaskedLM(head, self.embedding, dtype)
+            case ClassificationHead() as head:
+                self.classifier = Classifier(head, hidden, dtype)
+
+    def forward(
+        self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The states, and what the head makes of them.
+
+        inputs: token ids int64 [B, S], or the spectrogram [B, mel_bins, 2·S] of a recording; attention_mask int64
+        [B, S], ones, then zeros (None: all ones); token_type_ids int64 [B, S], where the model has them → states
+        [B, S, E] and, by the head, logits [B, S, V] or [B, labels] or [B, S, labels], or an embedding [B, E].
+        """
+        states = self.encode(inputs, attention_mask, token_type_ids)
+        match self.config.head:
+            case None:
+                return (states,)
+            case MaskedLMHead():
+                return states, self.masked_lm(states)
+            case ClassificationHead(pooling=pooling):
+                assert attention_mask is not None
+                return states, self.classifier(states if pooling is None else pool(states, attention_mask, pooling))
+            case PoolingHead(pooling=pooling, normalize=normalize):
+                assert attention_mask is not None
+                pooled = pool(states, attention_mask, pooling)
+                return states, normalized(pooled) if normalize else pooled
+
+    def encode(
+        self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """The last states [B, S, E] alone."""
+        x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
+        if token_type_ids is not None:
+            x = x + self.token_type_embedding(token_type_ids)
+        batch, length, _ = x.shape
+        places = torch.arange(length, device=x.device).unsqueeze(0)  # [1, S]: padding is on the right
+        x = self.embedding_norm(self.add_positions(x, places))
+        if attention_mask is None:
+            attention_mask = torch.ones(batch, length, dtype=torch.int64, device=x.device)
+        # Rotations are by the positions of the attention op, so that they can be folded into it.
+        positions = ops.token_positions(attention_mask, inputs) if self.shared.rotaries else places
+        run = Run(attention_mask, positions, self.shared_biases(places, length, x.dtype))
+        for index in range(len(self.blocks)):
+            x, _ = self.run_block(index, x, None, run)
+        states: Tensor = self.final_norm(x)
+        return states
+
+
+class ConvolutionalStem(nn.Module):
+    """See `AudioStem`."""
+
+    def __init__(self, config: AudioStem, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.first = nn.Conv1d(config.mel_bins, hidden_size, 3, padding=1, dtype=dtype)
+        self.second = nn.Conv1d(hidden_size, hidden_size, 3, stride=2, padding=1, dtype=dtype)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features [B, mel_bins, frames] → [B, frames / 2, E]."""
+        return F.gelu(self.second(F.gelu(self.first(features)))).transpose(1, 2)
+
+
+class MaskedLM(nn.Module):
+    """See `MaskedLMHead`."""
+
+    def __init__(self, config: MaskedLMHead, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        vocab_size, hidden = embedding.weight.shape
+        self.dense = nn.Linear(hidden, hidden, bias=config.dense_bias, dtype=dtype)
+        self.norm = make_norm(config.norm, hidden, dtype=dtype)
+        self.output = nn.Linear(hidden, vocab_size, bias=config.bias, dtype=dtype)
+        self.output.weight = embedding.weight
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[B, S, E] → logits [B, S, V]."""
+        logits: Tensor = self.output(self.norm(activate(self.config.activation, self.dense(states))))
+        return logits
+
+
+class Classifier(nn.Module):
+    """See `ClassificationHead`."""
+
+    def __init__(self, config: ClassificationHead, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        if config.dense is not None:
+            self.dense = nn.Linear(hidden_size, hidden_size, bias=config.dense_bias, dtype=dtype)
+        self.norm = make_norm(config.norm, hidden_size, dtype=dtype)
+        self.output = nn.Linear(hidden_size, len(config.labels), bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[…, E] → logits […, labels]."""
+        if self.config.dense is not None:
+            states = self.norm(activate(self.config.dense, self.dense(states)))
+        logits: Tensor = self.output(states)
+        return logits
+
+
+def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+    """The state of the first token, or the mean of all valid ones: [B, S, E] → [B, E]."""
+    if pooling == "first":
+        return states[:, 0]
+    valid = attention_mask.unsqueeze(-1)  # [B, S, 1]
+    total = states.masked_fill(valid == 0, 0).sum(1)
+    return total / valid.sum(1).to(states.dtype)
+
+
+def normalized(vectors: Tensor) -> Tensor:
+    """Vectors [B, E] of length one."""
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)

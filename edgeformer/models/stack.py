@@ -1,0 +1,194 @@
+"""What decoders and encoders are made of: embeddings, blocks, and the tables that blocks share."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import (
+    AlibiConfig,
+    AttentionConfig,
+    LearnedPositions,
+    SinusoidalPositions,
+    StackConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+from edgeformer.layers import Block, Cache, Context, RotaryTable, make_norm, rotary_table
+from edgeformer.layers.attention_bias import (
+    AlibiBias,
+    T5Bias,
+    Visibility,
+    group_size,
+    group_table,
+    random_blocks,
+    t5_buckets,
+)
+from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperature_table
+
+T = TypeVar("T", bound=Hashable)
+
+DISTANCES = SinusoidalPositions(interleaved=False)
+"""Transformer-XL's relative positions: all sines, then all cosines."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the blocks of one forward pass read: the mask [B, T], the positions [B, S], biases by their config, and the
+    padding of an encoder's text [B, source].
+    """
+
+    attention_mask: Tensor
+    positions: Tensor
+    biases: dict[Hashable, Tensor]
+    source_mask: Tensor | None = None
+
+
+class Stack(nn.Module):
+    """Embeddings, blocks, final norm. Parameters are uninitialised until a checkpoint is loaded into them.
+
+    Blocks whose positions, biases or patterns are equal share one table of them. source_size: width of the encoder's
+    states that the blocks read, 0 where they read none.
+    """
+
+    def __init__(self, config: StackConfig, dtype: torch.dtype, source_size: int = 0):
+        super().__init__()
+        self.stack_config = config
+        hidden, length = config.hidden_size, config.context_length
+        if config.vocab_size:
+            self.embedding = nn.Embedding(config.vocab_size, hidden, dtype=dtype)
+        if config.position_embedding is not None:
+            self.position_embedding = _position_embedding(config, dtype)
+        self.embedding_norm = make_norm(config.embedding_norm, hidden, dtype=dtype)
+
+        shared = SharedTables(config)
+        self.shared = shared
+        self.rotary = nn.ModuleList(RotaryTable(rotary, length, dtype) for rotary in shared.rotaries)
+        self.relative = nn.ModuleList(
+            AlibiBias(relative, dtype, causal)
+            if isinstance(relative, AlibiConfig)
+            else T5Bias(relative, heads, length, dtype)
+            for relative, heads, causal in shared.relatives
+        )
+        self.visibility = nn.ModuleList(Visibility(pattern, length) for pattern in shared.patterns)
+        self.temperature = nn.ModuleList(ConstantTable(length, 1, dtype) for _ in shared.temperatures)
+        if shared.distances:
+            self.distances = ConstantTable(length, hidden, dtype)
+
+        self.blocks = nn.ModuleList(Block(block, hidden, dtype, source_size) for block in config.blocks)
+        self.final_norm = make_norm(config.final_norm, hidden, dtype=dtype)
+
+    def embed_tokens(self, input_ids: Tensor) -> Tensor:
+        """Embeddings of tokens, scaled: [B, S, E]."""
+        x: Tensor = self.embedding(input_ids)
+        scale = self.stack_config.embedding_scale
+        return x if scale == 1 else x * scale
+
+    def add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [B, S, E] with the embeddings of its positions int64 [B or 1, S] added."""
+        places = self.stack_config.position_embedding
+        if places is None:
+            return x
+        offset = places.offset if isinstance(places, LearnedPositions) else 0
+        embedded: Tensor = self.position_embedding(positions + offset if offset else positions)
+        return x + embedded
+
+    def shared_biases(self, positions: Tensor, keys: int, dtype: torch.dtype) -> dict[Hashable, Tensor]:
+        """The biases that blocks share, by their config, for queries at positions [B or 1, S] and a number of keys."""
+        biases: dict[Hashable, Tensor] = {}
+        if self.shared.relatives or self.shared.patterns:
+            columns = torch.arange(keys, device=positions.device)
+            distances = positions.unsqueeze(-1) - columns  # [B, S, T]
+            biases |= {key: bias(distances) for key, bias in zip(self.shared.relatives, self.relative, strict=True)}
+            for pattern, visibility in zip(self.shared.patterns, self.visibility, strict=True):
+                biases[pattern] = visibility(positions, columns, dtype)
+        return biases
+
+    def run_block(
+        self, index: int, x: Tensor, past: Cache | None, run: Run, source: Cache | None = None
+    ) -> tuple[Tensor, Cache]:
+        """One block with the tables that it uses; source: the encoder's keys and values for it."""
+        attention, shared = self.stack_config.blocks[index].attention, self.shared
+        bias = None
+        for key in (_relative_key(attention), _pattern_key(attention)):
+            if key in run.biases:
+                bias = run.biases[key] if bias is None else bias + run.biases[key]
+        rotary, temperature = attention.rotary, attention.query_temperature
+        context = Context(
+            attention_mask=run.attention_mask,
+            positions=run.positions,
+            rotary=None if rotary is None else self.rotary[shared.rotaries.index(rotary)],  # type: ignore[arg-type]
+            bias=bias,
+            distances=self.distances.table if isinstance(attention.relative, TransformerXLConfig) else None,
+            temperature=None
+            if temperature is None
+            else self.temperature[shared.temperatures.index(temperature)](run.positions),
+            source_mask=run.source_mask,
+        )
+        result: tuple[Tensor, Cache] = self.blocks[index](x, past, context, source)
+        return result
+
+
+def _position_embedding(config: StackConfig, dtype: torch.dtype) -> nn.Module:
+    if isinstance(config.position_embedding, LearnedPositions):
+        return nn.Embedding(config.position_embedding.rows, config.hidden_size, dtype=dtype)
+    return ConstantTable(config.context_length, config.hidden_size, dtype)
+
+
+class SharedTables:
+    """The configs of what blocks share, each once: rotary tables, relative biases, patterns, temperatures."""
+
+    def __init__(self, config: StackConfig):
+        attentions = [block.attention for block in config.blocks]
+        self.rotaries = _distinct(attention.rotary for attention in attentions)
+        self.relatives = _distinct(_relative_key(attention) for attention in attentions)
+        self.patterns = _distinct(_pattern_key(attention) for attention in attentions)
+        self.temperatures = _distinct(attention.query_temperature for attention in attentions)
+        self.distances = any(isinstance(attention.relative, TransformerXLConfig) for attention in attentions)
+
+
+def _distinct(configs: Iterable[T | None]) -> list[T]:
+    return [config for config in dict.fromkeys(configs) if config is not None]
+
+
+def _relative_key(attention: AttentionConfig) -> tuple[AlibiConfig | T5BiasConfig, int, bool] | None:
+    """A bias that depends on head and distance alone, so that equal blocks share it."""
+    relative = attention.relative
+    if not isinstance(relative, AlibiConfig | T5BiasConfig):
+        return None
+    return relative, attention.num_heads, attention.causal
+
+
+def _pattern_key(attention: AttentionConfig) -> AttentionConfig | None:
+    """A pattern that the attention op cannot express by its window."""
+    patterned = attention.chunk is not None or (attention.window is not None and not attention.sliding)
+    return attention if patterned else None
+
+
+def stack_constants(config: StackConfig) -> dict[str, Tensor]:
+    """Compute what no checkpoint stores: the buffers of a `Stack` by name, in float64 (or int64)."""
+    shared, length, hidden = SharedTables(config), config.context_length, config.hidden_size
+    values: dict[str, Tensor] = {}
+    if isinstance(config.position_embedding, SinusoidalPositions):
+        values["position_embedding.table"] = sinusoidal_table(config.position_embedding, length, hidden)
+    for index, rotary in enumerate(shared.rotaries):
+        cos, sin = rotary_table(rotary, length)
+        values |= {f"rotary.{index}.cos": cos, f"rotary.{index}.sin": sin}
+    for index, (relative, _, _) in enumerate(shared.relatives):
+        if isinstance(relative, AlibiConfig):
+            values[f"relative.{index}.slopes"] = torch.tensor(relative.slopes, dtype=torch.float64)
+        else:
+            values[f"relative.{index}.buckets"] = t5_buckets(relative, length)
+    for index, pattern in enumerate(shared.patterns):
+        size = group_size(pattern)
+        if size is not None:
+            values[f"visibility.{index}.group"] = group_table(size, length)
+        if pattern.random_blocks is not None:
+            values[f"visibility.{index}.blocks"] = random_blocks(pattern.random_blocks, length)
+    for index, temperature in enumerate(shared.temperatures):
+        values[f"temperature.{index}.table"] = temperature_table(temperature, length)
+    if shared.distances:
+        values["distances.table"] = sinusoidal_table(DISTANCES, length, hidden)
+    return values
