@@ -25,10 +25,10 @@ class Blueprint:
     """How to build the module of a model, and the sizes that its clients must know.
 
     build: makes the module with every float parameter and buffer in a dtype, none of them with values: it is called
-    where tensors are fake, or on meta. Forward contract of a decoder: input_ids int64 [B, S], attention_mask int64 [B, T], caches
-    (key, value) of each layer [B, K, P, D] → logits [B, S, V], caches [B, K, T, D]. It must be built and traced the
-    same way in every dtype; what it computes in float64 is the measure of parity. constants: computes what no
-    checkpoint stores, the module's buffers by name, as exactly as they are known. cache: of the tokens that a decoder
+    where tensors are fake, or on meta. Forward contract of a decoder: input_ids int64 [B, S], attention_mask int64
+    [B, T], caches (key, value) of each layer [B, K, P, D] → logits [B, S, V], caches [B, K, T, D]. It must be built and
+    traced the same way in every dtype; what it computes in float64 is the measure of parity. constants: computes what
+    no checkpoint stores, the module's buffers by name, as exactly as they are known. cache: of the tokens that a decoder
     writes. config: where the module is our own; passes must fire as often as the config says. streams: whether every
     parameter is read only while the module that owns it runs, so that a reference can hold one at a time.
     """

@@ -1,7 +1,7 @@
 """The graphs that a model is exported as: what each traces of the module, and the tensors that it has.
 
-A decoder and an encoder are one graph each. An encoder and decoder pair is two, over the same weights: the encoder with
-the keys and values that every layer of the decoder will read, computed once; and the decoder, which gets them as inputs.
+A decoder and an encoder are one graph each. An encoder and decoder pair is two, over the same weights: the encoder,
+with the keys and values that every layer of the decoder will read, computed once; and the decoder, which gets them.
 Logits leave every graph as float32: no client should need a half type to sample.
 """
 

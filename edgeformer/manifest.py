@@ -61,13 +61,13 @@ class Manifest:
     """Everything that a reader of the bundle may rely on.
 
     provider: whose kernels the graph was lowered for. graph: of an encoder-decoder, that of the decoder; encoder_graph:
-    of the encoder, over the same weights. windowed_graph: the same graph over caches as long as each
-    layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the
-    bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's cache has no layers.
-    generation: how the makers of an encoder-decoder want it to generate, in the words of generation_config.json. model: None where the module is
-    not ours, so that the bundle does not tell what it computes. via: which library has the module then; None for a
-    module of the user. files: every other file of the folder. weights: graph initializers by name. parity: the summary
-    of the certificate, with the hashes that it speaks of; None where nothing was verified.
+    of the encoder, over the same weights. windowed_graph: the same graph over caches as long as each layer's window
+    (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the bundle. vocab_size,
+    context_length, cache: what clients must know of any decoder; an encoder's cache has no layers. model: None where
+    the module is not ours, so that the bundle does not tell what it computes. via: which library has the module then;
+    None for a module of the user. generation: how the makers of an encoder-decoder want it to generate, in the words of
+    generation_config.json. files: every other file of the folder. weights: graph initializers by name. parity: the
+    summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int

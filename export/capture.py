@@ -50,7 +50,7 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
         module = spec.wrap(model).eval()
         arguments = tuple(
             torch.ones(
-                [sizes.get(dim, dim) for dim in tensor.dims],  # type: ignore[arg-type,misc]
+                [sizes.get(dim, dim) for dim in tensor.dims],  # type: ignore[arg-type]
                 dtype=torch.int64 if tensor.integer else dtype,
             )
             for tensor in spec.inputs

@@ -14,6 +14,7 @@ from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.runtime.session import CACHE_DTYPES
+from edgeformer.runtime.sources import Sources
 
 PREFILL_CHUNK = 256
 """Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's
@@ -28,21 +29,31 @@ Logits = NDArray[Any]
 class StaticDecoder:
     """One request: a cache for its rows, their lengths, and the bindings of its decode steps."""
 
-    def __init__(self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider = "cpu"):
+    def __init__(
+        self,
+        session: Any,
+        manifest: Manifest,
+        batch_size: int,
+        capacity: int,
+        provider: Provider = "cpu",
+        sources: Sources | None = None,
+    ):
         self._session = session
+        self._sources = sources
+        self._mask_name = "attention_mask" if sources is None else "decoder_attention_mask"
+        part = "" if sources is None else "decoder."
         self._vocab_size = manifest.vocab_size
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
         dtype = CACHE_DTYPES[manifest.precision]
-        windows = _windows(session, manifest.cache)
-        self.cache = KVCache(manifest.cache, dtype, batch_size, capacity, provider, windows)
+        windows = _windows(session, manifest.cache, part)
+        self.cache = KVCache(manifest.cache, dtype, batch_size, capacity, provider, windows, part)
         self.lengths = np.zeros(batch_size, np.int64)
         # Decode steps: one binding, filled in place.
         self._tokens = np.zeros((batch_size, 1), np.int64)
         self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
         self._mask = np.ones(batch_size * capacity, np.int64)
-        self._step = session.io_binding()
-        self.cache.bind(self._step)
+        self._step = self._new_binding()
         _bind_input(self._step, "input_ids", self._tokens)
         _bind_output(self._step, "logits", self._logits)
 
@@ -69,10 +80,9 @@ class StaticDecoder:
         self.lengths[row] += len(tokens)
         ids = np.asarray(tokens, np.int64)[None]
         mask = np.ones((1, self.lengths[row]), np.int64)
-        binding = self._session.io_binding()
-        self.cache.bind(binding, row)
+        binding = self._new_binding(row)
         _bind_input(binding, "input_ids", ids)
-        _bind_input(binding, "attention_mask", mask)
+        _bind_input(binding, self._mask_name, mask)
         _bind_output(binding, "logits", logits[None])
         self._session.run_with_iobinding(binding)
 
@@ -83,10 +93,10 @@ class StaticDecoder:
         self.lengths[:] = lengths
         logits = np.empty((*tokens.shape, self._vocab_size), self._logits_dtype)
         mask = (np.arange(tokens.shape[1]) < self.lengths[:, None]).astype(np.int64)
-        binding = self._session.io_binding()
-        self.cache.bind(binding)
-        _bind_input(binding, "input_ids", np.ascontiguousarray(tokens))
-        _bind_input(binding, "attention_mask", mask)
+        binding = self._new_binding()
+        tokens = np.ascontiguousarray(tokens)
+        _bind_input(binding, "input_ids", tokens)
+        _bind_input(binding, self._mask_name, mask)
         _bind_output(binding, "logits", logits)
         self._session.run_with_iobinding(binding)
         return logits
@@ -104,19 +114,36 @@ class StaticDecoder:
         mask = self._mask[: batch * total].reshape(batch, total)
         if batch > 1:  # a single row's mask is all ones, whatever its length
             np.less(np.arange(total), self.lengths[:, None], out=mask, casting="unsafe")
-        _bind_input(self._step, "attention_mask", mask)
+        _bind_input(self._step, self._mask_name, mask)
         self._session.run_with_iobinding(self._step)
         return self._logits[:, 0]
+
+    def reorder(self, parents: NDArray[np.int64]) -> int:
+        """Let every row r continue from what row parents[r] was; the rows must read the same source.
+
+        Returns how many bytes were copied.
+        """
+        copied = self.cache.reorder(parents, int(self.lengths.max()))
+        self.lengths = self.lengths[parents]
+        return copied
+
+    def _new_binding(self, row: int | None = None) -> Any:
+        """A binding of the cache and of what the decoder reads of its source, for all rows or one."""
+        binding = self._session.io_binding()
+        self.cache.bind(binding, row)
+        if self._sources is not None:
+            self._sources.bind(binding, row)
+        return binding
 
     def _check_room(self, length: int) -> None:
         if length > self.cache.capacity:
             raise ValueError(f"{length} tokens do not fit a cache of {self.cache.capacity}")
 
 
-def _windows(session: Any, geometry: CacheGeometry) -> list[int | None]:
+def _windows(session: Any, geometry: CacheGeometry, part: str) -> list[int | None]:
     """The window of each layer that keeps no more: a number where the graph declares the length of its past."""
     lengths = {value.name: value.shape[2] for value in session.get_inputs() if value.name.endswith(".key")}
-    return [length if isinstance(length := lengths[key], int) else None for key in past_names(geometry)[::2]]
+    return [length if isinstance(length := lengths[key], int) else None for key in past_names(geometry, part)[::2]]
 
 
 def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:

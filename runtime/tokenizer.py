@@ -26,9 +26,9 @@ class Tokenizer:
         # A bundle's limits are its model's; padding and truncation left over from training are not wanted.
         self.backend.no_padding()
         self.backend.no_truncation()
-        self._config = _read_config(folder / "tokenizer_config.json")
+        self.config = _read_config(folder / "tokenizer_config.json")
         template_file = folder / "chat_template.jinja"
-        template = self._config.get("chat_template")
+        template = self.config.get("chat_template")
         if template_file.is_file():
             template = template_file.read_text(encoding="utf-8")
         elif isinstance(template, list):  # several, by name
@@ -43,6 +43,16 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer puts around it."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Token ids of two texts that belong together, and which of them each token is of: 0 or 1."""
+        encoding = self.backend.encode(first, second)
+        return encoding.ids, encoding.type_ids
+
+    def special_token(self, name: str) -> str | None:
+        """What tokenizer_config.json calls a token (`mask_token`), if it does."""
+        token = _content(self.config.get(name))
+        return token if isinstance(token, str) else None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens."""
@@ -59,7 +69,7 @@ class Tokenizer:
         """The conversation as the text that the model was trained on."""
         if self._template is None:
             raise RequestError("this model has no chat template; give it a plain prompt.")
-        tokens = {name: _content(value) for name, value in self._config.items() if name.endswith("_token")}
+        tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
         try:
             return (
                 _environment()

@@ -12,7 +12,7 @@ from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
     from edgeformer.runtime import CausalLM, Generation
-    from edgeformer.runtime.causal_lm import GenerationStream
+    from edgeformer.runtime.generate import GenerationStream
 
 
 @click.command("run")

@@ -116,8 +116,9 @@ def _cross_geometry(block: BlockConfig) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class AudioStem:
-    """Whisper's way into an encoder: a log-mel spectrogram through two convolutions of width 3, each with GELU, of which
-    the second halves the number of frames. Source: arXiv 2212.04356.
+    """Whisper's way into an encoder: a log-mel spectrogram through two convolutions of width 3, each with GELU.
+
+    The second halves the number of frames. Source: arXiv 2212.04356.
     """
 
     mel_bins: int
@@ -141,7 +142,7 @@ class MaskedLMHead:
 class ClassificationHead:
     """logits of `labels`: a projection of the pooled states, or of each token's where pooling is None.
 
-    pooling: `first` token or `mean` of all. dense: with which activation(dense(x)) comes first; norm: and is normalised.
+    pooling: `first` token or `mean` of all. dense: with which activation(dense(x)) comes first; norm: of that.
     """
 
     kind: Literal["classification"] = "classification"

@@ -83,7 +83,8 @@ class Attention(nn.Module):
             bias = _add(bias, self._transformer_xl_bias(query + self.position_bias, context))
             query = query + self.content_bias
         output, present_key, present_value = ops.group_query_attention(
-            query, key, value, *(past or (None, None)), context.attention_mask, config.num_heads, config.num_kv_heads, config.scale,
+            query, key, value, *(past or (None, None)), context.attention_mask,
+            config.num_heads, config.num_kv_heads, config.scale,
             attention_bias=bias,
             sinks=getattr(self, "sinks", None),
             value_relations=getattr(self, "value_relations", None),

@@ -8,8 +8,8 @@ from torch import Tensor
 def cross_attention(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scale: float) -> Tensor:
     """Every query sees every valid key: softmax(q·kᵀ·scale)·v.
 
-    query [B, S, H·D]; key and value [B, H, T, D], finite everywhere; attention_mask int64 [B, T], 0 where the source has
-    padding → [B, S, H·D]. Source: arXiv 1706.03762, section 3.2.3.
+    query [B, S, H·D]; key and value [B, H, T, D], finite everywhere; attention_mask int64 [B, T], 0 where the source
+    has padding → [B, S, H·D]. Source: arXiv 1706.03762, section 3.2.3.
     """
     heads = query.unflatten(-1, (key.shape[1], -1)).transpose(1, 2)  # [B, H, S, D]
     scores = heads @ key.transpose(-1, -2) * scale  # [B, H, S, T]

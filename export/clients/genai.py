@@ -6,6 +6,7 @@ decoder-only graph; tensor names are its defaults.
 
 from typing import Any
 
+from edgeformer.config import DecoderConfig
 from edgeformer.manifest import Manifest
 
 # Clients allocate their cache for max_length; a user raises it up to context_length.
@@ -23,7 +24,7 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     # It reads neither for a graph like ours, and of a module that is not ours nobody knows them.
     widths = (
         {}
-        if model is None
+        if not isinstance(model, DecoderConfig)
         else {"hidden_size": model.hidden_size, "num_attention_heads": model.blocks[0].attention.num_heads}
     )
     provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.provider == "cuda" else []

@@ -6,6 +6,7 @@ Such a graph says nothing about itself but its tensors; what it should compute i
 import json
 from pathlib import Path
 
+from edgeformer.config import DecoderConfig
 from edgeformer.contract import input_names, output_names
 from edgeformer.errors import BundleError
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision
@@ -24,8 +25,13 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
     not those of a decoder of this model.
     """
     folder, graph = (path.parent, path.name) if path.is_file() else (path, _find_graph(path))
+    config = source.config
+    if not isinstance(config, DecoderConfig):
+        raise BundleError(
+            "only decoders that somebody else exported can be verified, and this is another kind of model."
+        )
     session = open_session(folder / graph, "cpu", prepack=False)
-    geometry = source.config.cache_geometry
+    geometry = config.cache_geometry
     tensors = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
     wanted = {*input_names(geometry), *output_names(geometry)}
     if wanted != tensors.keys():
@@ -54,10 +60,10 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
         precision=PRECISIONS[past.type],
         provider="cpu",
         graph=graph,
-        vocab_size=source.config.vocab_size,
-        context_length=source.config.context_length,
+        vocab_size=config.vocab_size,
+        context_length=config.context_length,
         cache=geometry,
-        model=source.config,
+        model=config,
         tokens=source.special_tokens(),
         files={},
         weights={},

@@ -2,7 +2,7 @@
 does.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,17 +75,19 @@ def _filled(module: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owner, _, last = name.rpartition(".")
         places.setdefault(first.setdefault(id(parameter), name), []).append((module.get_submodule(owner), last))
-    empty = {name: owners[0][0]._parameters[owners[0][1]] for name, owners in places.items()}
+    empty = dict(module.named_parameters())
     try:
         for name, owners in places.items():
-            value = nn.Parameter(weights[name].to(dtype), requires_grad=False)
-            for owner, last in owners:
-                owner._parameters[last] = value
+            _put(owners, nn.Parameter(weights[name].to(dtype), requires_grad=False))
         yield
     finally:
         for name, owners in places.items():
-            for owner, last in owners:
-                owner._parameters[last] = empty[name]
+            _put(owners, empty[name])
+
+
+def _put(owners: Iterable[tuple[nn.Module, str]], parameter: nn.Parameter) -> None:
+    for owner, last in owners:
+        owner._parameters[last] = parameter
 
 
 class Rounded(Mapping[str, Tensor]):

@@ -1,0 +1,247 @@
+"""Beam search: several continuations of each source side by side, of which the best are kept.
+
+Batched, over any decoder that can feed one token to every row and reorder its rows. Every source runs by itself, so
+what comes of it does not depend on its neighbours. Results are those of transformers' `generate` without sampling.
+
+Each step takes the best continuations of all beams of a source. Those that end become hypotheses if they are among the
+best num_beams; the best of the others run on:
+
+    beams [N] × vocabulary [V]  →  N · (1 + end tokens) candidates  →  at most N hypotheses, N beams
+
+There are enough candidates for N of them to run on even if all others end. Where scores tie, the earlier beam and then
+the lower token id comes first; torch, and so transformers, leaves that open.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime.decoder import Logits
+from edgeformer.runtime.generate import FinishReason
+from edgeformer.runtime.logits_rules import Rules
+
+Ids = NDArray[np.int64]
+
+
+class BeamDecoder(Protocol):
+    """What beam search asks of a decoder of R = sources · beams rows; those of one source are neighbours."""
+
+    def decode_one_token(self, tokens: Ids) -> Logits:
+        """Append one token to each row [R]; return the logits of the next [R, V]. They may be overwritten later."""
+
+    def reorder(self, parents: Ids) -> object:
+        """Let every row r continue from what row parents[r] was: never one of another source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearch:
+    """How to search.
+
+    num_beams: continuations to pursue; 1 is greedy search. length_penalty: a hypothesis scores the sum of its tokens'
+    log-probabilities divided by its length to this power: above 0 favours long ones, below 0 short ones.
+    early_stopping: what ends a source that has num_beams hypotheses: True ends it there; False once its best beam could
+    not get better than the worst hypothesis if it ended now; "never" once it could not at any length up to the limit.
+    num_return_sequences: hypotheses to return of each source.
+    """
+
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    num_return_sequences: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_beams < 1:
+            raise RequestError(f"num_beams is {self.num_beams}; it must be 1 (greedy) or larger.")
+        if not math.isfinite(self.length_penalty):
+            raise RequestError(f"length_penalty is {self.length_penalty}; it must be finite; 0 is off.")
+        if self.early_stopping not in (True, False, "never"):
+            raise RequestError(f'early_stopping is {self.early_stopping!r}; it must be true, false or "never".')
+        if not 1 <= self.num_return_sequences <= self.num_beams:
+            raise RequestError(
+                f"num_return_sequences is {self.num_return_sequences}; it must be between 1 and num_beams, which is "
+                f"{self.num_beams}. Raise num_beams to get more."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """A continuation that has ended.
+
+    token_ids: the new tokens, the end token included. score: their log-probabilities' sum divided by
+    len(token_ids) ** length_penalty. finish_reason: `eos` or `length` (max_new_tokens).
+    """
+
+    token_ids: list[int]
+    score: float
+    finish_reason: FinishReason
+
+
+def beam_search(
+    decoder: BeamDecoder,
+    first_logits: Logits,
+    *,
+    prompts: Sequence[Sequence[int]],
+    search: BeamSearch,
+    max_new_tokens: int,
+    eos: frozenset[int],
+    pad: int,
+    rules: Rules | None = None,
+) -> list[list[Hypothesis]]:
+    """Continue every source; return its hypotheses, best first.
+
+    first_logits: [R, V], after the prompts; the num_beams rows of a source are alike. prompts: the tokens that the
+    decoder was fed, of each source. eos: tokens that end a sequence; may be empty. pad: fed to the rows of sources that
+    are done. rules: apply to log-probabilities (to logits if greedy), as in transformers.
+
+    A source gives fewer than num_return_sequences only where the rules leave no more. Raises RequestError if they leave
+    none, or if logits are not numbers. Source: `_beam_search` of transformers 5.23.
+    """
+    if max_new_tokens < 1:
+        raise RequestError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
+    beams = search.num_beams
+    vocab_size = first_logits.shape[1]
+    assert len(first_logits) == len(prompts) * beams, "every beam of every source has a row"
+    rules = rules or Rules()
+    rules.check(vocab_size)
+    sources = [_Source(prompt, search, max_new_tokens, eos, rules) for prompt in prompts]
+    rows = np.arange(len(first_logits)).reshape(len(sources), beams)
+    scratch = np.empty((beams, vocab_size), np.float32)
+    logits = first_logits
+    while True:
+        tokens, parents = np.full_like(rows, pad), rows.copy()
+        for index, source in enumerate(sources):
+            if not source.done:
+                source.advance(logits[rows[index, 0] : rows[index, 0] + beams], scratch)
+            if not source.done:
+                tokens[index] = source.tokens
+                parents[index] = rows[index, source.parents]
+        if all(source.done for source in sources):
+            return [source.hypotheses[: search.num_return_sequences] for source in sources]
+        if (parents != rows).any():
+            decoder.reorder(parents.reshape(-1))
+        logits = decoder.decode_one_token(tokens.reshape(-1))
+
+
+class _Source:
+    """The beams of one source and the hypotheses that it has, both best first.
+
+    tokens, parents: the last token of each beam [N], and the place of the beam that it continues.
+    """
+
+    def __init__(
+        self, prompt: Sequence[int], search: BeamSearch, max_new_tokens: int, eos: frozenset[int], rules: Rules
+    ):
+        self.hypotheses: list[Hypothesis] = []
+        self.done = False
+        self._search = search
+        self._prompt_length = len(prompt)
+        self._max_length = len(prompt) + max_new_tokens
+        self._eos = eos
+        self._rules = rules
+        beams = search.num_beams
+        self.parents = np.arange(beams)
+        self._sequences = np.tile(np.asarray(prompt, np.int64), (beams, 1))  # [N, T], prompts included
+        # All beams start alike, so the first step may continue only one of them.
+        self._scores = np.full(beams, -np.inf, np.float32)
+        self._scores[0] = 0
+
+    @property
+    def tokens(self) -> Ids:
+        return self._sequences[:, -1]
+
+    def advance(self, logits: Logits, scratch: NDArray[np.float32]) -> None:
+        """Take the step that logits [N, V] allow. scratch: [N, V], to work in."""
+        beams, vocab_size = logits.shape
+        np.copyto(scratch, logits)
+        # float32 and this order of sums, as in transformers: the same ends follow from the same ties.
+        scores = self._log_probabilities(scratch)
+        scores += self._scores[:, None]
+        flat = scores.reshape(-1)
+        best = _largest(flat, beams * max(2, 1 + len(self._eos)))
+        parents, tokens = np.divmod(best, vocab_size)
+        totals = flat[best]
+        first = self._sequences.shape[1] == self._prompt_length
+        sequences = np.column_stack([self._sequences[parents], tokens])
+        ended = np.array([token in self._eos for token in tokens.tolist()])
+
+        self._finish(sequences[:beams], totals[:beams], ended[:beams])
+        running = np.flatnonzero(~ended)[:beams]
+        self._sequences, self._scores = sequences[running], totals[running]
+        # Rows that are still alike need no reordering.
+        self.parents = np.arange(beams) if first else parents[running]
+        self.done = self._is_done()
+        if self.done and not self.hypotheses:
+            raise RequestError(_NOTHING_FOLLOWS)
+
+    def _log_probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Log-probabilities [N, V] under the rules, computed in place."""
+        if self._search.num_beams == 1:
+            self._apply_rules(logits)
+            return _log_softmax(logits)
+        scores = _log_softmax(logits)
+        self._apply_rules(scores)
+        return scores
+
+    def _apply_rules(self, values: NDArray[np.float32]) -> None:
+        self._rules.apply(
+            values,
+            self._sequences,
+            prompt_length=self._prompt_length,
+            max_length=self._max_length,
+            eos=self._eos,
+        )
+
+    def _finish(self, sequences: Ids, totals: NDArray[np.float32], ended: NDArray[np.bool_]) -> None:
+        """Keep the best of the hypotheses so far and of the candidates that end here."""
+        length = sequences.shape[1]
+        scores = totals / self._length_divisor(length)
+        for sequence, score, end in zip(sequences, scores.tolist(), ended, strict=True):
+            # What the rules made impossible is no hypothesis, even where nothing else is left.
+            if (end or length == self._max_length) and score > -math.inf:
+                new = sequence[self._prompt_length :].tolist()
+                self.hypotheses.append(Hypothesis(token_ids=new, score=score, finish_reason="eos" if end else "length"))
+        self.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        del self.hypotheses[self._search.num_beams :]
+
+    def _is_done(self) -> bool:
+        search, length = self._search, self._sequences.shape[1]
+        full = len(self.hypotheses) == search.num_beams
+        if length == self._max_length or (full and (search.early_stopping is True or search.num_beams == 1)):
+            return True
+        # How good can a beam get? A heuristic, not a bound: with a positive penalty scores may grow with the length.
+        if search.early_stopping == "never" and search.length_penalty > 0:
+            length = self._max_length
+        hope = float(self._scores[0] / self._length_divisor(length))
+        return not hope > (self.hypotheses[-1].score if full else -math.inf)
+
+    def _length_divisor(self, length: int) -> np.float32:
+        return np.float32((length - self._prompt_length) ** self._search.length_penalty)
+
+
+_NOTHING_FOLLOWS = (
+    "no token can follow: the rules ban every one, or the model's logits are not finite. Relax suppress_tokens, "
+    "bad_words_ids, no_repeat_ngram_size or min_length; if none is set, the model overflows in its precision: export "
+    "it in another."
+)
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-probabilities [N, V] in the place of logits."""
+    peak = logits.max(axis=1, keepdims=True)
+    if not np.isfinite(peak).all():
+        raise RequestError(_NOTHING_FOLLOWS)
+    logits -= peak
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return logits
+
+
+def _largest(values: NDArray[np.float32], count: int) -> Ids:
+    """Places of the `count` largest of values [n], largest first; the first of equal ones first."""
+    threshold = np.partition(values, len(values) - count)[len(values) - count]
+    places = np.flatnonzero(values >= threshold)
+    return places[np.argsort(-values[places], kind="stable")[:count]]

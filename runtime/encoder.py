@@ -1,0 +1,180 @@
+"""Embed, classify, and fill in masked words with an encoder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
+from edgeformer.errors import RequestError
+from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.sources import check_length, pad_right
+
+Pair = tuple[str, str]
+"""Two texts that belong together: a question and its paragraph, a premise and a hypothesis."""
+
+BATCH = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Class:
+    """A label and its probability among all of them."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """A token in the place of a mask, its text, its probability, and the whole text with it."""
+
+    token_id: int
+    token: str
+    probability: float
+    text: str
+
+
+class Encoder(Model):
+    """An encoder. What it can do depends on its head: `embed` always, `classify` and `fill_mask` where there is one."""
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The model's config."""
+        config = self.manifest.model
+        assert isinstance(config, EncoderConfig)
+        return config
+
+    def run(self, texts: Sequence[Text | Pair], outputs: Sequence[str] | None = None) -> dict[str, NDArray[np.float32]]:
+        """Run texts as one batch, padded on the right: the graph's outputs by name (all, by default).
+
+        last_hidden_state is float32 [B, longest, E]; what stands where a text is padded means nothing.
+        """
+        rows, types = zip(*(self._encode(text) for text in texts), strict=True)
+        ids, mask = pad_right(list(rows), self.manifest.tokens.pad or 0)
+        feeds = {"input_ids": ids, "attention_mask": mask}
+        if self.config.token_types:
+            feeds["token_type_ids"] = pad_right(list(types), 0)[0]
+        names = list(outputs or [output.name for output in self.session.get_outputs()])
+        return dict(zip(names, self.session.run(names, feeds), strict=True))
+
+    def embed(self, texts: Any, *, batch_size: int = BATCH) -> NDArray[np.float32]:
+        """One vector for each text: float32 [N, E], or [E] for one text.
+
+        What the model pools itself (a sentence encoder's `sentence_embedding`), or the mean of its last states. texts
+        of like length run together, `batch_size` of them at once; the order of the results is that of the texts.
+        """
+        pooled = isinstance(self.config.head, PoolingHead)
+        return self._by_length(texts, batch_size, self._pooled if pooled else self._mean)
+
+    def classify(self, texts: Any, *, batch_size: int = BATCH) -> Any:
+        """Labels with their probabilities, the likeliest first: a list of `Class` for each text, or for the one given.
+
+        A pair of texts is a tuple. Of a model that labels tokens, the likeliest `Class` of each token.
+        """
+        head = self.config.head
+        if not isinstance(head, ClassificationHead):
+            raise RequestError(f"this model has no classes. {self._abilities()}")
+        logits = self._by_length(texts, batch_size, self._token_logits if head.pooling is None else self._logits)
+        rows = [logits] if not self._is_batch(texts) else list(logits)
+        if head.pooling is None:
+            found = [[_classes(head.labels, token)[0] for token in row] for row in rows]
+        else:
+            found = [_classes(head.labels, row) for row in rows]
+        return found if self._is_batch(texts) else found[0]
+
+    def fill_mask(self, text: Text, *, top_k: int = 5) -> list[Filling]:
+        """The likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first."""
+        if not isinstance(self.config.head, MaskedLMHead):
+            raise RequestError(f"this model fills no masks. {self._abilities()}")
+        tokenizer = self.require_tokenizer()
+        name = tokenizer.special_token("mask_token")
+        mask = None if name is None else tokenizer.backend.token_to_id(name)
+        if mask is None:
+            raise RequestError("the tokenizer of this model names no mask token, so there is nothing to fill.")
+        ids, _ = self._encode(text)
+        places = [place for place, token in enumerate(ids) if token == mask]
+        if len(places) != 1:
+            raise RequestError(f"the text has {len(places)} masks; give it one {name}.")
+        logits = self.run([ids], ["logits"])["logits"][0, places[0]]
+        probabilities = _softmax(logits)
+        best = np.argsort(-logits, kind="stable")[:top_k].tolist()
+        return [
+            Filling(
+                token_id=token,
+                token=tokenizer.decode([token]).strip(),
+                probability=float(probabilities[token]),
+                text=tokenizer.decode([*ids[: places[0]], token, *ids[places[0] + 1 :]]),
+            )
+            for token in best
+        ]
+
+    def _encode(self, text: Text | Pair) -> tuple[list[int], list[int]]:
+        """Token ids and token types of a text or a pair."""
+        if isinstance(text, tuple) and all(isinstance(part, str) for part in text):
+            ids, types = self.require_tokenizer().encode_pair(*text)
+        else:
+            ids = self.encode(text, "text")  # type: ignore[arg-type]
+            types = [0] * len(ids)
+        check_length(len(ids), self.config.context_length, "the text")
+        return ids, types
+
+    @staticmethod
+    def _is_batch(texts: Any) -> bool:
+        return is_batch(texts) and not (isinstance(texts, tuple) and all(isinstance(part, str) for part in texts))
+
+    def _by_length(self, texts: Any, batch_size: int, run: Callable[[list[Any]], Any]) -> Any:
+        """Run texts in batches of like lengths, so that little is padded; results in the order of the texts."""
+        if not self._is_batch(texts):
+            return run([texts])[0]
+        encoded = [self._encode(text)[0] if not isinstance(text, tuple) else text for text in texts]
+        order = sorted(range(len(texts)), key=lambda index: len(encoded[index]))
+        results: list[Any] = [None] * len(texts)
+        for batch in _pieces(order, batch_size):
+            for index, result in zip(batch, run([encoded[index] for index in batch]), strict=True):
+                results[index] = result
+        return np.stack(results) if len({np.shape(result) for result in results}) == 1 else results
+
+    def _pooled(self, texts: list[Any]) -> NDArray[np.float32]:
+        return self.run(texts, ["sentence_embedding"])["sentence_embedding"]
+
+    def _mean(self, texts: list[Any]) -> NDArray[np.float32]:
+        states = self.run(texts, ["last_hidden_state"])["last_hidden_state"]
+        lengths = [len(self._encode(text)[0]) for text in texts]
+        return np.stack([row[:length].mean(0) for row, length in zip(states, lengths, strict=True)])
+
+    def _logits(self, texts: list[Any]) -> NDArray[np.float32]:
+        return self.run(texts, ["logits"])["logits"]
+
+    def _token_logits(self, texts: list[Any]) -> list[NDArray[np.float32]]:
+        logits = self._logits(texts)
+        return [row[: len(self._encode(text)[0])] for row, text in zip(logits, texts, strict=True)]
+
+    def _abilities(self) -> str:
+        match self.config.head:
+            case MaskedLMHead():
+                return "It fills masks: fill_mask."
+            case ClassificationHead():
+                return "It classifies: classify."
+            case _:
+                return "It embeds: embed."
+
+
+def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
+    if size < 1:
+        raise RequestError(f"batch_size is {size}; it must be at least 1.")
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _classes(labels: Sequence[str], logits: NDArray[np.float32]) -> list[Class]:
+    probabilities = _softmax(logits)
+    order = np.argsort(-logits, kind="stable").tolist()
+    return [Class(label=labels[index], probability=float(probabilities[index])) for index in order]
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    exponentials = np.exp(logits.astype(np.float64) - logits.max())
+    probabilities: NDArray[np.float64] = exponentials / exponentials.sum()
+    return probabilities
