@@ -60,6 +60,11 @@ class Sources:
         self._buffers = dict(zip(past_names(geometry, "encoder."), buffers, strict=True))
         self.bytes = sum(buffer.nbytes for buffer in buffers)
 
+    def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Copies of the keys and values of each layer: [rows, H, source, D]."""
+        arrays = [buffer.host().copy() for buffer in self._buffers.values()]
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
+
     def bind(self, binding: Any, row: int | None = None) -> None:
         """Bind the inputs of a decoder graph to all rows, or to one of them."""
         mask = self.mask if row is None else self.mask[row : row + 1]

@@ -27,9 +27,7 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
     folder, graph = (path.parent, path.name) if path.is_file() else (path, _find_graph(path))
     config = source.config
     if not isinstance(config, DecoderConfig):
-        raise BundleError(
-            "only decoders that somebody else exported can be verified, and this is another kind of model."
-        )
+        raise BundleError("of what others exported, only decoders can be verified, and this is another kind of model.")
     session = open_session(folder / graph, "cpu", prepack=False)
     geometry = config.cache_geometry
     tensors = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}

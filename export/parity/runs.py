@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.sources import Sources
 
 Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -23,15 +24,16 @@ SPARE = 7
 
 @dataclass(frozen=True)
 class Graph:
-    """An open graph and what is needed to feed it."""
+    """An open graph of a decoder and what is needed to feed it; sources: what its rows read, of an encoder-decoder."""
 
     session: Any
     manifest: Manifest
     provider: Provider
+    sources: Sources | None = None
 
     def decoder(self, rows: int, tokens: int, fill: float = float("nan")) -> StaticDecoder:
         """A fresh cache of `rows` × `tokens` (and some to spare), filled with `fill`."""
-        decoder = StaticDecoder(self.session, self.manifest, rows, tokens + SPARE, self.provider)
+        decoder = StaticDecoder(self.session, self.manifest, rows, tokens + SPARE, self.provider, self.sources)
         decoder.cache.fill(fill)
         return decoder
 

@@ -18,7 +18,8 @@ class StoredWeights(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path, manifest: Manifest, blueprint: Blueprint):
         self._shapes = blueprint.parameter_shapes()
-        self._initializers = ir.load(folder / manifest.graph).graph.initializers
+        graphs = [ir.load(folder / name).graph for name in manifest.graphs]
+        self._initializers = {name: value for graph in graphs for name, value in graph.initializers.items()}
         self._place = {
             parameter: (name, Recipe(stored.parameters, stored.transposed))
             for name, stored in manifest.weights.items()
@@ -26,7 +27,8 @@ class StoredWeights(Mapping[str, Tensor]):
             if parameter in self._shapes
         }
         lost = sorted(self._shapes.keys() - self._place.keys())
-        if lost or any(name not in self._initializers for name, _ in self._place.values()):
+        lost += [parameter for parameter, (name, _) in self._place.items() if name not in self._initializers]
+        if lost:
             raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
 
     def __getitem__(self, parameter: str) -> Tensor:

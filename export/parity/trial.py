@@ -7,7 +7,7 @@ texts, random and repeated tokens ─┴→ samples → float64 reference, eager
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +20,13 @@ from torch import Tensor
 from edgeformer.blueprint import Blueprint
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
-from edgeformer.export.parity.figures import Errors, largest_difference, largest_rmse, margins, relative_rmse
+from edgeformer.export.parity.figures import Errors, largest_rmse
+from edgeformer.export.parity.judge import Judge, Piece, compare_greedy
 from edgeformer.export.parity.reference import Reference, Rounded
-from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Rounding
+from edgeformer.export.parity.report import Greedy, LayerError, Rounding
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
-from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
+from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.runtime.decoder import StaticDecoder
 
@@ -52,6 +53,24 @@ class Extent:
     steps: int
     texts: bool
     far: int
+
+    def within(self, context_length: int) -> "Extent":
+        """The same, shortened to what a model's context holds."""
+        main = min(self.main, context_length)
+        prompt = min(self.prompt, max(1, context_length // 4))
+        return replace(
+            self,
+            main=main,
+            single=min(self.single, context_length),
+            # Lengths of kernels' blocks and, whatever the context, one token less than all.
+            lengths=tuple(sorted({length for length in (*self.lengths, main - 1) if 0 < length < main}))
+            if self.lengths
+            else (),
+            prompt=prompt,
+            greedy=min(self.greedy, context_length - prompt),
+            other=min(self.other, context_length),
+            steps=min(self.steps, max(0, min(self.other, context_length) // 2)),
+        )
 
 
 EXTENTS: dict[Mode, Extent] = {
@@ -80,10 +99,15 @@ class _Known:
     expected_caches: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
     eager_caches: list[tuple[NDArray[Any], NDArray[Any]]]
 
+    def piece(self, graph: NDArray[np.float32], first: int = 0) -> Piece:
+        """What a graph gave from a position on, with what it should be held to."""
+        part = slice(first, first + len(graph))
+        return Piece(graph, self.eager[part], self.expected[part], first)
+
 
 @dataclass
 class Trial:
-    """One verification on its way; `run` fills checks, greedy, layers and curves."""
+    """One verification of a decoder on its way; `run` lets `judge` collect checks, and fills greedy."""
 
     graph: Graph
     windowed: Graph | None
@@ -92,20 +116,16 @@ class Trial:
     extent: Extent
     folder: Path
     progress: Progress
-    checks: list[Check] = field(default_factory=list)
-    layers: list[LayerError] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
-    eager_worst: float = 0.0
 
     def __post_init__(self) -> None:
         manifest = self.graph.manifest
         self.precision = manifest.precision
+        self.judge = Judge(self.precision)
         dtype = TORCH_PRECISIONS[self.precision]
         rounded = Rounded(self.weights, dtype)
         self.exact = Reference(self.blueprint, rounded)
         self.rounding_only = Reference(self.blueprint, rounded, dtype)
-        self.extent = _within(self.extent, manifest.context_length)
 
     def run(self) -> None:
         """Everything, in the order of the module's picture."""
@@ -134,31 +154,32 @@ class Trial:
         text, logits = runs.greedy(self.graph, prompt, extent.greedy)
         *known, own = self._know([*self._samples(), Sample("greedy", text)])
         what = f"{extent.greedy} free-running greedy steps"
-        allowed_error = self._judge("decode", what, [(logits, own, extent.prompt - 1)])
-        self._describe_greedy(own, logits, allowed_error)
+        allowed_error = self.judge.logits("decode", what, [own.piece(logits, extent.prompt - 1)])
+        first = extent.prompt - 1
+        self.greedy = compare_greedy(logits, own.expected[first : first + len(logits)], allowed_error)
         return known
 
     def _run_prefills(self, main: _Known, others: list[_Known]) -> None:
         """Whole texts, then the main one in pieces, which must come to the same."""
         tokens, what = main.sample.tokens, "texts in one run"
         whole, decoder = runs.prefill(self.graph, tokens)
-        self.layers = self._judge_caches("prefill", main, decoder)
+        self.judge.layers = self._judge_caches("prefill", main, decoder)
         del decoder
         texts = [(main, length) for length in self.extent.lengths] + [
             (each, len(each.sample.tokens)) for each in others
         ]
-        rest = ((runs.prefill(self.graph, each.sample.tokens[:length])[0], each, 0) for each, length in texts)
-        self._judge("prefill", what, itertools.chain([(whole, main, 0)], rest))
+        rest = (each.piece(runs.prefill(self.graph, each.sample.tokens[:length])[0]) for each, length in texts)
+        self.judge.logits("prefill", what, itertools.chain([main.piece(whole)], rest))
         single = tokens[: self.extent.single]
         for run, what, feed, part in (
             ("steps", f"{len(single)} single steps from an empty cache", runs.single_steps, single),
             ("chunks", "a text in chunks of 1, 2, 3, 5, 8… tokens", runs.chunks, tokens),
         ):
             logits, decoder = feed(self.graph, part)
-            self._judge(run, what, [(logits, main, 0)])
+            self.judge.logits(run, what, [main.piece(logits)])
             self._judge_caches(run, main, decoder)
             del decoder
-            self._judge_agreement(f"{run} against prefill", [(logits, whole[: len(part)])], main)
+            self.judge.agreement(f"{run} against prefill", [(logits, whole[: len(part)])], main.eager, main.expected)
 
     def _samples(self) -> list[Sample]:
         extent, vocab_size = self.extent, self.graph.manifest.vocab_size
@@ -187,95 +208,18 @@ class Trial:
                     [(key[row].numpy(), value[row].numpy()) for key, value in exact_caches],
                     [(key[row].numpy(), value[row].numpy()) for key, value in eager_caches],
                 )  # fmt: skip
-        self.eager_worst = max(largest_rmse(each.eager, each.expected) for each in known.values())
+        self.judge.eager_worst = max(largest_rmse(each.eager, each.expected) for each in known.values())
         return [known[index] for index in range(len(samples))]
 
-    def _judge(self, run: str, what: str, pieces: Iterable[tuple[NDArray[np.float32], _Known, int]]) -> float:
-        """Hold every figure of one way of feeding to its limit; return the error that a logit may have.
-
-        pieces: logits, the sample, their first position.
-        """
-        errors = Errors(UNIT_ROUNDOFF[self.precision])
-        for index, (logits, known, first) in enumerate(pieces):
-            part = slice(first, first + len(logits))
-            errors.add(logits, known.eager[part], known.expected[part])
-            if index == 0:
-                self.curves.append(
-                    Curve(
-                        run=run, first_position=first, graph=tuple(errors.graph_rmse),
-                        eager=tuple(errors.eager_rmse), kl=tuple(errors.graph_kl),
-                    )
-                )  # fmt: skip
-        behind = run in ("far", "window")
-        figures = errors.figures(0.0 if behind else self.eager_worst)
-        for figure, (value, eager) in figures.items():
-            row = f"far {figure}" if behind and "ratio" in figure else figure
-            self._check(f"{run}: {figure}", what, row, value, eager)
-        allowed = LIMITS["max error"].of(self.precision, figures["max error"][1]) * max(errors.largest_logit)
-        reason = "the favourite token is float64's, or tied with it within twice the error that a logit may have"
-        self.checks.append(
-            Check(
-                name=f"{run}: top-1", what=what, value=errors.top1_agreement(allowed), limit=1.0, eager=None,
-                reason=reason, at_least=True,
-            )
-        )  # fmt: skip
-        return allowed
-
-    def _check(self, name: str, what: str, figure: str, value: float, eager: float | None) -> None:
-        limit = LIMITS[figure]
-        self.checks.append(
-            Check(
-                name=name, what=what, value=value, limit=limit.of(self.precision, eager), eager=eager,
-                reason=limit.reason,
-            )
-        )  # fmt: skip
-
     def _judge_caches(self, run: str, known: _Known, decoder: StaticDecoder) -> list[LayerError]:
-        """Hold the keys and values that a run left in its one-row cache to those of float64, layer by layer."""
-        layers, length = [], int(decoder.lengths[0])
-        unit = UNIT_ROUNDOFF[self.precision]
-        worst = 0.0
-        graph_caches = decoder.cache.read(length)
-        caches = zip(graph_caches, known.eager_caches, known.expected_caches, strict=True)
-        for layer, (graph, eager, whole) in enumerate(caches):
-            exact = [part[:, :length] for part in whole]
-            ours = [relative_rmse(actual[0], expected) for actual, expected in zip(graph, exact, strict=True)]
-            theirs = [
-                relative_rmse(actual[:, :length], expected) for actual, expected in zip(eager, exact, strict=True)
-            ]
-            layers.append(
-                LayerError(
-                    layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
-                )
-            )
-            ratios = [a / max(b, unit) for a, b in zip(ours, theirs, strict=True)]
-            worst = max(worst, *ratios) if not np.isnan(ratios).any() else float("nan")
-        self._check(f"{run}: cache ratio", "keys and values, at the worst layer", "cache ratio", worst, None)
-        return layers
-
-    def _describe_greedy(self, known: _Known, logits: NDArray[np.float32], allowed_error: float) -> None:
-        """Find where the graph's text first leaves float64's; whether it may is what `decode: top-1` judges."""
-        first = self.extent.prompt - 1
-        expected = known.expected[first : first + len(logits)]
-        margin = margins(logits, expected)
-        divergences = np.flatnonzero(margin > 0)
-        self.greedy = Greedy(steps=len(logits))
-        if len(divergences):
-            step = int(divergences[0])
-            self.greedy = Greedy(
-                steps=len(logits), divergence=step, token=int(logits[step].argmax()),
-                expected=int(expected[step].argmax()), margin=float(margin[step]), allowed_error=allowed_error,
-                excused=bool(margin[step] <= 2 * allowed_error),
-            )  # fmt: skip
-
-    def _judge_agreement(
-        self, name: str, pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]]], known: _Known
-    ) -> None:
-        """Two ways to the same logits."""
-        scale = max(known.expected.max(), -known.expected.min())
-        value = float(max(largest_difference(left, right) for left, right in pairs) / scale)
-        eager = float(largest_difference(known.eager, known.expected) / scale)
-        self._check(name, "largest difference of a logit over the largest logit", "difference", value, eager)
+        """Hold the keys and values that a run left in its one-row cache to those of float64."""
+        length = int(decoder.lengths[0])
+        graph = [(key[0], value[0]) for key, value in decoder.cache.read(length)]
+        eager, expected = (
+            [(key[:, :length], value[:, :length]) for key, value in caches]
+            for caches in (known.eager_caches, known.expected_caches)
+        )
+        return self.judge.caches(run, graph, eager, expected)
 
     def _judge_batch(self, rows: int, known: list[_Known]) -> None:
         steps = self.extent.steps
@@ -285,43 +229,34 @@ class Trial:
         prompts = "prompt" if rows == 1 else "prompts"
         what = f"{rows} right-padded {prompts} of {', '.join(map(str, lengths))} tokens, then {steps} steps"
         name = f"batch of {rows}"
-        self._judge(name, what, [(row, each, 0) for row, each in zip(logits, chosen, strict=True)])
+        self.judge.logits(name, what, [each.piece(row) for row, each in zip(logits, chosen, strict=True)])
         if rows > 1:
             solo = [
                 runs.prefill(self.graph, each.sample.tokens[: len(row)])[0]
                 for row, each in zip(logits, chosen, strict=True)
             ]
-            self._judge_agreement(f"{name} against solo", list(zip(logits, solo, strict=True)), known[0])
+            first = known[0]
+            self.judge.agreement(f"{name} against solo", zip(logits, solo, strict=True), first.eager, first.expected)
 
     def _judge_identity(self, tokens: NDArray[np.int64]) -> None:
         """What must not differ by a bit: the same run again, and another filling of the unused cache."""
         once = runs.prefill(self.graph, tokens)[0]
-        for name, what, again in (
-            ("repeat", "a second run of the same text", runs.prefill(self.graph, tokens)[0]),
-            (
-                "unused cache",
-                "zeros instead of NaN behind the valid tokens",
-                runs.prefill(self.graph, tokens, fill=0)[0],
-            ),
-        ):
-            differing = float(np.count_nonzero(once.view(np.uint32) != again.view(np.uint32)))
-            reason = "nothing that a request did not ask for may change its answer"
-            self.checks.append(
-                Check(
-                    name=f"{name}: differing logits", what=what, value=differing, limit=0.0, eager=None, reason=reason
-                )
-            )
+        again, zeros = runs.prefill(self.graph, tokens)[0], runs.prefill(self.graph, tokens, fill=0)[0]
+        self.judge.identical("repeat", "a second run of the same text", once, again)
+        self.judge.identical("unused cache", "zeros instead of NaN behind the valid tokens", once, zeros)
 
     def _judge_windowed(self, windowed: Graph, main: _Known, known: list[_Known]) -> None:
         """The view whose caches are as long as the windows must come to what the whole caches come to."""
         tokens = main.sample.tokens
         whole = runs.prefill(self.graph, tokens)[0]
         pairs = [(feed(windowed, tokens)[0], whole) for feed in (runs.prefill, runs.chunks)]
-        self._judge_agreement("windowed caches against whole ones", pairs, main)
+        self.judge.agreement("windowed caches against whole ones", pairs, main.eager, main.expected)
         lengths = [max(1, self.extent.other - self.extent.steps - index) for index in range(min(3, len(known)))]
         rows = [each.sample.tokens for each in known[: len(lengths)]]
         batches = [runs.rows_apart(graph, rows, lengths, self.extent.steps) for graph in (windowed, self.graph)]
-        self._judge_agreement("windowed batch against whole caches", list(zip(*batches, strict=True)), main)
+        self.judge.agreement(
+            "windowed batch against whole caches", zip(*batches, strict=True), main.eager, main.expected
+        )
         manifest = self.graph.manifest
         count, chunk = 6, 3
         length = min(manifest.context_length - count, max(window or 0 for window in manifest.windows) + 5)
@@ -357,8 +292,7 @@ class Trial:
         known = replace(main, expected=exact, eager=eager)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"
         logits = (runs.after_past(graph, tokens, length, lambda layer: _arrays(past(layer)), chunk) for graph in graphs)
-        self._judge(run, what, [(each, known, 0) for each in logits])
-        self.curves[-1] = replace(self.curves[-1], first_position=length)
+        self.judge.logits(run, what, (known.piece(each) for each in logits), behind=length)
 
     def rounding(self) -> Rounding | None:
         """Compare stored with original weights, both in float64; None where storing changed nothing."""
@@ -383,24 +317,3 @@ class Trial:
 
 def _arrays(cache: tuple[Tensor, Tensor]) -> tuple[NDArray[Any], NDArray[Any]]:
     return cache[0].numpy(), cache[1].numpy()
-
-
-def _within(extent: Extent, context_length: int) -> Extent:
-    """The same, shortened to what the model's context holds."""
-    main = min(extent.main, context_length)
-    single = min(extent.single, context_length)
-    prompt = min(extent.prompt, max(1, context_length // 4))
-    steps = min(extent.steps, max(0, min(extent.other, context_length) // 2))
-    return replace(
-        extent,
-        main=main,
-        single=single,
-        # Lengths of kernels' blocks and, whatever the context, one token less than all.
-        lengths=tuple(sorted({length for length in (*extent.lengths, main - 1) if 0 < length < main}))
-        if extent.lengths
-        else (),
-        prompt=prompt,
-        greedy=min(extent.greedy, context_length - prompt),
-        other=min(extent.other, context_length),
-        steps=steps,
-    )

@@ -6,21 +6,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from edgeformer import __version__
 from edgeformer.blueprint import Blueprint, blueprint_of
+from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
+from edgeformer.export.parity.encoder_trial import EncoderTrial
 from edgeformer.export.parity.foreign import open_foreign
 from edgeformer.export.parity.rebuild import blueprint_of_bundle
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
 from edgeformer.export.parity.runs import Graph
+from edgeformer.export.parity.seq2seq_trial import Seq2SeqTrial
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.parity.trial import EXTENTS, Mode, Trial
-from edgeformer.manifest import FILE_NAME, Manifest, sha256
+from edgeformer.manifest import FILE_NAME, Manifest, Provider, sha256
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
 from edgeformer.source import find_model, open_source
 from edgeformer.weights import Weights
@@ -123,16 +127,14 @@ def verify_graph(
     start = time.perf_counter()
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
     # Prepacking would copy every weight, for a few tokens.
-    graph, *views = (
-        Graph(open_session(folder / name, provider, prepack=False), manifest, provider) for name in manifest.graphs
-    )
-    trial = Trial(graph, views[0] if views else None, blueprint, weights, EXTENTS[mode], folder, progress)
+    sessions = [open_session(folder / name, provider, prepack=False) for name in manifest.graphs]
+    trial = _trial(sessions, folder, manifest, provider, blueprint, weights, mode, progress)
     try:
         trial.run()
     except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs
         reason = "a graph that onnxruntime cannot run computes nothing"
         failed = Check(name="run", what=str(stopped), value=float("nan"), limit=0.0, eager=None, reason=reason)
-        trial.checks.append(failed)
+        trial.judge.checks.append(failed)
     return Report(
         version=REPORT_VERSION,
         mode=mode,
@@ -141,12 +143,35 @@ def verify_graph(
         environment=_environment(provider),
         hashes=manifest.graph_hashes() or {manifest.graph: sha256(folder / manifest.graph)},
         seconds=round(time.perf_counter() - start, 2),
-        checks=tuple(trial.checks),
+        checks=tuple(trial.judge.checks),
         greedy=trial.greedy,
-        layers=tuple(trial.layers),
-        curves=tuple(trial.curves),
-        rounding=trial.rounding() if mode == "full" else None,
+        layers=tuple(trial.judge.layers),
+        curves=tuple(trial.judge.curves),
+        rounding=trial.rounding() if mode == "full" and isinstance(trial, Trial) else None,
     )
+
+
+def _trial(
+    sessions: list[Any],
+    folder: Path,
+    manifest: Manifest,
+    provider: Provider,
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    mode: Mode,
+    progress: Progress,
+) -> Trial | Seq2SeqTrial | EncoderTrial:
+    """The trial of a kind of model; sessions are those of its graphs, in their order."""
+    extent, config = EXTENTS[mode].within(manifest.context_length), blueprint.config
+    graphs = [Graph(session, manifest, provider) for session in sessions]
+    match config:
+        case Seq2SeqConfig():
+            return Seq2SeqTrial(sessions[0], graphs[1], config, blueprint, weights, extent, progress)
+        case EncoderConfig():
+            return EncoderTrial(graphs[0], config, blueprint, weights, extent, progress)
+        case _:
+            windowed = graphs[1] if len(graphs) > 1 else None
+            return Trial(graphs[0], windowed, blueprint, weights, extent, folder, progress)
 
 
 def _environment(provider: str) -> dict[str, str]:

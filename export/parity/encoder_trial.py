@@ -1,0 +1,134 @@
+"""One verification of an encoder: texts alone and in padded batches, their states and what its head makes of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgeformer.blueprint import Blueprint
+from edgeformer.config import EncoderConfig, MaskedLMHead
+from edgeformer.export.bundle import Progress
+from edgeformer.export.parity.figures import largest_rmse
+from edgeformer.export.parity.judge import Judge, Piece
+from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.report import Greedy
+from edgeformer.export.parity.runs import Graph
+from edgeformer.export.parity.samples import random_tokens
+from edgeformer.export.parity.trial import Extent
+from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.runtime.sources import pad_right
+
+Array = NDArray[Any]
+STATES = "last_hidden_state"
+
+
+@dataclass
+class _Known:
+    """A text with what float64 and eager PyTorch make of it, by the names of the graph's outputs: [n, V] each."""
+
+    tokens: NDArray[np.int64]
+    types: NDArray[np.int64]
+    expected: dict[str, Array]
+    eager: dict[str, Array]
+
+    def piece(self, output: str, graph: Array) -> Piece:
+        """What a graph gave for this text alone, with what it should be held to."""
+        return Piece(graph, self.eager[output], self.expected[output])
+
+
+@dataclass
+class EncoderTrial:
+    """One verification on its way; `run` lets `judge` collect checks."""
+
+    graph: Graph
+    config: EncoderConfig
+    blueprint: Blueprint
+    weights: Mapping[str, Tensor]
+    extent: Extent
+    progress: Progress
+    greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
+
+    def __post_init__(self) -> None:
+        precision = self.graph.manifest.precision
+        dtype = TORCH_PRECISIONS[precision]
+        rounded = Rounded(self.weights, dtype)
+        self.judge = Judge(precision)
+        self.exact = Reference(self.blueprint, rounded)
+        self.rounding_only = Reference(self.blueprint, rounded, dtype)
+        self.outputs = self.blueprint.graphs[0].outputs
+
+    def run(self) -> None:
+        """Texts alone, then in batches, then what must not differ by a bit."""
+        extent, longest = self.extent, self.config.context_length
+        rows = max(extent.batches)
+        lengths = [max(1, min(extent.main, longest) // (1 + index)) for index in range(rows)]
+        lengths += [length for length in extent.lengths if length < longest]
+        if extent.far:
+            lengths.append(min(longest, 1024))
+        known = []
+        for index, length in enumerate(lengths):
+            self.progress("computing the float64 reference", 0.6 * index / len(lengths))
+            known.append(self._know(length, salt=index))
+        self.judge.eager_worst = max(largest_rmse(each.eager[STATES], each.expected[STATES]) for each in known)
+        self.progress("running the graph", 0.6)
+        alone = [self._run([each])[0] for each in known]
+        self._judge("text", "texts of several lengths, each alone", alone, known)
+        for count in extent.batches:
+            if count > 1:
+                batch = self._run(known[:count])
+                name = f"batch of {count}"
+                what = f"texts of {', '.join(str(len(each.tokens)) for each in known[:count])} tokens, padded"
+                self._judge(name, what, batch, known[:count])
+                for output in self.outputs:
+                    pairs = [(row[output], solo[output]) for row, solo in zip(batch, alone[:count], strict=True)]
+                    first = known[0]
+                    name = f"{name} against solo: {output}"
+                    self.judge.agreement(name, pairs, first.eager[output], first.expected[output])
+        once = self._run(known[:rows])
+        for name, what, again in (
+            ("repeat", "a second run of the same batch", self._run(known[:rows])),
+            ("padding", "other tokens behind the texts", self._run(known[:rows], padding=1)),
+        ):
+            for output in self.outputs:
+                values = [np.concatenate([row[output].ravel() for row in runs]) for runs in (once, again)]
+                self.judge.identical(f"{name}: {output}", what, *values)
+
+    def _judge(self, run: str, what: str, found: list[dict[str, Array]], known: list[_Known]) -> None:
+        for output in self.outputs:
+            pieces = (each.piece(output, row[output]) for row, each in zip(found, known, strict=True))
+            name = f"{run}, {output}"
+            if output == "logits" and isinstance(self.config.head, MaskedLMHead):
+                self.judge.logits(name, what, pieces)
+            else:
+                self.judge.vectors(name, what, pieces)
+
+    def _know(self, length: int, salt: int) -> _Known:
+        tokens = random_tokens(length, self.config.vocab_size, salt)
+        types = random_tokens(length, max(self.config.token_types, 1), 1000 + salt)
+        ids, kinds = torch.from_numpy(tokens)[None], torch.from_numpy(types)[None]
+        given = [ids, torch.ones_like(ids), *([kinds] if self.config.token_types else [])]
+        made = []
+        for reference in (self.exact, self.rounding_only):
+            values = reference.forward(*given)
+            named = zip(self.outputs, values, strict=True)
+            made.append({name: value[0].numpy().reshape(-1, value.shape[-1]) for name, value in named})
+        return _Known(tokens, types, *made)
+
+    def _run(self, texts: list[_Known], padding: int = 0) -> list[dict[str, Array]]:
+        """Run texts as one batch, padded on the right with a token: the outputs of each, at its own positions."""
+        ids, mask = pad_right([each.tokens.tolist() for each in texts], padding)
+        feeds = {"input_ids": ids, "attention_mask": mask}
+        if self.config.token_types:
+            feeds["token_type_ids"] = pad_right([each.types.tolist() for each in texts], 0)[0]
+        arrays = dict(zip(self.outputs, self.graph.session.run(list(self.outputs), feeds), strict=True))
+        return [
+            {
+                name: np.atleast_2d(array[row][: len(each.tokens)] if array.ndim == 3 else array[row])
+                for name, array in arrays.items()
+            }
+            for row, each in enumerate(texts)
+        ]

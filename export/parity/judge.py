@@ -1,0 +1,144 @@
+"""Holds figures to their limits: what a graph gave, beside what eager PyTorch gives in the same precision, against
+float64.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.export.parity.figures import Errors, largest_difference, margins, relative_rmse
+from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError
+from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
+from edgeformer.manifest import Precision
+
+Array = NDArray[Any]
+Caches = Sequence[tuple[Array, Array]]
+"""Keys and values of each layer."""
+
+ONLY_LOGITS = ("mean KL", "max KL")
+"""Figures that mean something for logits alone."""
+
+
+@dataclass
+class Piece:
+    """Vectors at consecutive positions [n, V]: of the graph, of eager PyTorch, in float64."""
+
+    graph: Array
+    eager: Array
+    expected: Array
+    first: int = 0
+
+
+@dataclass
+class Judge:
+    """Collects checks, and what the certificate draws.
+
+    eager_worst: eager's largest rmse at any position that is known.
+    """
+
+    precision: Precision
+    checks: list[Check] = field(default_factory=list)
+    layers: list[LayerError] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    eager_worst: float = 0.0
+
+    def logits(self, run: str, what: str, pieces: Iterable[Piece], *, behind: int | None = None) -> float:
+        """Hold every figure of one way of feeding to its limit; return the error that a logit may have.
+
+        behind: the position of the first, where it stands behind a synthetic past; eager then has figures of its own.
+        """
+        errors = self._errors(run, pieces)
+        if behind is not None:
+            self.curves[-1] = replace(self.curves[-1], first_position=behind)
+        figures = errors.figures(self.eager_worst if behind is None else 0.0)
+        for figure, (value, eager) in figures.items():
+            row = figure if behind is None or "ratio" not in figure else f"far {figure}"
+            self.check(f"{run}: {figure}", what, row, value, eager)
+        allowed = LIMITS["max error"].of(self.precision, figures["max error"][1]) * max(errors.largest_logit)
+        reason = "the favourite token is float64's, or tied with it within twice the error that a logit may have"
+        self.checks.append(
+            Check(
+                name=f"{run}: top-1", what=what, value=errors.top1_agreement(allowed), limit=1.0, eager=None,
+                reason=reason, at_least=True,
+            )
+        )  # fmt: skip
+        return allowed
+
+    def vectors(self, run: str, what: str, pieces: Iterable[Piece]) -> None:
+        """The same for vectors that are no logits."""
+        for figure, (value, eager) in self._errors(run, pieces).figures().items():
+            if figure not in ONLY_LOGITS:
+                self.check(f"{run}: {figure}", what, figure, value, eager)
+
+    def _errors(self, run: str, pieces: Iterable[Piece]) -> Errors:
+        errors = Errors(UNIT_ROUNDOFF[self.precision])
+        for index, piece in enumerate(pieces):
+            errors.add(piece.graph, piece.eager, piece.expected)
+            if index == 0:
+                self.curves.append(
+                    Curve(
+                        run=run, first_position=piece.first, graph=tuple(errors.graph_rmse),
+                        eager=tuple(errors.eager_rmse), kl=tuple(errors.graph_kl),
+                    )
+                )  # fmt: skip
+        return errors
+
+    def check(self, name: str, what: str, figure: str, value: float, eager: float | None) -> None:
+        """Hold one figure to its row of the table."""
+        limit = LIMITS[figure]
+        self.checks.append(
+            Check(
+                name=name, what=what, value=value, limit=limit.of(self.precision, eager), eager=eager,
+                reason=limit.reason,
+            )
+        )  # fmt: skip
+
+    def caches(self, run: str, graph: Caches, eager: Caches, expected: Caches) -> list[LayerError]:
+        """Hold keys and values, of equal shapes, to those of float64, layer by layer."""
+        layers, worst = [], 0.0
+        for layer, (actual, rounded, exact) in enumerate(zip(graph, eager, expected, strict=True)):
+            ours = [relative_rmse(part, truth) for part, truth in zip(actual, exact, strict=True)]
+            theirs = [relative_rmse(part, truth) for part, truth in zip(rounded, exact, strict=True)]
+            layers.append(
+                LayerError(
+                    layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
+                )
+            )
+            ratios = [a / max(b, UNIT_ROUNDOFF[self.precision]) for a, b in zip(ours, theirs, strict=True)]
+            worst = max(worst, *ratios) if not np.isnan(ratios).any() else float("nan")
+        self.check(f"{run}: cache ratio", "keys and values, at the worst layer", "cache ratio", worst, None)
+        return layers
+
+    def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:
+        """Two ways to the same vectors; eager and expected show how far they may be apart."""
+        scale = max(expected.max(), -expected.min())
+        value = float(max(largest_difference(left, right) for left, right in pairs) / scale)
+        what = "largest difference of an element over the largest"
+        self.check(name, what, "difference", value, float(largest_difference(eager, expected) / scale))
+
+    def identical(self, name: str, what: str, once: Array, again: Array) -> None:
+        """What must not differ by a bit."""
+        differing = float(np.count_nonzero(once.view(np.uint32) != again.view(np.uint32)))
+        reason = "nothing that a request did not ask for may change its answer"
+        self.checks.append(
+            Check(name=f"{name}: differing values", what=what, value=differing, limit=0.0, eager=None, reason=reason)
+        )
+
+
+def compare_greedy(logits: Array, expected: Array, allowed_error: float) -> Greedy:
+    """Find where a graph's own text first leaves float64's; whether it may is what the check of `top-1` judges.
+
+    logits: that chose each new token [n, V]; expected: those of float64 on the same tokens.
+    """
+    margin = margins(logits, expected)
+    divergences = np.flatnonzero(margin > 0)
+    if not len(divergences):
+        return Greedy(steps=len(logits))
+    step = int(divergences[0])
+    return Greedy(
+        steps=len(logits), divergence=step, token=int(logits[step].argmax()), expected=int(expected[step].argmax()),
+        margin=float(margin[step]), allowed_error=allowed_error, excused=bool(margin[step] <= 2 * allowed_error),
+    )  # fmt: skip
