@@ -28,9 +28,9 @@ class Blueprint:
     where tensors are fake, or on meta. Forward contract of a decoder: input_ids int64 [B, S], attention_mask int64
     [B, T], caches (key, value) of each layer [B, K, P, D] → logits [B, S, V], caches [B, K, T, D]. It must be built and
     traced the same way in every dtype; what it computes in float64 is the measure of parity. constants: computes what
-    no checkpoint stores, the module's buffers by name, as exactly as they are known. cache: of the tokens that a decoder
-    writes. config: where the module is our own; passes must fire as often as the config says. streams: whether every
-    parameter is read only while the module that owns it runs, so that a reference can hold one at a time.
+    no checkpoint stores, the module's buffers by name, as exactly as they are known. cache: of the tokens that a
+    decoder writes. config: where the module is our own; passes must fire as often as the config says. streams: whether
+    every parameter is read only while the module that owns it runs, so that a reference can hold one at a time.
     """
 
     build: Callable[[torch.dtype], nn.Module]

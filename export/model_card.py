@@ -1,20 +1,30 @@
 """README.md of a bundle: what it is, its sizes, how to run it."""
 
+from pathlib import Path
+
 from edgeformer.accounting import ELEMENT_BYTES, account
+from edgeformer.config import (
+    AudioStem,
+    ClassificationHead,
+    DecoderConfig,
+    EncoderConfig,
+    MaskedLMHead,
+    PoolingHead,
+    Seq2SeqConfig,
+    StackConfig,
+)
 from edgeformer.manifest import Manifest
 
 
 def model_card(manifest: Manifest, parity: str) -> str:
     """Write the card of a bundle; parity is a paragraph about its verification."""
-    if manifest.task != "causal-lm":
-        return f"# {manifest.name}\n\n{parity}\n"
-    cache = manifest.cache
     warning = ""
     if manifest.random_weights is not None:
         warning = (
-            f"\n**The weights are random (seed {manifest.random_weights}), not trained:** the text it makes is noise. "
+            f"\n**The weights are random (seed {manifest.random_weights}), not trained:** what it says is noise. "
             "It is here to try the tools.\n"
         )
+    examples = {"causal-lm": _decoder_examples, "seq2seq-lm": _seq2seq_examples, "encoder": _encoder_examples}
     return f"""# {manifest.name}
 
 {manifest.source}, exported to ONNX by edgeformer {manifest.versions["edgeformer"]}: op set `{manifest.ops}` for
@@ -28,9 +38,27 @@ def model_card(manifest: Manifest, parity: str) -> str:
 
 ## Run it
 
-In a terminal: `edgeformer run . "Once upon a time"`. In Python, without torch:
+In a terminal: `{first_line(manifest, ".")}`. In Python, without torch:
 
-```python
+{examples[manifest.task](manifest)}"""
+
+
+def first_line(manifest: Manifest, folder: str | Path) -> str:
+    """A line to try a bundle with."""
+    match manifest.model:
+        case EncoderConfig(head=None | PoolingHead()):
+            return f'edgeformer embed {folder} "A cat sleeps." "A kitten naps." "Stocks fell."'
+        case EncoderConfig(head=MaskedLMHead()):
+            return f'edgeformer run {folder} "The capital of France is [MASK]."'
+        case Seq2SeqConfig(encoder=EncoderConfig(audio=AudioStem())):
+            return f"edgeformer run {folder} recording.wav"
+        case _:
+            return f'edgeformer run {folder} "Once upon a time"'
+
+
+def _decoder_examples(manifest: Manifest) -> str:
+    cache = manifest.cache
+    return f"""```python
 from edgeformer.runtime import load
 
 model = load(".")
@@ -71,24 +99,120 @@ print(generator.get_sequence(0))
 """
 
 
+def _seq2seq_examples(manifest: Manifest) -> str:
+    config = manifest.model
+    assert isinstance(config, Seq2SeqConfig)
+    audio = config.encoder.audio
+    if audio is not None:
+        use = 'print(model.transcribe("recording.wav"))'
+        dtype = "np.float16" if manifest.precision == "fp16" else "np.float32"
+        source = f"""features = np.zeros((1, {audio.mel_bins}, {2 * config.encoder.context_length}), {dtype})
+mask = np.ones((1, {config.encoder.context_length}), np.int64)
+read = encoder.run(None, {{"input_features": features}})"""
+    else:
+        use = 'print(model.generate("A text to translate or to shorten.", num_beams=4).text)'
+        source = """source = np.array([[5, 6, 7, 1]])
+mask = np.ones_like(source)
+read = encoder.run(None, {"input_ids": source, "attention_mask": mask})"""
+    start = manifest.generation.get("decoder_start_token_id", manifest.tokens.pad or 0)
+    return f"""```python
+from edgeformer.runtime import load
+
+model = load(".")
+{use}
+```
+
+With nothing but onnxruntime and numpy (token ids in, token ids out; the encoder runs once, with all that the decoder
+reads of it):
+
+```python
+import numpy as np
+import onnxruntime as ort
+
+encoder = ort.InferenceSession("{manifest.encoder_graph}")
+decoder = ort.InferenceSession("{manifest.graph}")
+{source}
+feeds = {{"encoder_attention_mask": mask}}
+for tensor, value in zip(encoder.get_outputs()[1:], read[1:]):  # present.0.encoder.key, …
+    feeds[tensor.name.replace("present", "past_key_values")] = value
+for tensor in decoder.get_inputs():  # an empty cache: past_key_values.0.decoder.key, …
+    if ".decoder." in tensor.name:
+        dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
+        feeds[tensor.name] = np.zeros((1, {manifest.cache.num_kv_heads}, 0, {manifest.cache.head_dim}), dtype)
+tokens = [{start}]
+for _ in range(8):
+    ids, length = np.array([tokens[-1:]]), np.ones((1, len(tokens)), np.int64)
+    logits, *presents = decoder.run(None, feeds | {{"input_ids": ids, "decoder_attention_mask": length}})
+    tokens.append(int(logits[0, -1].argmax()))
+    for tensor, value in zip(decoder.get_outputs()[1:], presents):
+        feeds[tensor.name.replace("present", "past_key_values")] = value
+print(tokens)
+```
+"""
+
+
+def _encoder_examples(manifest: Manifest) -> str:
+    config = manifest.model
+    assert isinstance(config, EncoderConfig)
+    match config.head:
+        case MaskedLMHead():
+            use = 'print(model.fill_mask("The capital of France is [MASK]."))'
+        case ClassificationHead():
+            use = 'print(model.classify("I like it."))'
+        case _:
+            use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
+    types = ', "token_type_ids": np.zeros_like(ids)' if config.token_types else ""
+    return f"""```python
+from edgeformer.runtime import load
+
+model = load(".")
+{use}
+```
+
+With nothing but onnxruntime and numpy (token ids in; texts of a batch are padded on the right):
+
+```python
+import numpy as np
+import onnxruntime as ort
+
+session = ort.InferenceSession("{manifest.graph}")
+ids = np.array([[1, 2, 3], [4, 5, 0]])
+mask = np.array([[1, 1, 1], [1, 1, 0]])
+outputs = session.run(None, {{"input_ids": ids, "attention_mask": mask{types}}})
+for tensor, value in zip(session.get_outputs(), outputs):
+    print(tensor.name, value.shape)
+```
+"""
+
+
 def _sizes(manifest: Manifest) -> str:
     """Rows of a table; a module that is not ours tells less of itself."""
     model, cache = manifest.model, manifest.cache
-    rows = {
-        "layers": cache.num_layers,
-        "key-value heads / head size": f"{cache.num_kv_heads} / {cache.head_dim}",
-    }
-    if model is not None:
-        attention = model.blocks[0].attention
-        rows = {
-            "parameters": f"{account(model).parameters:,}",
-            "layers": cache.num_layers,
-            "hidden size": model.hidden_size,
-            "heads / key-value heads / head size": f"{attention.num_heads} / {cache.num_kv_heads} / {cache.head_dim}",
-        }
-    rows |= {
-        "vocabulary": f"{manifest.vocab_size:,}",
-        "context": f"{manifest.context_length:,} tokens",
-        "cache": f"{cache.elements(1, 1) * ELEMENT_BYTES[manifest.precision]:,} bytes a token",
-    }
+    rows: dict[str, object] = (
+        {} if not isinstance(model, DecoderConfig) else {"parameters": f"{account(model).parameters:,}"}
+    )
+    match model:
+        case Seq2SeqConfig():
+            rows |= {"encoder": _stack(model.encoder), "decoder": _stack(model.decoder)}
+        case None:
+            rows |= {
+                "layers": cache.num_layers,
+                "key-value heads / head size": f"{cache.num_kv_heads} / {cache.head_dim}",
+            }
+        case _:
+            rows |= {"layers": _stack(model)}
+    rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
+    if cache.num_layers:
+        rows |= {"cache": f"{cache.elements(1, 1) * ELEMENT_BYTES[manifest.precision]:,} bytes a token"}
     return "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+
+
+def _stack(config: StackConfig) -> str:
+    attention = config.blocks[0].attention
+    grouped = (
+        "" if attention.num_kv_heads == attention.num_heads else f" ({attention.num_kv_heads} for keys and values)"
+    )
+    return (
+        f"{len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of "
+        f"{attention.head_dim}{grouped}"
+    )

@@ -40,9 +40,18 @@ class Seq2SeqLM(Model):
         self._encoder_config = manifest.model.encoder
         self._encoder = open_session(folder / manifest.encoder_graph, self.provider, threads)
 
+    @property
+    def hears(self) -> bool:
+        """Whether its sources are recordings."""
+        return self._encoder_config.audio is not None
+
+    def searches(self, options: dict[str, Any]) -> bool:
+        """Whether `generate` would search with beams, by these options and the model's own."""
+        return self._options(options)[0].num_beams > 1
+
     def read(self, sources: Sequence[Source], copies: int = 1) -> Sources:
         """Run the encoder, for decoders to read; each source is for `copies` rows."""
-        if self._encoder_config.audio is not None:
+        if self.hears:
             inputs, mask = self._hear(sources)
         else:
             inputs, mask = self._pad([self._encode_source(source) for source in sources])
@@ -133,7 +142,7 @@ class Seq2SeqLM(Model):
         language: a code (en, de…); by default what the model hears. task: `translate` writes English instead. Options
         as for `generate`.
         """
-        if self._encoder_config.audio is None:
+        if not self.hears:
             raise RequestError("this model reads text, it does not hear. Use generate or translate.")
         self.require_tokenizer()
         samples = load_audio(recording) if isinstance(recording, str | Path) else np.asarray(recording, np.float32)
@@ -174,7 +183,7 @@ class Seq2SeqLM(Model):
         return [*start, spoken, tasks[task], *last]
 
     def _is_batch(self, source: Any) -> bool:
-        if self._encoder_config.audio is not None:
+        if self.hears:
             return isinstance(source, list | tuple)
         return is_batch(source)
 

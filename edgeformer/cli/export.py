@@ -73,4 +73,6 @@ def export_command(
         click.echo("not verified; do it with: edgeformer verify")
     if manifest.random_weights is not None:
         note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
-    click.echo(f'next: edgeformer run {result.path} "Once upon a time"')
+    from edgeformer.export.model_card import first_line
+
+    click.echo(f"next: {first_line(manifest, result.path)}")

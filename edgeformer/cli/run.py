@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json
+from edgeformer.cli._output import json_option, note, print_json, print_table
 from edgeformer.errors import RequestError
+from edgeformer.manifest import Task
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import CausalLM, Generation
+    from edgeformer.runtime import CausalLM, Encoder, Generation, Seq2SeqLM
     from edgeformer.runtime.generate import GenerationStream
+    from edgeformer.runtime.model import Model
+
+
+SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", "language")
 
 
 @click.command("run")
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
 @click.option("--repetition-penalty", type=float, help="Above 1, repeat less.")
 @click.option("--seed", type=int, help="Make sampling repeatable.")
 @click.option("--stop", multiple=True, help="End before this text; may be given several times.")
+@click.option("--num-beams", type=click.IntRange(min=1), help="Search instead of greedy choice (encoder-decoders).")
+@click.option("--source-language", help="Of the source, as the model calls it (multilingual translators).")
+@click.option("--target-language", help="To translate into.")
+@click.option("--language", help="Spoken in the recording. [default: what the model hears]")
 @click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
 @json_option
@@ -41,24 +50,77 @@ def run_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Continue PROMPT (or standard input) with the model in BUNDLE."""
-    from edgeformer.runtime import load
+    """Run the model in BUNDLE on PROMPT (or standard input), as it was made for.
+
+    Continues a text, or translates it, transcribes it (PROMPT is a WAV file), classifies it, fills its mask.
+    """
+    from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, load
 
     # What was not given is left to the runtime, the one home of defaults.
-    options = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value not in (None, ())}
     model = load(bundle, provider, threads)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
+    _check_options(model, chat, options)
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
-    if prompt is None:
-        _converse(model, system, options)
-        return
-    stream = model.chat(_messages(system, prompt), **options) if chat else model.stream(prompt, **options)
+    match model:
+        case Encoder():
+            _label(model, prompt or "", as_json)
+        case Seq2SeqLM():
+            _write(model, prompt or "", options, as_json)
+        case CausalLM() if prompt is None:
+            _converse(model, system, options)
+        case _:
+            stream = model.chat(_messages(system, prompt), **options) if chat else model.stream(prompt, **options)
+            if as_json:
+                print_json(asdict(stream.finish()))
+            else:
+                _show(stream)
+
+
+def _check_options(model: "Model", chat: bool, options: dict[str, Any]) -> None:
+    """Refuse what a kind of model has no use for, instead of leaving it out."""
+    foreign: dict[Task, tuple[str, ...]] = {"causal-lm": SEQ2SEQ_OPTIONS, "seq2seq-lm": (), "encoder": tuple(options)}
+    given = [f"--{name.replace('_', '-')}" for name in foreign[model.manifest.task] if name in options]
+    if chat and model.manifest.task != "causal-lm":
+        given.append("--chat")
+    if given:
+        raise RequestError(f"{', '.join(given)}: not for a bundle of this kind ({model.manifest.task}).")
+
+
+def _label(model: "Encoder", text: str, as_json: bool) -> None:
+    """Fill the mask of a text, or name its classes."""
+    head = model.config.head
+    if head is None or head.kind == "pooling":
+        raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} TEXT…")
+    if head.kind == "masked_lm":
+        found: Any = model.fill_mask(text)
+        rows: list[tuple[str, ...]] = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
+    else:
+        found = model.classify(text)
+        rows = [(f"{each.probability:.3f}", each.label) for each in found]
     if as_json:
-        print_json(asdict(stream.finish()))
-        return
-    _show(stream)
+        print_json([asdict(each) for each in found])
+    else:
+        print_table(rows)
+
+
+def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bool) -> None:
+    """Translate or transcribe where languages are named, else write what follows, as it comes."""
+    languages = {name: options.pop(name) for name in ("source_language", "target_language") if name in options}
+    language = options.pop("language", None)
+    if model.hears:
+        text = model.transcribe(source, language, **options)
+        print_json({"text": text}) if as_json else click.echo(text)
+    elif languages:
+        text = model.translate(source, **languages, **options)
+        print_json({"text": text}) if as_json else click.echo(text)
+    elif as_json or model.searches(options):
+        result = model.generate(source, **options)
+        print_json(asdict(result)) if as_json else click.echo(result.text)
+    else:
+        _show(model.stream(source, **options))
 
 
 def _converse(model: "CausalLM", system: str | None, options: dict[str, Any]) -> None:

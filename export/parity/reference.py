@@ -26,8 +26,11 @@ class Reference:
         self.dtype = dtype
         self._blueprint = blueprint
         self._weights = weights
-        for name, value in blueprint.constants().items():
+        constants = blueprint.constants()
+        first: dict[int, str] = {}
+        for name, buffer in list(self.module.named_buffers(remove_duplicate=False)):
             owner, _, last = name.rpartition(".")
+            value = constants[first.setdefault(id(buffer), name)]  # a buffer of several names is given by its first
             value = value.to(dtype) if value.is_floating_point() else value
             setattr(self.module.get_submodule(owner), last, value)
 

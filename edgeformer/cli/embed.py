@@ -1,0 +1,52 @@
+"""edgeformer embed"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgeformer.cli._output import json_option, note, print_json, print_table
+from edgeformer.errors import RequestError
+
+
+@click.command("embed")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("texts", nargs=-1)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the vectors there, as a .npy file.")
+@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
+@json_option
+def embed_command(
+    bundle: Path, texts: tuple[str, ...], output: Path | None, provider: Any, threads: int | None, as_json: bool
+) -> None:
+    """Turn TEXTS (or the lines of standard input) into vectors with the encoder in BUNDLE.
+
+    Prints how near each text is to the first, the nearest first; --json prints the vectors, --output saves them.
+    """
+    import numpy as np
+
+    from edgeformer.runtime import Encoder, load
+
+    model = load(bundle, provider, threads)
+    if not isinstance(model, Encoder):
+        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
+    if model.manifest.random_weights is not None:
+        note("note: this model's weights are random, not trained. Its vectors mean nothing.")
+    lines = list(texts) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    if not lines:
+        raise RequestError("there is no text; give at least one.")
+    vectors = model.embed(lines)
+    if output is not None:
+        try:
+            np.save(output, vectors, allow_pickle=False)
+        except OSError as error:
+            raise RequestError(f"cannot write {output}: {error.strerror}.") from error
+        note(f"saved {len(lines)} vectors of {vectors.shape[1]} to {output}")
+    if as_json:
+        print_json({text: vector.tolist() for text, vector in zip(lines, vectors, strict=True)})
+    elif output is None or len(lines) > 1:
+        lengths = np.linalg.norm(vectors, axis=1)
+        nearness = vectors @ vectors[0] / np.maximum(lengths * lengths[0], 1e-12)
+        order = np.argsort(-nearness, kind="stable").tolist()
+        print_table([(f"{nearness[index]:.3f}", lines[index]) for index in order], "cosine", "text")
