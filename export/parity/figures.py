@@ -1,5 +1,6 @@
 """Figures of error: logits of a graph and of eager PyTorch, both against float64, position by position."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,11 +49,12 @@ class Errors:
         self.largest_logit += np.abs(expected).max(-1).tolist()
         self.margins += margins(graph, expected).tolist()
 
-    def figures(self, eager_worst: float = 0.0) -> dict[str, tuple[float, float | None]]:
+    def figures(self, worst: "Worst | None" = None) -> dict[str, tuple[float, float | None]]:
         """Each figure of the graph, with eager's own where it has one.
 
-        eager_worst: eager's largest rmse at any position that is known, where these are only a few of them.
+        worst: eager's worst at any position that is known, where these are only a few of them.
         """
+        worst = worst or Worst()
         graph, eager = np.array(self.graph_rmse), np.array(self.eager_rmse)
         # Eager is luckily exact at some positions; half a unit in the last place is what it may be measured by.
         floor = self.unit * np.sqrt(np.array(self.mean_square))
@@ -60,11 +62,11 @@ class Errors:
         square = sum(self.mean_square)
         return {
             "median ratio": (float(np.median(graph / np.maximum(eager, floor))), None),
-            "worst ratio": (float(graph.max() / max(eager.max(), floor.max(), eager_worst)), None),
+            "worst ratio": (float(graph.max() / max(eager.max(), floor.max(), worst.rmse)), None),
             "max error": (max(self.graph_largest) / largest_logit, max(self.eager_largest) / largest_logit),
             "nmse": (float(np.square(graph).sum() / square), float(np.square(eager).sum() / square)),
             "mean KL": (float(np.mean(self.graph_kl)), float(np.mean(self.eager_kl))),
-            "max KL": (max(self.graph_kl), max(self.eager_kl)),
+            "max KL": (max(self.graph_kl), max(*self.eager_kl, worst.kl)),
         }
 
     def top1_agreement(self, allowed_error: float) -> float:
@@ -76,16 +78,26 @@ class Errors:
         return float(np.mean(np.array(self.margins) <= 2 * allowed_error))
 
 
+@dataclass(frozen=True)
+class Worst:
+    """The largest root mean square error and divergence of any position."""
+
+    rmse: float = 0.0
+    kl: float = 0.0
+
+
+def worst_of(pairs: Iterable[tuple[Logits, Logits]]) -> Worst:
+    """Of what eager PyTorch gave and what was expected."""
+    errors = Errors(0.0)
+    for actual, expected in pairs:
+        errors.add(actual, actual, expected)
+    return Worst(max(errors.eager_rmse), max(errors.eager_kl))
+
+
 def margins(graph: Logits, expected: Logits) -> NDArray[np.float64]:
     """By how much float64 prefers its favourite to the graph's, at each position [n]; 0 where they are the same."""
     chosen = graph.argmax(-1)
     return expected.max(-1) - expected[np.arange(len(expected)), chosen]
-
-
-def largest_rmse(actual: Logits, expected: Logits) -> float:
-    """Root mean square error of the worst position."""
-    pieces = (slice(start, start + PIECE) for start in range(0, len(expected), PIECE))
-    return max(float(np.sqrt(np.square(actual[part] - expected[part]).mean(-1)).max()) for part in pieces)
 
 
 def largest_difference(left: Logits, right: Logits) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.export.parity.figures import Errors, largest_difference, margins, relative_rmse
+from edgeformer.export.parity.figures import Errors, Worst, largest_difference, margins, relative_rmse
 from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError
 from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
 from edgeformer.manifest import Precision
@@ -36,14 +36,14 @@ class Piece:
 class Judge:
     """Collects checks, and what the certificate draws.
 
-    eager_worst: eager's largest rmse at any position that is known.
+    eager_worst: of any position that is known, since chance picks those of one run.
     """
 
     precision: Precision
     checks: list[Check] = field(default_factory=list)
     layers: list[LayerError] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
-    eager_worst: float = 0.0
+    eager_worst: Worst = Worst()
 
     def logits(self, run: str, what: str, pieces: Iterable[Piece], *, behind: int | None = None) -> float:
         """Hold every figure of one way of feeding to its limit; return the error that a logit may have.
@@ -53,7 +53,7 @@ class Judge:
         errors = self._errors(run, pieces)
         if behind is not None:
             self.curves[-1] = replace(self.curves[-1], first_position=behind)
-        figures = errors.figures(self.eager_worst if behind is None else 0.0)
+        figures = errors.figures(self.eager_worst if behind is None else None)
         for figure, (value, eager) in figures.items():
             row = figure if behind is None or "ratio" not in figure else f"far {figure}"
             self.check(f"{run}: {figure}", what, row, value, eager)

@@ -17,12 +17,13 @@ SAME = (
 class Suspect:
     """A node that computes something else.
 
-    canonical: the op of the canonical graph that it stands for. error: max |Δ| / max |value| of its worst output, NaN
+    graph: the file that it is in. canonical: the op of the canonical graph that it stands for. error: max |Δ| / max |value| of its worst output, NaN
     where it gave none or no number; limit: what is allowed. made_by: the pass or lowering that emitted it. feed: the
     run that shows it most, or `weights` where only comparing them does. difference: how it differs from the node of a
     fresh lowering, or that it does not.
     """
 
+    graph: str
     node: str
     canonical: str
     op: str
@@ -35,21 +36,43 @@ class Suspect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Localisation:
-    """What was found about a graph.
+class Findings:
+    """What was found about one graph.
 
-    first: the first suspect in graph order. blocks: the largest error of a single node, by block. logits: error of the
-    logits of the whole graph, as it is and as onnxruntime optimises it; measured where no node is a suspect.
-    runtime_fault: the graph is right and its optimised form is not; the suspects are then nodes of that form.
+    graph: its file. suspects: in graph order. blocks: the largest error of a single node, by block. outputs: error of
+    the outputs of the whole graph (caches apart), as it is and as onnxruntime optimises it; measured where no node is a
+    suspect. runtime_fault: the graph is right and its optimised form is not; the suspects are then nodes of that form.
     differences: what differs from a fresh lowering and belongs to no suspect.
     """
 
-    first: Suspect | None
+    graph: str
     suspects: tuple[Suspect, ...]
     blocks: dict[str, float]
-    logits: dict[str, float]
+    outputs: dict[str, float]
     runtime_fault: bool
     differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """What was found about a bundle, graph by graph, in the order in which they run."""
+
+    graphs: tuple[Findings, ...]
+
+    @property
+    def suspects(self) -> tuple[Suspect, ...]:
+        """Of all graphs."""
+        return tuple(suspect for found in self.graphs for suspect in found.suspects)
+
+    @property
+    def first(self) -> Suspect | None:
+        """The first suspect in graph order."""
+        return next(iter(self.suspects), None)
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Of all graphs."""
+        return tuple(difference for found in self.graphs for difference in found.differences)
 
 
 def worst(error: float) -> float:
@@ -57,30 +80,36 @@ def worst(error: float) -> float:
     return inf if isnan(error) else error
 
 
-def describe(found: Localisation) -> str:
-    """Say in plain words what was found."""
+def describe(localisation: Localisation) -> str:
+    """Say in plain words what was found; where there are several graphs, of each by its file."""
+    if len(localisation.graphs) == 1:
+        return _describe(localisation.graphs[0])
+    return "\n".join(f"In {found.graph}:\n{_describe(found)}" for found in localisation.graphs)
+
+
+def _describe(found: Findings) -> str:
     lines = []
     if found.runtime_fault:
         lines.append(
-            f"The graph is right (logits off by {found.logits['as it is']:.1e}), and what onnxruntime's optimiser "
-            f"makes of it is not ({found.logits['optimised']:.1e}): this is a fault of onnxruntime. Run with its "
-            "optimisations off (ORT_DISABLE_ALL) or with another version of it, and report it there."
+            f"The graph is right (its outputs are off by {found.outputs['as it is']:.1e}), and what onnxruntime's "
+            f"optimiser makes of it is not ({found.outputs['optimised']:.1e}): this is a fault of onnxruntime. Run with "
+            "its optimisations off (ORT_DISABLE_ALL) or with another version of it, and report it there."
         )
-    if found.first is not None:
-        lines += _describe_suspects(found.first, found.suspects)
+    if found.suspects:
+        lines += _describe_suspects(*found.suspects)
     elif not found.runtime_fault:
         block = max(found.blocks, key=lambda name: worst(found.blocks[name]))
         lines.append(
             f"Every node by itself computes what it should; the largest error is {found.blocks[block]:.1e}, in {block}."
         )
-        lines += [f"The logits of the graph {form} are off by {error:.1e}." for form, error in found.logits.items()]
+        lines += [f"The outputs of the graph {form} are off by {error:.1e}." for form, error in found.outputs.items()]
     if found.differences:
         lines.append("Otherwise different from a fresh lowering:")
         lines += [f"  {difference}" for difference in _shortened(found.differences)]
     return "\n".join(lines)
 
 
-def _describe_suspects(first: Suspect, suspects: Sequence[Suspect]) -> list[str]:
+def _describe_suspects(first: Suspect, *more: Suspect) -> list[str]:
     if isnan(first.error):
         error = "it gives no numbers"
     elif first.feed == "weights":
@@ -92,9 +121,8 @@ def _describe_suspects(first: Suspect, suspects: Sequence[Suspect]) -> list[str]
         f"{first.node} ({first.op}, {first.made_by}) is the first node out of line: {error}.",
         f"  It {first.difference}." if first.difference != SAME else f"  {SAME}.",
     ]
-    others = [suspect.node for suspect in suspects if suspect is not first]
-    if others:
-        lines.append(f"  Also out of line: {', '.join(_shortened(others))}.")
+    if more:
+        lines.append(f"  Also out of line: {', '.join(_shortened([suspect.node for suspect in more]))}.")
     return lines
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle import Progress
-from edgeformer.export.parity.localisation import SAME, Localisation, Suspect, describe, worst
+from edgeformer.export.parity.localisation import SAME, Findings, Localisation, Suspect, describe, worst
 from edgeformer.export.parity.node_values import Array, Expected, NodeValues, Origin, difference
 from edgeformer.export.parity.teacher_forcing import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.wiring import Wiring, node_differences, wrong_weights
@@ -51,9 +51,9 @@ def locate(
     weights: Mapping[str, Tensor],
     progress: Progress = lambda what, part: None,
 ) -> Localisation:
-    """Find the nodes of the graph in a bundle folder that do not compute what the model computes with these weights.
+    """Find the nodes of the graphs in a bundle folder that do not compute what the model computes with these weights.
 
-    weights: the parameters by name; they are rounded as the graph stores them. Raises BundleError for a graph whose
+    weights: the parameters by name; they are rounded as the graphs store them. Raises BundleError for a graph whose
     nodes are not named as edgeformer names them.
     """
     return Locator(manifest, blueprint, weights, progress).locate(folder)
@@ -82,7 +82,7 @@ class _Verdict:
 
 
 class Locator:
-    """Judges any number of graphs that should be one model; its reference values are computed once."""
+    """Judges any number of bundles that should hold one model; reference values are computed once."""
 
     def __init__(
         self,
@@ -91,28 +91,47 @@ class Locator:
         weights: Mapping[str, Tensor],
         progress: Progress = lambda what, part: None,
     ) -> None:
-        self._manifest = manifest
+        files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
+        self.graphs = []
+        for index, (file, spec) in enumerate(zip(files, blueprint.graphs, strict=True)):
+            progress(f"computing the value of every node of {file} in float64", 0.4 * index / len(files))
+            values = NodeValues(blueprint, weights, manifest.precision, manifest.provider, spec)
+            self.graphs.append(GraphLocator(file, values, manifest.precision, manifest.provider))
         self._progress = progress
-        self._floor = FLOOR[manifest.precision]
-        has_cuda = "CUDAExecutionProvider" in onnxruntime().get_available_providers()
-        self._provider: Provider = "cuda" if manifest.provider == "cuda" and has_cuda else "cpu"
-        progress("computing every node's value in float64", 0)
-        self.values = NodeValues(blueprint, weights, manifest.precision, manifest.provider)
-        self._types = element_types(self.values.fresh)
-        self._fresh = Wiring(self.values.fresh.graph)
-        self._feeds = [
-            {
-                name: _cast(array, self.values.precision) if array.dtype.kind == "f" else array
-                for name, array in feed.inputs.items()
-            }
-            for feed in self.values.feeds
-        ]
 
     def locate(self, folder: Path) -> Localisation:
-        """Judge the graph in a bundle folder; see `locate`."""
-        path = folder / self._manifest.graph
+        """Judge the graphs in a bundle folder; see `locate`."""
+        found = []
+        for index, graph in enumerate(self.graphs):
+            self._progress(f"running every node of {graph.file} by itself", 0.4 + 0.6 * index / len(self.graphs))
+            found.append(graph.locate(folder))
+        return Localisation(tuple(found))
+
+
+class GraphLocator:
+    """Judges one graph of such bundles, by its values."""
+
+    def __init__(self, file: str, values: NodeValues, precision: Precision, provider: Provider) -> None:
+        self.file = file
+        self.values = values
+        self._precision = precision
+        self._floor = FLOOR[precision]
+        has_cuda = "CUDAExecutionProvider" in onnxruntime().get_available_providers()
+        self._provider: Provider = "cuda" if provider == "cuda" and has_cuda else "cpu"
+        self._types = element_types(values.fresh)
+        self._fresh = Wiring(values.fresh.graph)
+        self._feeds = [
+            {
+                name: _cast(array, values.precision) if array.dtype.kind == "f" else array
+                for name, array in feed.inputs.items()
+            }
+            for feed in values.feeds
+        ]
+
+    def locate(self, folder: Path) -> Findings:
+        """Judge the graph in a bundle folder."""
+        path = folder / self.file
         model, data = self._load(path), path.parent
-        self._progress("running every node by itself", 0.4)
         meaning = {
             name: meant
             for node in model.graph.node
@@ -120,27 +139,25 @@ class Locator:
             if name and (meant := self.values.at(node.name, index, name)) is not None
         }
         verdicts = self._judge(model, data, meaning)
-        self._progress("comparing weights", 0.6)
         suspects = self._suspects(model, verdicts, wrong_weights(model.graph, data, self.values.weights))
         differences = self._other_differences(model, suspects)
-        logits: dict[str, float] = {}
+        outputs: dict[str, float] = {}
         runtime_fault = False
-        # A graph with a fault may read out of bounds, and its logits would tell nothing new.
+        # A graph with a fault may read out of bounds, and its outputs would tell nothing new.
         if not suspects:
-            self._progress("running the whole graph", 0.8)
-            logits = {
-                form: self._error_of_logits(model, data, optimise, differences)
+            outputs = {
+                form: self._error_of_outputs(model, data, optimise, differences)
                 for form, optimise in (("as it is", False), ("optimised", True))
             }
-            plain, fast = logits.values()
+            plain, fast = outputs.values()
             runtime_fault = not isnan(plain) and not fast <= max(self._floor, ROUNDING * plain)
             if runtime_fault:
                 suspects = self._suspects_of_the_runtime(model, data, meaning)
-        return Localisation(
-            first=suspects[0] if suspects else None,
+        return Findings(
+            graph=self.file,
             suspects=tuple(suspects),
             blocks=_by_block(verdicts),
-            logits=logits,
+            outputs=outputs,
             runtime_fault=runtime_fault,
             differences=tuple(differences),
         )
@@ -161,7 +178,7 @@ class Locator:
         strange = sorted({each.name for each in model.graph.input} - self._feeds[0].keys())
         if strange:
             raise BundleError(
-                f"{path} has inputs that no decoder of edgeformer has: {', '.join(strange)}. Export it again."
+                f"{path} has inputs that this graph of edgeformer has not: {', '.join(strange)}. Export it again."
             )
         return model
 
@@ -210,7 +227,7 @@ class Locator:
             reasons = [f"cannot run ({verdict.refusal})"] if verdict.refusal else []
             if node.name in self._fresh.nodes:
                 reasons += node_differences(wiring, self._fresh, node.name)
-            floor = FLOOR_IF_DIFFERENT[self._manifest.precision] if reasons else self._floor
+            floor = FLOOR_IF_DIFFERENT[self._precision] if reasons else self._floor
             limit = verdict.limit(floor)
             weights = {name: wrong[name] for name in node.input if name in wrong}
             reasons += [f"has another {name} than was given, off by {off:.1e}" for name, off in weights.items()]
@@ -220,7 +237,7 @@ class Locator:
                 error, feed = max(weights.values(), key=worst), "weights"
                 limit = float(np.finfo(self.values.precision).eps)
             origin = self.values.origins.get(node.name, UNKNOWN)
-            suspects.append(_suspect(node, origin, error, limit, feed, "; ".join(reasons)))
+            suspects.append(self._suspect(node, origin, error, limit, feed, "; ".join(reasons)))
         return suspects
 
     def _other_differences(self, model: onnx.ModelProto, suspects: Sequence[Suspect]) -> list[str]:
@@ -237,14 +254,16 @@ class Locator:
         differences += [f"output {name} is missing" for name in self.values.outputs if name not in wiring.outputs]
         return differences
 
-    def _error_of_logits(self, model: onnx.ModelProto, folder: Path, optimise: bool, differences: list[str]) -> float:
-        """Error of the logits of the uncut graph; a refusal is NaN and a difference."""
+    def _error_of_outputs(self, model: onnx.ModelProto, folder: Path, optimise: bool, differences: list[str]) -> float:
+        """Error of the outputs of the uncut graph, caches apart; a refusal is NaN and a difference."""
+        names = [name for name in self.values.outputs if not name.startswith("present.")]
+        errors = []
         try:
             session = open_model(model, folder, self._provider, optimise=optimise)
-            errors = []
-            for feed, expected in zip(self._feeds, self.values["logits"], strict=True):
-                given = {each.name: feed[each.name] for each in session.get_inputs()}
-                errors.append(difference(session.run(["logits"], given)[0], expected.value, expected.valid))
+            for place, feed in enumerate(self._feeds):
+                computed = session.run(names, {each.name: feed[each.name] for each in session.get_inputs()})
+                expected = [self.values[name][place] for name in names]
+                errors += [difference(ours, each.value, each.valid) for ours, each in zip(computed, expected, strict=True)]
         except onnxruntime_errors() as refusal:
             differences.append(f"onnxruntime refuses the graph as a whole ({first_line(refusal)})")
             return nan
@@ -259,7 +278,7 @@ class Locator:
             verdicts = self._judge(form, Path(place), meaning)
         made_by = Origin("several nodes", "made by the optimiser of onnxruntime")
         return [
-            _suspect(
+            self._suspect(
                 verdict.node,
                 self.values.origins.get(verdict.node.name, made_by),
                 verdict.error,
@@ -271,19 +290,21 @@ class Locator:
             if verdict.out_of_line(self._floor)
         ]
 
-
-def _suspect(node: onnx.NodeProto, origin: Origin, error: float, limit: float, feed: str, difference: str) -> Suspect:
-    return Suspect(
-        node=node.name,
-        canonical=origin.canonical,
-        op=node.op_type,
-        error=error,
-        limit=limit,
-        block=_block(node.name),
-        made_by=origin.made_by,
-        feed=feed,
-        difference=difference or SAME,
-    )
+    def _suspect(
+        self, node: onnx.NodeProto, origin: Origin, error: float, limit: float, feed: str, difference: str
+    ) -> Suspect:
+        return Suspect(
+            graph=self.file,
+            node=node.name,
+            canonical=origin.canonical,
+            op=node.op_type,
+            error=error,
+            limit=limit,
+            block=_block(node.name),
+            made_by=origin.made_by,
+            feed=feed,
+            difference=difference or SAME,
+        )
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -292,10 +313,10 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _block(node: str) -> str:
-    """blocks.1, embedding, final_norm…; `decoder` for what stands outside of them."""
+    """blocks.1, embedding, final_norm…; `model` for what stands outside of them."""
     module, separator, _ = node.partition("/")
     if not separator:
-        return "decoder"
+        return "model"
     numbered = re.match(r".*?\.\d+(?=\.|$)", module)  # whatever a module calls its list of blocks
     return numbered[0] if numbered else module
 

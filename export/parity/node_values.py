@@ -1,4 +1,4 @@
-"""What every value inside a lowered decoder should be, in float64: the measure that `locate` holds nodes against.
+"""What every value inside a lowered graph should be, in float64: the measure that `locate` holds nodes against.
 
 The canonical graph is evaluated node by node before any pass touches it: our ops by their torch maths
 (`edgeformer/ops`), the rest by onnx's reference evaluator. Then the same graph is lowered afresh, and what only the
@@ -6,7 +6,8 @@ lowered form has (packed products, lengths, the insides of ops that were written
 So a pass or a lowering that goes wrong cannot bring its reference along: what it makes must meet the canonical values
 again.
 
-Weights are read one at a time, for all feeds together; beside them, memory holds activations of a dozen tokens.
+Weights are read one at a time, for all feeds together; beside them, memory holds activations of a dozen tokens (of a
+whole recording, where that is what the graph takes).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,16 +23,18 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
 from edgeformer.blueprint import Blueprint
-from edgeformer.contract import past_names
+from edgeformer.config import EncoderConfig
 from edgeformer.export.canonical import DOMAIN, OPS
-from edgeformer.export.capture import OPSET, capture_decoder
+from edgeformer.export.capture import OPSET, capture
 from edgeformer.export.graph import streamed
 from edgeformer.export.lower import lower_captured
 from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
+from edgeformer.graphs import GraphSpec
 from edgeformer.manifest import Precision, Provider
 from edgeformer.runtime.session import CACHE_DTYPES
 
 TOKENS = 12
+SOURCE = 7
 SEED = 0
 
 Array = NDArray[Any]
@@ -40,20 +43,16 @@ Compute = Callable[[list[Array | None]], list[Array]]
 
 @dataclass(frozen=True)
 class Feed:
-    """Inputs of a decoder graph for one run."""
+    """Inputs of a graph for one run.
+
+    written: which of a row's tokens so far there are, [B, T]; of a decoder's cache, the slots that hold one afterwards.
+    padding: which of the new tokens are none, [B, S].
+    """
 
     name: str
     inputs: dict[str, Array]
-
-    @property
-    def written(self) -> NDArray[np.bool_]:
-        """Which slots of the cache hold a token of the row afterwards: [B, T]."""
-        return self.inputs["attention_mask"] > 0
-
-    @property
-    def padding(self) -> NDArray[np.bool_]:
-        """Which of the new tokens are padding: [B, S]."""
-        return np.arange(self.inputs["input_ids"].shape[1]) >= self.written.sum(1, keepdims=True)
+    written: NDArray[np.bool_]
+    padding: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -84,25 +83,30 @@ class Origin:
 
 
 class NodeValues:
-    """Reference values of a model: of every node that a fresh lowering of it has, on every feed.
+    """Reference values of one graph of a model: of every node that a fresh lowering of it has, on every feed.
 
     fresh: that lowering, its weights left out (they are inputs). weights: its weights, which know how to read
     themselves. origins: who made each of its nodes. outputs: names of the graph's outputs.
     """
 
     def __init__(
-        self, blueprint: Blueprint, weights: Mapping[str, Tensor], precision: Precision, provider: Provider
+        self,
+        blueprint: Blueprint,
+        weights: Mapping[str, Tensor],
+        precision: Precision,
+        provider: Provider,
+        spec: GraphSpec,
     ) -> None:
-        graph = capture_decoder(blueprint, weights, TORCH_PRECISIONS[precision])
+        graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[precision])
         self.precision = np.dtype(CACHE_DTYPES[precision])
-        self.feeds = decoder_feeds(blueprint, self.precision)
+        self.feeds = make_feeds(spec, blueprint, self.precision)
         self._expected: dict[str, list[Expected]] = {
             name: [Expected(feed.inputs[name], feed.inputs[name]) for feed in self.feeds]
             for name in self.feeds[0].inputs
         }
         self._evaluate(graph)
         canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
-        lower_captured(graph, blueprint, provider)
+        lower_captured(graph, spec, provider)
         self._evaluate(graph)
         self.origins = {node.name or "": _origin(node, canonical) for node in graph.graph}
         self._place = {
@@ -152,7 +156,7 @@ class NodeValues:
             known |= {name: [] for name in unknown}
             for place, feed in enumerate(self.feeds):
                 given = [None if name is None else known[name][place] for name in inputs]
-                mark = _marking(compute, feed) if node.op_type == "GroupQueryAttention" else compute
+                mark = _marking(node.op_type, compute, feed)
                 for name, expected in zip(names, self._evaluate_node(compute, mark, given, constants), strict=True):
                     if name in unknown:
                         known[name].append(expected)
@@ -168,7 +172,8 @@ class NodeValues:
 
         with np.errstate(all="ignore"):  # padding may hold anything
             values = run(compute, lambda expected: expected.value)
-            marked = run(mark, lambda expected: expected.marked)
+            unmarked = mark is compute and all(each is None or each.marked is each.value for each in given)
+            marked = values if unmarked else run(mark, lambda expected: expected.marked)
             rounded = run(compute, lambda expected: self._rounded(expected.value))
         found = [Expected(value, with_marks) for value, with_marks in zip(values, marked, strict=True)]
         return [
@@ -180,23 +185,30 @@ class NodeValues:
         return value.astype(self.precision).astype(np.float64) if value.dtype.kind == "f" else value
 
 
-def decoder_feeds(blueprint: Blueprint, precision: np.dtype[Any]) -> list[Feed]:
-    """A padded batch of prompts, a chunk after a past, and a batch of single steps after pasts of different lengths.
-
-    Shorter where the model's context is.
+def make_feeds(spec: GraphSpec, blueprint: Blueprint, precision: np.dtype[Any]) -> list[Feed]:
+    """For a decoder: a padded batch of prompts, a chunk after a past, and a batch of single steps after pasts of
+    different lengths; for an encoder: a padded batch of texts, or a recording. Shorter where the model's context is.
     """
-    total = min(TOKENS, blueprint.context_length)
-    prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
-    feeds: list[tuple[str, tuple[int, ...], int, int]] = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
-    if total > 1:
-        # Clients have both: the cache grows behind the chunk, and is static behind the steps.
-        feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
+    context = spec.stack.context_length if spec.stack is not None else blueprint.context_length
+    if isinstance(spec.stack, EncoderConfig) and spec.stack.audio is not None:
+        # One is enough: it has no padding, and every value of the graph is kept for its thousands of frames.
+        feeds = [("recording", (context,), context, 0)]
+    else:
+        total = min(TOKENS, context)
+        prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
+        feeds = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
+        if isinstance(spec.stack, EncoderConfig):
+            feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
+        elif total > 1:
+            # Clients have both: the cache grows behind the chunk, and is static behind the steps.
+            feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
     random = np.random.default_rng(SEED)
-    return [_feed(name, blueprint, precision, random, np.array(lengths), *sizes) for name, lengths, *sizes in feeds]
+    return [_feed(name, spec, blueprint, precision, random, np.array(rows), *sizes) for name, rows, *sizes in feeds]
 
 
 def _feed(
     name: str,
+    spec: GraphSpec,
     blueprint: Blueprint,
     precision: np.dtype[Any],
     random: np.random.Generator,
@@ -205,18 +217,43 @@ def _feed(
     past: int,
 ) -> Feed:
     """Rows of `lengths` tokens, the last `new` of them new (fewer in a shorter row of a prompt), and `past` slots."""
-    batch, total = len(lengths), int(lengths.max())
-    tokens = random.integers(0, blueprint.vocab_size, (batch, new))
-    mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
-    geometry = blueprint.cache
-    written = (np.arange(past) < lengths[:, None] - new)[:, None, :, None]  # [B, 1, P, 1]
-    shape = (batch, geometry.num_kv_heads, past, geometry.head_dim)
-    caches = {
-        # Any keys and values will do, as long as no two caches hold the same; rounded, so that feeding adds no error.
-        past_name: np.where(written, random.normal(size=shape).astype(precision).astype(np.float64), np.nan)
-        for past_name in past_names(geometry)
-    }
-    return Feed(name, {"input_ids": tokens, "attention_mask": mask, **caches})
+    written = np.arange(lengths.max()) < lengths[:, None]
+    # What an encoder reads is the source; a decoder's row reads one of another length than its own.
+    source = written
+    if not isinstance(spec.stack, EncoderConfig):
+        source = np.arange(SOURCE) < np.array([SOURCE, SOURCE // 2])[: len(lengths), None]
+    sizes = {
+        "batch_size": len(lengths), "sequence_length": new, "past_sequence_length": past,
+        "total_sequence_length": written.shape[1], "source_length": source.shape[1],
+    }  # fmt: skip
+    before = np.arange(past) < lengths[:, None] - new
+    inputs: dict[str, Array] = {}
+    for tensor in spec.inputs:
+        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+        if tensor.name.endswith("attention_mask"):
+            inputs[tensor.name] = (source if "source_length" in tensor.dims else written).astype(np.int64)
+        elif tensor.integer:
+            inputs[tensor.name] = random.integers(0, _choices(tensor.name, spec, blueprint), shape)
+        else:
+            # Any keys and values will do, as long as no two caches hold the same; rounded, so that feeding adds no
+            # error. What is not written may be anything; padding of a source is zero.
+            value = random.normal(size=shape).astype(precision).astype(np.float64)
+            if "past_sequence_length" in tensor.dims:
+                value = np.where(before[:, None, :, None], value, np.nan)
+            elif "source_length" in tensor.dims:
+                value = np.where(source[:, None, :, None], value, 0.0)
+            inputs[tensor.name] = value
+    return Feed(name, inputs, written, padding=np.arange(new) >= lengths[:, None])
+
+
+def _choices(name: str, spec: GraphSpec, blueprint: Blueprint) -> int:
+    """How many ids an input may hold."""
+    if spec.stack is None:
+        return blueprint.vocab_size
+    if name == "token_type_ids":
+        assert isinstance(spec.stack, EncoderConfig)
+        return spec.stack.token_types
+    return spec.stack.vocab_size
 
 
 def difference(actual: Array, expected: Array, valid: NDArray[np.bool_]) -> float:
@@ -278,19 +315,25 @@ def _function(node: ir.Node) -> Compute:
     return compute
 
 
-def _marking(attention: Compute, feed: Feed) -> Compute:
-    """The attention op from and to marked values: rows of padding and slots that no token has mean nothing after it.
+def _marking(op: str, compute: Compute, feed: Feed) -> Compute:
+    """A node from and to marked values; what attention makes of padding, and slots that no token has, mean nothing.
 
     Marks before it are taken away first: attention reads no padding, but multiplies it with zero.
     """
 
-    def mark(inputs: list[Array | None]) -> list[Array]:
-        projections = [None if array is None else np.nan_to_num(array) for array in inputs[:3]]
-        output, *presents = attention([*projections, *inputs[3:]])
+    def mark_self(inputs: list[Array | None]) -> list[Array]:
+        output, *presents = compute([*_unmarked(inputs[:3]), *inputs[3:]])
         output = np.where(feed.padding[..., None], np.nan, output)
         return [output, *(np.where(feed.written[:, None, :, None], present, np.nan) for present in presents)]
 
-    return mark
+    def mark_cross(inputs: list[Array | None]) -> list[Array]:
+        return compute([inputs[0], *_unmarked(inputs[1:3]), *inputs[3:]])
+
+    return {"GroupQueryAttention": mark_self, "CrossAttention": mark_cross}.get(op, compute)
+
+
+def _unmarked(arrays: Iterable[Array | None]) -> list[Array | None]:
+    return [None if array is None else np.nan_to_num(array) for array in arrays]
 
 
 def _torch_op(node: ir.Node, inputs: Iterable[Array | None]) -> list[Array]:
@@ -343,4 +386,6 @@ def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
         return Origin(op, f"written out by export/bodies.py for {op}")
     if module.endswith(".qkv"):
         return Origin(f"three of {node.op_type}", "packed by pack_qkv")
+    if module == "source_mask":
+        return Origin(f"{DOMAIN}::CrossAttention", "emitted by lower/ort for the mask that cross-attention reads")
     return Origin(f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads")

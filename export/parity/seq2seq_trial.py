@@ -17,7 +17,7 @@ from edgeformer.blueprint import Blueprint
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
-from edgeformer.export.parity.figures import largest_rmse
+from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.report import Greedy
@@ -93,7 +93,7 @@ class Seq2SeqTrial:
             self.progress("computing the float64 reference", 0.1 + 0.4 * index / rows)
             known.append(self._know(source, target))
         own = self._know(sources[0], written)
-        self.judge.eager_worst = max(largest_rmse(each.eager.logits, each.expected.logits) for each in (*known, own))
+        self.judge.eager_worst = worst_of((each.eager.logits, each.expected.logits) for each in (*known, own))
         allowed = self.judge.logits(
             "decode", f"{extent.greedy} free-running greedy steps", [own.piece(chosen, PROMPT - 1)]
         )

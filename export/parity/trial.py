@@ -20,7 +20,7 @@ from torch import Tensor
 from edgeformer.blueprint import Blueprint
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
-from edgeformer.export.parity.figures import Errors, largest_rmse
+from edgeformer.export.parity.figures import Errors, worst_of
 from edgeformer.export.parity.judge import Judge, Piece, compare_greedy
 from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.report import Greedy, LayerError, Rounding
@@ -208,7 +208,7 @@ class Trial:
                     [(key[row].numpy(), value[row].numpy()) for key, value in exact_caches],
                     [(key[row].numpy(), value[row].numpy()) for key, value in eager_caches],
                 )  # fmt: skip
-        self.judge.eager_worst = max(largest_rmse(each.eager, each.expected) for each in known.values())
+        self.judge.eager_worst = worst_of((each.eager, each.expected) for each in known.values())
         return [known[index] for index in range(len(samples))]
 
     def _judge_caches(self, run: str, known: _Known, decoder: StaticDecoder) -> list[LayerError]:
