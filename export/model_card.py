@@ -161,7 +161,7 @@ def _encoder_examples(manifest: Manifest) -> str:
             use = 'print(model.classify("I like it."))'
         case _:
             use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
-    types = ', "token_type_ids": np.zeros_like(ids)' if config.token_types else ""
+    types = ', "token_type_ids": np.zeros_like(ids)' if config.token_types > 1 else ""
     return f"""```python
 from edgeformer.runtime import load
 

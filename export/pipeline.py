@@ -31,6 +31,7 @@ from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Task, Via, sha256
 from edgeformer.runtime.session import onnxruntime
+from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
 
 WEIGHTS = f"{GRAPH}_data"
@@ -95,6 +96,8 @@ def export_model(
     precision: Precision = "fp32",
     provider: Provider = "cpu",
     context_length: int | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
     verify: Mode | None = "quick",
     overwrite: bool = False,
     progress: Progress = lambda what, part: None,
@@ -104,15 +107,18 @@ def export_model(
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
     precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to
-    provide for, by default all. verify: how much to compare the graph with PyTorch before the bundle is put in place,
-    None for not at all; a graph that fails is a ParityError and leaves nothing. via: the library whose own module to
-    export, for architectures without a family here. Raises an EdgeformerError for anything that the user can mend.
+    provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
+    verify: how much to compare the graph with PyTorch before the bundle is put in place, None for not at all; a graph
+    that fails is a ParityError and leaves nothing. via: the library whose own module to export, for architectures
+    without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
     check_options(precision, provider, verify, via)
     if via is not None:
         # Imported here, since transformers is an extra of its own, and takes its time.
         from edgeformer.export.via_transformers import export_via_transformers
 
+        if pooling is not None or normalize is not None:
+            raise ExportError("pooling is for encoders, and only decoders are exported via another library.")
         found = find_model(model)
         return export_via_transformers(
             found,
@@ -124,7 +130,7 @@ def export_model(
             overwrite=overwrite,
             progress=progress,
         )
-    source = open_source(model, context_length)
+    source = open_source(model, context_length, pooling, normalize)
     provenance = Provenance(
         name=source.name,
         origin=source.origin,

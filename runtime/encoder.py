@@ -54,7 +54,7 @@ class Encoder(Model):
         rows, types = zip(*(self._encode(text) for text in texts), strict=True)
         ids, mask = pad_right(list(rows), self.manifest.tokens.pad or 0)
         feeds = {"input_ids": ids, "attention_mask": mask}
-        if self.config.token_types:
+        if self.config.token_types > 1:
             feeds["token_type_ids"] = pad_right(list(types), 0)[0]
         names = list(outputs or [output.name for output in self.session.get_outputs()])
         return dict(zip(names, self.session.run(names, feeds), strict=True))

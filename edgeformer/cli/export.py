@@ -7,6 +7,7 @@ import click
 
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
 from edgeformer.manifest import Precision, Provider, Via
+from edgeformer.sentence_transformers import Pooling
 
 
 @click.command("export")
@@ -24,6 +25,8 @@ from edgeformer.manifest import Precision, Provider, Via
     "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
 )
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
+@click.option("--pooling", type=click.Choice(get_args(Pooling)), help="Make one vector of an encoder's states.")
+@click.option("--normalize/--no-normalize", default=None, help="Give that vector length one, or not.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
 @click.option("--full-verify", is_flag=True, help="Verify as thoroughly as `edgeformer verify` does.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the graph with PyTorch.")
@@ -37,7 +40,8 @@ def export_command(
     if options["via"] is None:
         from edgeformer.source import open_source
 
-        open_source(model, options["context_length"])  # what cannot be exported is said before torch is imported
+        # What cannot be exported is said before torch is imported.
+        open_source(model, *(options[name] for name in ("context_length", "pooling", "normalize")))
     from edgeformer.export import export_model
 
     mode: Any = None if no_verify else "full" if full_verify else "quick"

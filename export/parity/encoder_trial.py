@@ -101,13 +101,13 @@ class EncoderTrial:
             if output == "logits" and isinstance(self.config.head, MaskedLMHead):
                 self.judge.logits(name, what, pieces)
             else:
-                self.judge.vectors(name, what, pieces)
+                self.judge.vectors(name, what, pieces, few=len(found[0][output]) == 1)
 
     def _know(self, length: int, salt: int) -> _Known:
         tokens = random_tokens(length, self.config.vocab_size, salt)
         types = random_tokens(length, max(self.config.token_types, 1), 1000 + salt)
         ids, kinds = torch.from_numpy(tokens)[None], torch.from_numpy(types)[None]
-        given = [ids, torch.ones_like(ids), *([kinds] if self.config.token_types else [])]
+        given = [ids, torch.ones_like(ids), *([kinds] if self.config.token_types > 1 else [])]
         made = []
         for reference in (self.exact, self.rounding_only):
             values = reference.forward(*given)
@@ -119,7 +119,7 @@ class EncoderTrial:
         """Run texts as one batch, padded on the right with a token: the outputs of each, at its own positions."""
         ids, mask = pad_right([each.tokens.tolist() for each in texts], padding)
         feeds = {"input_ids": ids, "attention_mask": mask}
-        if self.config.token_types:
+        if self.config.token_types > 1:
             feeds["token_type_ids"] = pad_right([each.types.tolist() for each in texts], 0)[0]
         arrays = dict(zip(self.outputs, self.graph.session.run(list(self.outputs), feeds), strict=True))
         return [

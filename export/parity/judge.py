@@ -43,7 +43,7 @@ class Judge:
     checks: list[Check] = field(default_factory=list)
     layers: list[LayerError] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
-    eager_worst: Worst = Worst()
+    eager_worst: Worst = field(default_factory=Worst)
 
     def logits(self, run: str, what: str, pieces: Iterable[Piece], *, behind: int | None = None) -> float:
         """Hold every figure of one way of feeding to its limit; return the error that a logit may have.
@@ -67,10 +67,11 @@ class Judge:
         )  # fmt: skip
         return allowed
 
-    def vectors(self, run: str, what: str, pieces: Iterable[Piece]) -> None:
-        """The same for vectors that are no logits."""
+    def vectors(self, run: str, what: str, pieces: Iterable[Piece], *, few: bool = False) -> None:
+        """The same for vectors that are no logits; few: one a text, of which chance picks the median."""
+        left_out = (*ONLY_LOGITS, "median ratio") if few else ONLY_LOGITS
         for figure, (value, eager) in self._errors(run, pieces).figures().items():
-            if figure not in ONLY_LOGITS:
+            if figure not in left_out:
                 self.check(f"{run}: {figure}", what, figure, value, eager)
 
     def _errors(self, run: str, pieces: Iterable[Piece]) -> Errors:

@@ -157,10 +157,11 @@ class Report:
             shown = lines[:12] + ([f"… and {len(lines) - 12} more"] if len(lines) > 12 else [])
             return "\n".join(f"  {line}" for line in shown)
         closest = self.closest()
-        return (
+        lines = [
             f"  {len(self.checks)} checks passed; closest to its limit: {closest.name}, {closest.value:.2g} of "
-            f"{closest.limit:.2g}\n  {self.greedy.describe()}"
-        )
+            f"{closest.limit:.2g}"
+        ]
+        return "\n".join([*lines, *([f"  {self.greedy.describe()}"] if self.greedy.steps else [])])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: the verdict and every figure."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgeformer import __version__
 from edgeformer.blueprint import Blueprint, blueprint_of
-from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity.encoder_trial import EncoderTrial
@@ -71,7 +71,9 @@ def open_subject(
 
         found = find_model(against)
         return Subject(folder, manifest, blueprint, open_checkpoint(found, folder, manifest), found.origin)
-    source = open_source(against, manifest.context_length)
+    head = getattr(manifest.model, "head", None)
+    pooled = (head.pooling, head.normalize) if isinstance(head, PoolingHead) else ()
+    source = open_source(against, manifest.context_length, *pooled)
     if source.config != manifest.model:
         raise ConfigError(
             f"{against} is another model than the one that {folder} was exported from: their configs differ."
