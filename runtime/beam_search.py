@@ -59,7 +59,7 @@ class BeamSearch:
             raise RequestError(f"num_beams is {self.num_beams}; it must be 1 (greedy) or larger.")
         if not math.isfinite(self.length_penalty):
             raise RequestError(f"length_penalty is {self.length_penalty}; it must be finite; 0 is off.")
-        if self.early_stopping not in (True, False, "never"):
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise RequestError(f'early_stopping is {self.early_stopping!r}; it must be true, false or "never".')
         if not 1 <= self.num_return_sequences <= self.num_beams:
             raise RequestError(

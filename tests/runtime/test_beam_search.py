@@ -207,6 +207,7 @@ CONSTRAINED = [
     {"eos": (EOS, OTHER_EOS, 33, 34), "early_stopping": True},
     {"eos": (EOS, OTHER_EOS), "min_new_tokens": 5, "length_penalty": 0.0},
     {"eos": ()},
+    {"length_penalty": 2.0, "early_stopping": "never"},
     {"max_new_tokens": 1},
     {"max_new_tokens": 2},
     {"max_new_tokens": 1, "eos": (EOS, OTHER_EOS)},
@@ -215,7 +216,7 @@ CONSTRAINED = [
 ]
 
 
-@pytest.mark.parametrize("num_beams", [1, 2, 4])
+@pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("options", CONSTRAINED, ids=str)
 def test_rules_ends_and_limits_are_those_of_transformers(model, sources, num_beams, options):
     without = {name: options[name] for name in options if name in ("prompt", "max_new_tokens")}
@@ -384,9 +385,28 @@ def test_the_decoders_logits_are_left_alone():
 
 
 def test_of_equal_scores_the_first_beam_and_the_lowest_token_win():
-    decoder = TableDecoder(np.zeros((8, 8)))
-    [found] = _search(decoder, num_beams=3, num_return_sequences=3, eos=frozenset(), max_new_tokens=2)
-    assert [hypothesis.token_ids for hypothesis in found] == [[0, 0], [0, 1], [0, 2]]
+    ones = np.random.default_rng(0).integers(0, 2, 64)
+    decoder = TableDecoder(np.tile(ones, (64, 1)))
+    options = {"num_beams": 40, "num_return_sequences": 40, "eos": frozenset()}
+    order = [*np.flatnonzero(ones == 1).tolist(), *np.flatnonzero(ones == 0).tolist()][:40]
+    [found] = _search(decoder, max_new_tokens=1, **options)
+    assert [hypothesis.token_ids for hypothesis in found] == [[token] for token in order]
+    [found] = _search(decoder, max_new_tokens=2, **options)
+    assert [hypothesis.token_ids for hypothesis in found[:3]] == [[order[0], token] for token in order[:3]]
+
+
+@pytest.mark.parametrize("length_penalty", [-1.0, -0.3, 0.0])
+def test_never_stopping_early_is_no_promise_where_long_hypotheses_gain_nothing(length_penalty):
+    # As in transformers: the best that a beam can become is then what it is now.
+    for seed in range(100):
+        options = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": length_penalty, "max_new_tokens": 12}
+        decoders = [TableDecoder(4 * _table(seed)) for _ in range(2)]
+        never, false = (
+            _search(decoder, early_stopping=early_stopping, **options)
+            for decoder, early_stopping in zip(decoders, ("never", False), strict=True)
+        )
+        assert never == false
+        assert decoders[0].fed == decoders[1].fed
 
 
 def test_what_the_rules_leave_no_room_for_is_not_returned():
