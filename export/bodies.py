@@ -31,6 +31,18 @@ def skip_rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
     return [_rms_norm(emit, total, weight, node), total]
 
 
+def skip_layer_norm(emit: Emitter, node: ir.Node) -> Outputs:
+    """layer_norm(x + skip), x + skip."""
+    x, skip, weight, bias = [*node.inputs, None][:4]
+    total = emit("Add", x, skip)
+    total.dtype = dtype_of(node.outputs[1])
+    epsilon = emit.constant(node.attributes.get_float("epsilon"), dtype_of(x))
+    centred = emit("Sub", total, emit("ReduceMean", total, emit.constant([-1]), keepdims=1))
+    variance = emit("ReduceMean", emit("Mul", centred, centred), emit.constant([-1]), keepdims=1)
+    normed = emit("Mul", emit("Div", centred, emit("Sqrt", emit("Add", variance, epsilon))), weight)
+    return [normed if bias is None else emit("Add", normed, bias), total]
+
+
 def _rms_norm(emit: Emitter, x: ir.Value | None, weight: ir.Value | None, node: ir.Node) -> ir.Value:
     epsilon = emit.constant(node.attributes.get_float("epsilon"), dtype_of(x))
     mean_square = emit("ReduceMean", emit("Mul", x, x), emit.constant([-1]), keepdims=1)
@@ -227,6 +239,7 @@ def _slice(emit: Emitter, value: ir.Value, start: int, end: int | ir.Value, *, a
 BODIES: dict[str, Callable[[Emitter, ir.Node], Outputs]] = {
     "RMSNorm": rms_norm,
     "SkipRMSNorm": skip_rms_norm,
+    "SkipLayerNorm": skip_layer_norm,
     "RotaryEmbedding": rotary_embedding,
     "GroupQueryAttention": group_query_attention,
     "CrossAttention": cross_attention,

@@ -21,6 +21,7 @@ VERSION = 1
 OPS = {
     "RMSNorm": torch.ops.edgeformer.rms_norm.default,
     "SkipRMSNorm": torch.ops.edgeformer.skip_rms_norm.default,
+    "SkipLayerNorm": torch.ops.edgeformer.skip_layer_norm.default,
     "RotaryEmbedding": torch.ops.edgeformer.rotary_embedding.default,
     "GroupQueryAttention": torch.ops.edgeformer.group_query_attention.default,
     "CrossAttention": torch.ops.edgeformer.cross_attention.default,

@@ -9,6 +9,7 @@ Ops are functional: nothing is mutated; a cache goes in and comes out.
 
 from edgeformer.ops.cross_attention import cross_attention
 from edgeformer.ops.group_query_attention import group_query_attention
+from edgeformer.ops.layer_norm import skip_layer_norm
 from edgeformer.ops.rms_norm import rms_norm, skip_rms_norm
 from edgeformer.ops.rotary_embedding import rotary_embedding
 from edgeformer.ops.token_positions import token_positions
@@ -18,6 +19,7 @@ __all__ = [
     "group_query_attention",
     "rms_norm",
     "rotary_embedding",
+    "skip_layer_norm",
     "skip_rms_norm",
     "token_positions",
 ]

@@ -4,6 +4,7 @@
 |---------------------|---------------------------------------------|--------------------------|
 | RMSNorm             | SimplifiedLayerNormalization                |                          |
 | SkipRMSNorm         | SkipSimplifiedLayerNormalization            |                          |
+| SkipLayerNorm       | SkipLayerNormalization                      |                          |
 | GroupQueryAttention | GroupQueryAttention, RoPE and packed QKV in | its body                 |
 | CrossAttention      | MultiHeadAttention                          | its body                 |
 | RotaryEmbedding     | its body (only what could not be folded)    |                          |
@@ -74,7 +75,7 @@ def lower_ort(model: ir.Model, provider: Provider, expected: dict[str, int] | No
             )
 
     fallbacks = _lower_attention(model, provider) + _lower_cross_attention(model, provider)
-    for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm"):
+    for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm", "SkipLayerNorm"):
         _lower_norm(node)
     for node in list(model.graph):
         if node.domain == "" and node.op_type == "MatMul":
@@ -206,7 +207,8 @@ def _lower_norm(node: ir.Node) -> None:
         # ONNX Runtime keeps this op in the default domain.
         replace_node(node, emit, [emit("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=epsilon)])
         return
-    outputs = emit.many("SkipSimplifiedLayerNormalization", *node.inputs, outputs=4, domain=CONTRIB, epsilon=epsilon)
+    op = "SkipLayerNormalization" if node.op_type == "SkipLayerNorm" else "SkipSimplifiedLayerNormalization"
+    outputs = emit.many(op, *node.inputs, outputs=4, domain=CONTRIB, epsilon=epsilon)
     # Outputs 1 and 2 are statistics for training; 3 is the sum.
     for unused in outputs[1:3]:
         unused.name = ""

@@ -263,7 +263,9 @@ class GraphLocator:
             for place, feed in enumerate(self._feeds):
                 computed = session.run(names, {each.name: feed[each.name] for each in session.get_inputs()})
                 expected = [self.values[name][place] for name in names]
-                errors += [difference(ours, each.value, each.valid) for ours, each in zip(computed, expected, strict=True)]
+                errors += [
+                    difference(ours, each.value, each.valid) for ours, each in zip(computed, expected, strict=True)
+                ]
         except onnxruntime_errors() as refusal:
             differences.append(f"onnxruntime refuses the graph as a whole ({first_line(refusal)})")
             return nan

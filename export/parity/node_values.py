@@ -360,6 +360,9 @@ def _widened(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
+FUSED_NORMS = {"SkipSimplifiedLayerNormalization": "SkipRMSNorm", "SkipLayerNormalization": "SkipLayerNorm"}
+
+
 def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
     """Tell from its op and its name who made a node of a fresh lowering."""
     name = node.name or ""
@@ -373,8 +376,8 @@ def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
             )
             return Origin(op, f"captured from PyTorch{turned}")
         by: list[str] = []
-        if node.op_type == "SkipSimplifiedLayerNormalization":
-            op = "SkipRMSNorm"
+        if node.op_type in FUSED_NORMS:
+            domain, op = DOMAIN, FUSED_NORMS[node.op_type]
             by.append("fused by fuse_skip_norm")
         if op == "GroupQueryAttention":
             by += ["packed by pack_qkv"] if node.inputs[1] is None else []

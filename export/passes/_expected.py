@@ -2,6 +2,8 @@
 
 from edgeformer.config import BlockConfig, StackConfig
 
+FUSIBLE = ("rms_norm", "layer_norm")
+
 
 def expected_changes(config: StackConfig) -> dict[str, int]:
     """How many places of the model's canonical graph each pass changes, or says why not."""
@@ -19,11 +21,11 @@ def _rotates_last(block: BlockConfig) -> bool:
 
 
 def _norms_of_sums(config: StackConfig) -> int:
-    """RMSNorms whose input is a residual sum; of two that read the same sum, one is fused with it."""
+    """Norms whose input is a residual sum; of two that read the same sum, one is fused with it."""
     count = 0
     sum_before = config.position_embedding is not None and config.embedding_norm is None
     for block in config.blocks:
-        fusible, across = block.norm.kind == "rms_norm", block.cross_attention is not None
+        fusible, across = block.norm.kind in FUSIBLE, block.cross_attention is not None
         if block.norm_placement == "post":
             count += fusible * (block.attention_norm + across + 1)
             sum_before = False
@@ -32,4 +34,4 @@ def _norms_of_sums(config: StackConfig) -> int:
             second = block.residual == "serial"
             count += fusible * (sum_before * block.attention_norm + across + second)
         sum_before = True
-    return count + (config.final_norm is not None and config.final_norm.kind == "rms_norm" and sum_before)
+    return count + (config.final_norm is not None and config.final_norm.kind in FUSIBLE and sum_before)

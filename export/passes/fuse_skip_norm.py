@@ -1,6 +1,7 @@
 """Add the residual inside the norm that follows.
 
-    x, skip → Add → RMSNorm     becomes     SkipRMSNorm(x, skip) → normed, sum
+    x, skip → Add → RMSNorm                becomes     SkipRMSNorm(x, skip) → normed, sum
+    x, skip → Add → LayerNormalization     becomes     SkipLayerNorm(x, skip) → normed, sum
 
 Requires that the two summands have the same shape (a bias is no residual). Whatever else read the sum reads the op's
 second output.
@@ -10,19 +11,25 @@ import onnx_ir as ir
 
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import canonical_nodes, producer, remove_if_unused, same_type
+from edgeformer.export.graph import producer, remove_if_unused, same_type
 from edgeformer.export.passes._report import PassReport
+
+FUSED = {(DOMAIN, "RMSNorm"): "SkipRMSNorm", ("", "LayerNormalization"): "SkipLayerNorm"}
+"""The op that also adds, by the norm's own."""
+
+LAYER_NORM_EPSILON = 1e-5
+"""What LayerNormalization has without the attribute."""
 
 
 def fuse_skip_norm(model: ir.Model) -> PassReport:
     """Fuse every norm whose input is a residual sum."""
     report = PassReport("fuse_skip_norm")
-    for norm in canonical_nodes(model, "RMSNorm"):
+    for norm in [node for node in model.graph if (node.domain, node.op_type) in FUSED]:
         add = producer(norm.inputs[0], "Add")
         if add is None:
             continue
-        weight = norm.inputs[1] if len(norm.inputs) > 1 else None
-        if weight is None:
+        parameters = norm.inputs[1:]
+        if not parameters or parameters[0] is None:
             report.miss(norm, "it has no weight")
             continue
         x, skip = add.inputs
@@ -30,8 +37,9 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
             report.miss(norm, "the summands before it differ in shape")
             continue
         emit = Emitter(norm.name or "")
-        epsilon = norm.attributes.get_float("epsilon")
-        normed, total = emit.many("SkipRMSNorm", x, skip, weight, outputs=2, domain=DOMAIN, epsilon=epsilon)
+        epsilon = norm.attributes.get_float("epsilon", LAYER_NORM_EPSILON)
+        fused = FUSED[norm.domain, norm.op_type]
+        normed, total = emit.many(fused, x, skip, *parameters, outputs=2, domain=DOMAIN, epsilon=epsilon)
         emit.nodes[0].name = norm.name
         same_type(total, add.outputs[0])
         same_type(normed, norm.outputs[0])
