@@ -1,15 +1,23 @@
 """What a model costs, computed from its config alone: parameters, bytes, cache, arithmetic."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
+    ClassificationHead,
+    CrossAttentionConfig,
     DecoderConfig,
+    EncoderConfig,
     FeedForwardConfig,
     LearnedPositions,
+    MaskedLMHead,
+    ModelConfig,
     NormConfig,
+    Seq2SeqConfig,
     ShawConfig,
+    StackConfig,
     T5BiasConfig,
     TransformerXLConfig,
 )
@@ -19,12 +27,30 @@ ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceAccount:
+    """Costs of every token of the source that a decoder reads.
+
+    cache_bytes_per_token: its keys and values for all layers of the decoder. flops_per_token: of the encoder and of
+    those keys and values, attention apart; attention_flops_per_token: of the encoder, for each token of the source.
+    step_flops_per_token: of one decode step, which attends to all of the source.
+    """
+
+    cache_bytes_per_token: int
+    flops_per_token: int
+    attention_flops_per_token: int
+    step_flops_per_token: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Account:
     """Costs of one model in one precision.
 
-    parameters: each counted once, a tied head not again. bytes: of the parameters, by part. cache_bytes_per_token: keys
-    and values of all layers. flops_per_token: multiplications and additions of the matrix products of one decode step,
-    attention to earlier tokens apart; attention_flops_per_token: those to add for each token already in the cache.
+    parameters: each counted once, a tied head or a shared embedding not again. bytes: of the parameters, by part; an
+    audio stem belongs to the embedding. cache_bytes_per_token: keys and values of all layers, 0 for an encoder.
+    flops_per_token: multiplications and additions of the matrix products of one decode step, or of an encoder for one
+    token, attention to other tokens apart (and what is computed once for a text); attention_flops_per_token: those to
+    add for each token already in the cache, or of the text. source: of an encoder and decoder pair, which are
+    otherwise those of the decoder.
     """
 
     parameters: int
@@ -32,6 +58,7 @@ class Account:
     cache_bytes_per_token: int
     flops_per_token: int
     attention_flops_per_token: int
+    source: SourceAccount | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -39,55 +66,105 @@ class Account:
         return sum(self.bytes.values())
 
 
-def account(config: DecoderConfig, precision: Precision = "fp32") -> Account:
+def account(config: ModelConfig, precision: Precision = "fp32") -> Account:
     """Count what a model costs."""
+    parts, source, size = _parts(config), None, ELEMENT_BYTES[precision]
+    stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
+    if isinstance(config, Seq2SeqConfig):
+        geometry = config.decoder.cross_geometry
+        assert geometry is not None
+        width = geometry.num_kv_heads * geometry.head_dim
+        # Every layer of the decoder makes keys and values of a state of the encoder, and its queries read them.
+        projections = 2 * geometry.num_layers * config.encoder.hidden_size * width
+        source = SourceAccount(
+            cache_bytes_per_token=geometry.elements(1, 1) * size,
+            flops_per_token=2 * (_products(config.encoder) + projections),
+            attention_flops_per_token=2 * _scores(config.encoder),
+            step_flops_per_token=2 * 2 * geometry.num_layers * width,
+        )
+    return Account(
+        parameters=sum(parts.values()),
+        bytes={part: count * size for part, count in parts.items()},
+        cache_bytes_per_token=stack.cache_geometry.elements(1, 1) * size if isinstance(stack, DecoderConfig) else 0,
+        flops_per_token=2 * _products(stack),
+        attention_flops_per_token=2 * _scores(stack),
+        source=source,
+    )
+
+
+def _parts(config: ModelConfig) -> dict[str, int]:
+    """Parameters by the part of the model that they are in."""
+    if isinstance(config, Seq2SeqConfig):
+        both = Counter(_parts(config.encoder))
+        both.update(_stack_parts(config.decoder, config.encoder.hidden_size))
+        both["embedding"] -= _table(config.decoder) * config.shared_embedding
+        return dict(both)
+    return _stack_parts(config)
+
+
+def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) -> dict[str, int]:
     hidden = config.hidden_size
-    embedding = config.vocab_size * hidden
     positions = config.position_embedding
     rows = positions.rows if isinstance(positions, LearnedPositions) else 0
     norms = sum(_block_norms(block, hidden) for block in config.blocks)
-    norms += sum(_norm(norm, hidden) for norm in (config.final_norm, config.embedding_norm) if norm)
+    norms += sum(_norm(norm, hidden) for norm in (config.final_norm, config.embedding_norm))
     tables = {
         (block.attention.relative, block.attention.num_heads)
         for block in config.blocks
         if isinstance(block.attention.relative, T5BiasConfig)
     }
     parts = {
-        "embedding": embedding + rows * hidden,
+        "embedding": _table(config) + rows * hidden,
         "attention": sum(_attention(block.attention, hidden) for block in config.blocks)
         + sum(relative.num_buckets * heads for relative, heads in tables),
         "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in config.blocks),
         "norms": norms,
-        "head": 0 if config.tied_head else embedding + config.vocab_size * config.head_bias,
+        "head": _head(config),
     }
-    size = ELEMENT_BYTES[precision]
-    products = sum(_product_elements(block, hidden) for block in config.blocks) + embedding
-    scores = sum(block.attention.num_heads * block.attention.head_dim for block in config.blocks)
-    return Account(
-        parameters=sum(parts.values()),
-        bytes={part: count * size for part, count in parts.items()},
-        cache_bytes_per_token=config.cache_geometry.elements(1, 1) * size,
-        flops_per_token=2 * products,
-        attention_flops_per_token=2 * 2 * scores,
-    )
+    across = [block.cross_attention for block in config.blocks if block.cross_attention is not None]
+    if across:
+        parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
+    if isinstance(config, EncoderConfig):
+        biases = 2 * hidden if config.audio is not None else 0
+        parts["embedding"] += config.token_types * hidden + _stem(config, 1) + biases
+    return parts
 
 
-def _norm(norm: NormConfig, size: int) -> int:
+def _table(config: StackConfig) -> int:
+    return config.vocab_size * config.hidden_size
+
+
+def _stem(config: EncoderConfig, first: int) -> int:
+    """Weights of the convolutions of an audio stem, those of the first one `first` times."""
+    if config.audio is None:
+        return 0
+    return 3 * config.hidden_size * (first * config.audio.mel_bins + config.hidden_size)
+
+
+def _norm(norm: NormConfig | None, size: int) -> int:
+    if norm is None:
+        return 0
     statistics = 2 if norm.kind == "batch_norm" else 0
     return size * (norm.weight + norm.bias + statistics)
 
 
 def _block_norms(block: BlockConfig, hidden: int) -> int:
-    count = 4 if block.norm_placement == "sandwich" else 1 if block.residual == "parallel_one_norm" else 2
+    branches = 2 + (block.cross_attention is not None)
+    count = 0
+    if block.norm_placement != "output":
+        count += branches - (block.residual == "parallel_one_norm") - (not block.attention_norm)
+    if block.norm_placement in ("output", "sandwich"):
+        count += branches
     return count * _norm(block.norm, hidden)
 
 
 def _attention(attention: AttentionConfig, hidden: int) -> int:
-    head_dim = attention.head_dim
+    head_dim, qkv_bias = attention.head_dim, attention.qkv_bias
     width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
     count = 2 * hidden * (width + kv_width)
-    count += (width + 2 * kv_width) * attention.qkv_bias + hidden * attention.output_bias
+    count += (width + kv_width * (1 + attention.key_bias)) * qkv_bias + hidden * attention.output_bias
     count += attention.num_heads * attention.sinks
+    count += 3 * width * (hidden + qkv_bias) * attention.global_projections
     if attention.qk_norm is not None:
         norm, over = attention.qk_norm.norm, attention.qk_norm.over
         count += 2 * _norm(norm, head_dim) if over == "head" else _norm(norm, width) + _norm(norm, kv_width)
@@ -99,13 +176,57 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
     return count
 
 
+def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: int) -> int:
+    width = attention.num_heads * attention.head_dim
+    biases = width * (2 + attention.key_bias) * attention.qkv_bias + hidden * attention.output_bias
+    return 2 * width * (hidden + source_size) + biases
+
+
 def _feed_forward(feed_forward: FeedForwardConfig, hidden: int) -> int:
     inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
     return (inwards + 1) * hidden * inner + (inwards * inner + hidden) * feed_forward.bias
 
 
-def _product_elements(block: BlockConfig, hidden: int) -> int:
-    """Weights that a token is multiplied with in one block: matrices without biases."""
-    attention, feed_forward = block.attention, block.feed_forward
-    projections = 2 * hidden * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
-    return projections + (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
+def _head(config: DecoderConfig | EncoderConfig) -> int:
+    hidden, vocab_size = config.hidden_size, config.vocab_size
+    if isinstance(config, DecoderConfig):
+        return _table(config) * (not config.tied_head) + vocab_size * config.head_bias
+    match config.head:
+        case MaskedLMHead() as head:
+            own_table = _table(config) * (not head.tied)
+            return hidden * (hidden + head.dense_bias) + _norm(head.norm, hidden) + own_table + vocab_size * head.bias
+        case ClassificationHead() as head:
+            dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
+            return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
+        case _:
+            return 0
+
+
+def _products(config: DecoderConfig | EncoderConfig) -> int:
+    """Weights that a token is multiplied with: matrices without biases."""
+    hidden = config.hidden_size
+    count = sum(_block_products(block, hidden) for block in config.blocks)
+    if isinstance(config, DecoderConfig):
+        return count + _table(config)
+    count += _stem(config, 2)  # two frames make one token
+    match config.head:
+        case MaskedLMHead():
+            count += hidden * hidden + _table(config)
+        case ClassificationHead(pooling=None, dense=dense, labels=labels):
+            count += hidden * (hidden * (dense is not None) + len(labels))
+    return count
+
+
+def _block_products(block: BlockConfig, hidden: int) -> int:
+    attention, across, feed_forward = block.attention, block.cross_attention, block.feed_forward
+    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
+    count = 2 * hidden * (width + kv_width)
+    count += 2 * hidden * width * attention.global_projections  # keys and values; there are few queries
+    if across is not None:
+        count += 2 * hidden * across.num_heads * across.head_dim
+    return count + (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
+
+
+def _scores(config: StackConfig) -> int:
+    """Products of a query with one key, and of one weight with its value, in all layers."""
+    return sum(2 * block.attention.num_heads * block.attention.head_dim for block in config.blocks)

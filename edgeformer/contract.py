@@ -19,7 +19,7 @@ An encoder for it:
     source_length, head_dim], for every layer of the decoder
 
 An encoder alone:
-    input_ids, attention_mask int64 [batch_size, sequence_length], and token_type_ids where the model has them
+    input_ids, attention_mask int64 [batch_size, sequence_length], and token_type_ids where the model has several
     → last_hidden_state, and what the head makes of it: logits or sentence_embedding
 """
 

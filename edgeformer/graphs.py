@@ -101,7 +101,7 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
 def _encoder_inputs(config: EncoderConfig, length: str) -> tuple[TensorSpec, ...]:
     if config.audio is not None:
         return tuple(audio_inputs(config.audio.mel_bins, 2 * config.context_length))
-    return tuple(text_inputs(length, bool(config.token_types)))
+    return tuple(text_inputs(length, config.token_types > 1))
 
 
 class _Graph(nn.Module):

@@ -6,14 +6,15 @@ line must mean the same model again. `./tiny-llama` always means the folder.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import EncoderConfig, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
-from edgeformer.families import Family, read_model_config
+from edgeformer.families import GENERATION_FIELDS, Family, read_model_config
 from edgeformer.manifest import SpecialTokens
+from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,17 +24,10 @@ CONTEXT_FIELDS = (
 )  # fmt: skip
 """What config.json calls the number of positions, by family."""
 
-GENERATION_FIELDS = (
-    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "early_stopping", "forced_bos_token_id",
-    "forced_decoder_ids", "forced_eos_token_id", "lang_to_id", "length_penalty", "max_length", "max_new_tokens",
-    "min_length", "min_new_tokens", "no_repeat_ngram_size", "no_timestamps_token_id", "num_beams", "repetition_penalty",
-    "suppress_tokens", "task_specific_params", "task_to_id",
-)  # fmt: skip
-"""What the runtime of encoder-decoders reads of generation_config.json."""
-
 PRESETS = Path(__file__).parent / "presets"
 
-# What is read of a hub repository: these to know the model, the weights when they are needed, and nothing else.
+# What is read of a hub repository: these to know the model, the weights when they are needed, and nothing else. To the
+# hub a star is any path, so that 1_Pooling/config.json is among them.
 HUB_CONFIGS = ["*.json", "*.jinja"]
 HUB_WEIGHTS = ["*.safetensors"]
 
@@ -75,8 +69,11 @@ class FoundModel:
     def _generation_fields(self, names: Sequence[str]) -> dict[str, Any]:
         path = self.folder / "generation_config.json"
         generation = _read_json(path) if path.is_file() else {}
-        values = {name: generation.get(name, self.hf_config.get(name)) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+        given = [
+            {name: value for name, value in each.items() if value is not None} for each in (self.hf_config, generation)
+        ]
+        found = given[0] | given[1]
+        return {name: found[name] for name in names if name in found}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +98,34 @@ def preset_names() -> list[str]:
     return sorted(path.name for path in PRESETS.iterdir() if (path / "config.json").is_file())
 
 
-def open_source(model: str | Path, context_length: int | None = None) -> ModelSource:
+def open_source(
+    model: str | Path,
+    context_length: int | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+) -> ModelSource:
     """Find a model and read its config. Raises an EdgeformerError that says what was looked for and where.
 
-    context_length: positions to provide for; None for all that the model has.
+    context_length: positions to provide for; None for all that the model has, or, of a sentence encoder, as many as
+    sentence-transformers lets a text have (max_seq_length). pooling: make one vector of an encoder's states, whatever
+    head the checkpoint has: the `first` of them or their `mean`; None for what a folder of sentence-transformers says,
+    and else for the head of config.json. normalize: whether the vector is given length one; None for what that folder
+    says, and else not.
     """
     found = find_model(model)
-    family, config = read_model_config(found.hf_config, context_length)
-    return ModelSource(**vars(found), family=family, config=config)
+    head = choose_pooling(found.folder, pooling, normalize)
+    if head is None:
+        family, config = read_model_config(found.hf_config, context_length)
+        return ModelSource(**vars(found), family=family, config=config)
+    family, config = read_model_config(found.hf_config | {"architectures": None}, context_length)
+    if not isinstance(config, EncoderConfig):
+        raise ConfigError(
+            f"{found.origin} is no encoder ({found.hf_config['model_type']}), and only an encoder's states are pooled. "
+            "Without pooling, and modules.json in its folder, it is exported as what its config.json says."
+        )
+    longest = read_max_length(found.folder) if context_length is None else None
+    length = min(config.context_length, longest or config.context_length)
+    return ModelSource(**vars(found), family=family, config=replace(config, head=head, context_length=length))
 
 
 def find_model(model: str | Path) -> FoundModel:

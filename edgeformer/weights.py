@@ -31,19 +31,21 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
         return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
 
 
-def _second_names(config: ModelConfig) -> list[str]:
-    """Names of parameters that the model has under an earlier name too: a tied head, a shared embedding."""
+def _second_names(config: ModelConfig) -> dict[str, str]:
+    """The first names of parameters by their further ones: of a tied head, of a shared embedding."""
     with torch.device("meta"):
         model = build_model(config)
-    first = {name for name, _ in model.named_parameters()}
-    return [name for name, _ in model.named_parameters(remove_duplicate=False) if name not in first]
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
+    return {name: earlier for name, earlier in names.items() if name != earlier}
 
 
 class CheckpointWeights(Mapping[str, Tensor]):
     """The safetensors of a Hugging Face folder (one file, or shards with an index), under our names.
 
     Opening compares names and shapes with the config, reading headers only. Every missing, unexpected and misshapen
-    tensor is reported in one WeightsError.
+    tensor is reported in one WeightsError. Where a tied weight is stored more than once, its copies are compared when
+    it is first read: a WeightsError names two that differ.
     """
 
     def __init__(self, folder: Path, family: Family, config: ModelConfig):
@@ -51,6 +53,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
         prefix = family.optional_prefix
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
+        self._folder = folder
         self._stored = stored
         self._config = config
         self._shapes = parameter_shapes(config)
@@ -61,17 +64,22 @@ class CheckpointWeights(Mapping[str, Tensor]):
             self._members.setdefault(self._places[name].tensor, []).append(name)
 
         problems, expected = [], self._expected_shapes()
+        self._expected = expected
         for theirs, shape in expected.items():
             if theirs not in stored:
-                problems.append(f"missing: {theirs} {list(shape)}")
+                if theirs not in family.zero_if_absent:
+                    problems.append(f"missing: {theirs} {list(shape)}")
                 continue
             found = tuple(self._open(theirs).get_shape())
-            if found != shape:
+            if found not in (shape, (1, *shape)):  # a vector may be stored as a matrix of one row
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
-        # A tied head may be stored a second time; the model uses the embedding whatever the copy holds.
-        copies = family.places(_second_names(config), stored)
-        tied = {place.tensor for place in copies.values()}
-        unexpected = stored.keys() - expected.keys() - tied
+        # What the model has once may be stored more often: a tied head, a shared embedding.
+        self._copies: dict[str, list[str]] = {}
+        first_names = _second_names(config)
+        for name, place in family.places(first_names, stored).items():
+            if place.tensor in stored and place.tensor not in expected:
+                self._copies.setdefault(first_names[name], []).append(place.tensor)
+        unexpected = stored.keys() - expected.keys() - {copy for copies in self._copies.values() for copy in copies}
         problems += [f"unexpected: {name}" for name in sorted(unexpected) if not family.ignores(name)]
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
@@ -92,7 +100,10 @@ class CheckpointWeights(Mapping[str, Tensor]):
             if "#" in tensor:
                 expected |= {row: tuple(rest) for row in _rows(tensor, rows)}
                 continue
-            shape = (sum(self._shapes[name][0] for name in names), *rest)
+            # Parameters packed into one tensor share its rows; otherwise it is of one, or a copy of it for each.
+            if self._places[names[0]].packed:
+                rows = sum(self._shapes[name][0] for name in names)
+            shape = (rows, *rest)
             expected[tensor] = shape[::-1] if self._places[names[0]].transposed else shape
         return expected
 
@@ -100,10 +111,24 @@ class CheckpointWeights(Mapping[str, Tensor]):
         return self._stored[tensor].get_slice(tensor.removeprefix(self._absent_prefix))
 
     def __getitem__(self, name: str) -> Tensor:
+        tensor = self._read(name)
+        for copy in self._copies.get(name, []):
+            if not torch.equal(tensor, self._open(copy)[:].to(tensor.dtype)):
+                raise WeightsError(
+                    f"the safetensors in {self._folder} hold {self._places[name].tensor} and {copy}, which differ, and "
+                    "by config.json the model has one matrix for both. If it was trained with two, say so there "
+                    '("tie_word_embeddings": false); otherwise remove the tensor that is left over.'
+                )
+        self._copies.pop(name, None)  # compared once is enough
+        return tensor
+
+    def _read(self, name: str) -> Tensor:
         place = self._places[name]
         if "#" in place.tensor:
             return torch.stack([self._open(row)[:] for row in _rows(place.tensor, self._shapes[name][0])])
-        tensor: Tensor = self._open(place.tensor)[:]
+        if place.tensor not in self._stored:
+            return torch.zeros(self._shapes[name])  # opening made sure that it may be absent
+        tensor: Tensor = self._open(place.tensor)[:].reshape(self._expected[place.tensor])
         if place.transposed:
             tensor = tensor.t()
         if place.packed is None:

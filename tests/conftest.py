@@ -29,7 +29,7 @@ class ByFixtures(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
         family = test.partition("[")[2].partition("-")[0].strip("]")
-        return f"{file}::{family}" if file.endswith("test_parity.py") else file
+        return f"{file}::{family}" if file.endswith("_parity.py") else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
@@ -42,7 +42,10 @@ MakeModel = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
-    """Return a function that saves a seeded random causal LM of transformers and returns its folder."""
+    """Return a function that saves a seeded random model of transformers and returns its folder.
+
+    auto: the class that makes it, by default that of causal LMs.
+    """
     import torch
     import transformers
 
@@ -52,21 +55,29 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         model_type: str,
         seed: int = 0,
         *,
+        auto: str = "AutoModelForCausalLM",
         shard_size: str = "5GB",
         dtype: torch.dtype = torch.float32,
         **options: object,
     ) -> Path:
         config = transformers.CONFIG_MAPPING[model_type](**options)
         torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = getattr(transformers, auto).from_config(config)
         with torch.no_grad():
             # transformers starts with flat attention, norms of one and biases of zero, which would hide many faults.
             for name, parameter in model.named_parameters():
+                if not parameter.requires_grad and model_type != "whisper":
+                    continue  # sinusoids, which nothing trains; Whisper's are what the checkpoint says
                 noise = torch.randn_like(parameter)
                 if parameter.dim() == 1 or "norm" in name:
                     parameter.add_(0.2 * noise)
                 else:
-                    parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+                    # Nothing scales the scores of T5; its queries are small from the start.
+                    scale = config.d_kv if name.endswith(".q.weight") and hasattr(config, "d_kv") else 1
+                    parameter.copy_(noise / (scale * parameter.shape[-1]) ** 0.5)
+            for name, buffer in model.named_buffers():
+                if name == "final_logits_bias":
+                    buffer.normal_()
         folder = tmp_path_factory.mktemp(model_type)
         model.to(dtype).save_pretrained(folder, max_shard_size=shard_size)
         return folder

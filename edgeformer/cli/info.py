@@ -9,7 +9,7 @@ import click
 
 from edgeformer.accounting import ELEMENT_BYTES, account
 from edgeformer.cli._output import json_option, print_json, print_table
-from edgeformer.config import DecoderConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.manifest import FILE_NAME, Manifest, Precision
 
@@ -68,12 +68,54 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     )
 
 
-def _show_model(config: DecoderConfig, precision: Precision, source: str, files: dict[str, int], as_json: bool) -> None:
+def _show_model(config: ModelConfig, precision: Precision, source: str, files: dict[str, int], as_json: bool) -> None:
     numbers = account(config, precision)
+    stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
+    if as_json:
+        counted = {name: value for name, value in asdict(numbers).items() if value is not None}
+        print_json(
+            {
+                "source": source,
+                "precision": precision,
+                "kind": config.kind,
+                **_sizes(stack),
+                **({"encoder": _sizes(config.encoder)} if isinstance(config, Seq2SeqConfig) else {}),
+                **counted,
+                "total_bytes": numbers.total_bytes,
+                **({"files": files} if files else {}),
+            }
+        )
+        return
+    rows = [
+        ("parameters", f"{numbers.parameters:,}"),
+        (f"bytes in {precision}", f"{numbers.total_bytes:,}"),
+        *((f"  {part}", f"{size:,}") for part, size in numbers.bytes.items()),
+    ]
+    if isinstance(stack, DecoderConfig):
+        rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, ELEMENT_BYTES[precision])
+    rows += [
+        ("FLOPs a token", f"{numbers.flops_per_token:,}"),
+        (
+            f"  and for each token in the {'cache' if isinstance(stack, DecoderConfig) else 'text'}",
+            f"{numbers.attention_flops_per_token:,}",
+        ),
+    ]
+    if numbers.source is not None:
+        rows += [
+            ("  and for each token of the source", f"{numbers.source.step_flops_per_token:,}"),
+            ("cache bytes a token of the source", f"{numbers.source.cache_bytes_per_token:,}"),
+            ("FLOPs a token of the source", f"{numbers.source.flops_per_token:,}"),
+            ("  and for each token of the source", f"{numbers.source.attention_flops_per_token:,}"),
+        ]
+    rows += _file_rows(files)
+    both = f"encoder of {_described(config.encoder)}; decoder of " if isinstance(config, Seq2SeqConfig) else ""
+    click.echo(f"{source}: {both}{_described(stack)}")
+    print_table(rows)
+
+
+def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     attention = config.blocks[0].attention
-    data: dict[str, Any] = {
-        "source": source,
-        "precision": precision,
+    sizes: dict[str, Any] = {
         "layers": len(config.blocks),
         "hidden_size": config.hidden_size,
         "num_heads": attention.num_heads,
@@ -81,29 +123,22 @@ def _show_model(config: DecoderConfig, precision: Precision, source: str, files:
         "head_dim": attention.head_dim,
         "vocab_size": config.vocab_size,
         "context_length": config.context_length,
-        "tied_head": config.tied_head,
-        **asdict(numbers),
-        "total_bytes": numbers.total_bytes,
-        **({"files": files} if files else {}),
     }
-    if as_json:
-        print_json(data)
-        return
-    rows = [
-        ("parameters", f"{numbers.parameters:,}"),
-        (f"bytes in {precision}", f"{numbers.total_bytes:,}"),
-        *((f"  {part}", f"{size:,}") for part, size in numbers.bytes.items()),
-        *_cache_rows(config.cache_geometry, config.windows, config.context_length, ELEMENT_BYTES[precision]),
-        ("FLOPs a token", f"{numbers.flops_per_token:,}"),
-        ("  and for each token in the cache", f"{numbers.attention_flops_per_token:,}"),
-        *_file_rows(files),
-    ]
-    click.echo(
-        f"{source}: {len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of "
-        f"{attention.head_dim} ({attention.num_kv_heads} for keys and values), vocabulary {config.vocab_size:,}"
-        + (", head tied to the embedding" if config.tied_head else "")
-    )
-    print_table(rows)
+    if isinstance(config, DecoderConfig):
+        return sizes | {"tied_head": config.tied_head}
+    return sizes | ({} if config.head is None else {"head": config.head.kind})
+
+
+def _described(config: DecoderConfig | EncoderConfig) -> str:
+    attention = config.blocks[0].attention
+    text = f"{len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of {attention.head_dim}"
+    if attention.num_kv_heads != attention.num_heads:
+        text += f" ({attention.num_kv_heads} for keys and values)"
+    text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
+    if isinstance(config, DecoderConfig):
+        return text + (", head tied to the embedding" if config.tied_head else "")
+    heads = {"masked_lm": "masked words", "classification": "labels", "pooling": "one vector a text"}
+    return text + ("" if config.head is None else f", head for {heads[config.head.kind]}")
 
 
 def _cache_rows(

@@ -129,13 +129,17 @@ class AudioStem:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLMHead:
-    """logits of every token: norm(activation(dense(x))) times the embedding table, and a bias for each token."""
+    """logits of every token: norm(activation(dense(x))) times the embedding table, and a bias for each token.
+
+    tied: False where the table is not that of the embedding, but the head's own.
+    """
 
     kind: Literal["masked_lm"] = "masked_lm"
     activation: Activation
     norm: NormConfig
     dense_bias: bool = True
     bias: bool = True
+    tied: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +175,8 @@ class PoolingHead:
 class EncoderConfig(StackConfig):
     """A stack of blocks that see a whole text, or a recording (`audio`, without vocabulary: vocab_size is 0).
 
-    token_types: rows of the table of segment embeddings, 0 for none. head: what is computed of the last states.
+    token_types: rows of the table of segment embeddings, 0 for none; the one row of a table of one is added to every
+    token. head: what is computed of the last states.
     """
 
     kind: Literal["encoder"] = "encoder"

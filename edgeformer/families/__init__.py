@@ -1,7 +1,8 @@
 """Model families: one file each, named by Hugging Face's `model_type`, found by being here.
 
-A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. Files that
-start with an underscore are tools for family files. See docs/adding-a-family.md.
+A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. A dash in a
+model_type is an underscore in the file's name. Files that start with an underscore are tools for family files. See
+docs/adding-a-family.md.
 """
 
 import importlib
@@ -10,12 +11,12 @@ from typing import Any
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
-from edgeformer.families._family import Family, Fields
+from edgeformer.families._family import GENERATION_FIELDS, Family, Fields
 
 # What config.json calls the number of experts of a mixture.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
-__all__ = ["Family", "Fields", "family_names", "load_family", "read_model_config"]
+__all__ = ["GENERATION_FIELDS", "Family", "Fields", "family_names", "load_family", "read_model_config"]
 
 
 def family_names() -> list[str]:
@@ -25,13 +26,14 @@ def family_names() -> list[str]:
 
 def load_family(model_type: str) -> Family:
     """Return the family named `model_type`. Raises ConfigError listing the families where there is none."""
-    if model_type not in family_names():
+    module = model_type.replace("-", "_")  # xlm-roberta
+    if module not in family_names():
         known = ", ".join(family_names())
         raise ConfigError(
             f"model_type {model_type!r} is not supported. Supported families: {known}. Other decoders of transformers "
             "may be captured as they are: --via transformers."
         )
-    return importlib.import_module(f"{__name__}.{model_type}").FAMILY
+    return importlib.import_module(f"{__name__}.{module}").FAMILY
 
 
 def read_model_config(data: dict[str, Any], context_length: int | None = None) -> tuple[Family, ModelConfig]:

@@ -9,12 +9,21 @@ from typing import Any, Literal
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
 
+# How a model is to be asked for text, which older config.json files hold beside what the model is.
+GENERATION_FIELDS = (
+    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "early_stopping", "forced_bos_token_id",
+    "forced_decoder_ids", "forced_eos_token_id", "lang_to_id", "length_penalty", "max_length", "max_new_tokens",
+    "min_length", "min_new_tokens", "no_repeat_ngram_size", "no_timestamps_token_id", "num_beams", "repetition_penalty",
+    "suppress_tokens", "task_specific_params", "task_to_id",
+)  # fmt: skip
+
 # Fields of any config.json that have no effect on what the model computes when it runs.
 WITHOUT_EFFECT = {
+    *GENERATION_FIELDS,
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
     "chunk_size_feed_forward", "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range",
     "label2id", "model_type", "output_attentions", "output_hidden_states", "pad_token_id", "problem_type",
-    "return_dict", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version",
+    "return_dict", "tokenizer_class", "torch_dtype", "transformers_version",
     "transformers.js_config", "use_cache",
 }  # fmt: skip
 
@@ -105,6 +114,7 @@ class Family:
     name of theirs: one tensor for each row of ours; `a|b`: the one of these names that the checkpoint has. transposed:
     patterns of their modules that store weights [in, out]. optional_prefix: what some checkpoints leave out before
     every name. ignored_tensors: patterns of tensor names that carry nothing (tables that old checkpoints stored).
+    zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
     """
 
     summary: str
@@ -114,6 +124,7 @@ class Family:
     transposed: tuple[str, ...] = ()
     optional_prefix: str = ""
     ignored_tensors: tuple[str, ...] = ()
+    zero_if_absent: tuple[str, ...] = ()
 
     def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
         """Where each parameter of our module is to be found; stored: the names of all tensors that there are."""

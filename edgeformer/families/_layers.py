@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from edgeformer.config import DecoderConfig
+from edgeformer.config import DecoderConfig, StackConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
+
+Config = TypeVar("Config", bound=StackConfig)
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 """Layer types of transformers (configuration_utils.py)."""
 
 
-def vary_attention(config: DecoderConfig, changes: Iterable[Mapping[str, Any]]) -> DecoderConfig:
+def vary_attention(config: Config, changes: Iterable[Mapping[str, Any]]) -> Config:
     """Give the attention of each layer other fields."""
     pairs = zip(config.blocks, changes, strict=True)
     blocks = (replace(block, attention=replace(block.attention, **change)) for block, change in pairs)
@@ -40,7 +42,7 @@ def read_used_window(fields: Fields) -> int | None:
     return window if fields.take("use_sliding_window") else None
 
 
-def within(length: int | None, config: DecoderConfig) -> int | None:
+def within(length: int | None, config: StackConfig) -> int | None:
     """Return a window or a chunk, or None where it is as long as the context and so hides nothing."""
     return None if length is None or length >= config.context_length else length
 

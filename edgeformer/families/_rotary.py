@@ -26,9 +26,14 @@ from edgeformer.families._family import Fields
 DEFAULT_BASE = 10000.0
 
 
-def read_context_length(fields: Fields, wished: int | None, name: str = "max_position_embeddings") -> int:
-    """Return the context length to export: all positions of the model, or fewer if so wished."""
-    available = fields.take(name)
+def read_context_length(
+    fields: Fields, wished: int | None, name: str = "max_position_embeddings", unused: int = 0
+) -> int:
+    """Return the context length to export: all positions of the model, or fewer if so wished.
+
+    unused: how many of the positions no token ever has.
+    """
+    available = fields.take(name) - unused
     if wished is not None and not 0 < wished <= available:
         raise ConfigError(f"--context-length is {wished}; this model has positions 1 to {available}.")
     return wished or available

@@ -120,7 +120,9 @@ def _feed_forward(half: str, number: int) -> dict[str, str]:
 
 
 TENSORS = {
-    "encoder.embedding": "shared",
+    # A checkpoint has the one embedding as `shared`, and perhaps under the names of both halves too.
+    "encoder.embedding": "encoder.embed_tokens|shared",
+    "decoder.embedding": "decoder.embed_tokens|shared",
     "decoder.head": "lm_head",
     **{
         f"{half}.relative.*": f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias"
@@ -133,12 +135,11 @@ TENSORS = {
     **_layer("decoder", 1, "cross_attention", "EncDecAttention"),
     **_feed_forward("decoder", 2),
     "decoder.final_norm": "decoder.final_layer_norm",
-    "decoder.embedding": "decoder.embed_tokens",
 }
 
-# Copies of the embedding, and a table that old checkpoints have and no code reads.
+# The embedding, where it has the names of both halves, and a table that old checkpoints have and no code reads.
 IGNORED = (
-    r"(encoder|decoder)\.embed_tokens\.weight",
+    r"shared\.weight",
     r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )
 

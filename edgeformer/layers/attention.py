@@ -93,7 +93,10 @@ class Attention(nn.Module):
             causal=config.causal,
         )  # fmt: skip
         if config.global_projections:
-            output = torch.cat((self._global(x, context), output[:, config.global_tokens :]), 1)
+            # Chosen by index, not cut and joined: a graph may not depend on how many tokens there are beside those.
+            places = torch.arange(x.shape[1], device=x.device)
+            overall = self._global(x, context).index_select(1, places.clamp(max=config.global_tokens - 1))
+            output = torch.where((places < config.global_tokens).unsqueeze(-1), overall, output)
         return self.output(output), (present_key, present_value)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,7 +113,8 @@ class Attention(nn.Module):
 
     def _global(self, x: Tensor, context: Context) -> Tensor:
         """What the global tokens see of all, through projections of their own: [B, global_tokens, H·D]."""
-        query = self.global_query(x[:, : self.config.global_tokens])
+        first = torch.arange(self.config.global_tokens, device=x.device).clamp(max=x.shape[1] - 1)
+        query = self.global_query(x.index_select(1, first))
         key, value = (self._heads(part(x)).transpose(1, 2) for part in (self.global_key, self.global_value))
         return ops.cross_attention(query, key, value, context.attention_mask, self.config.scale)
 

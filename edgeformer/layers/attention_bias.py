@@ -48,7 +48,10 @@ class T5Bias(nn.Module):
 
 
 class Visibility(nn.Module):
-    """0 where a query may see a key and −inf where it may not: windows with global tokens and random blocks, chunks."""
+    """0 where a query may see a key and −inf where it may not: windows with global tokens and random blocks, chunks.
+
+    In place of −inf attention that is not causal has a number so low that it leaves no weight.
+    """
 
     group: Tensor
     blocks: Tensor
@@ -79,7 +82,9 @@ class Visibility(nn.Module):
             if config.random_blocks is not None:
                 of_query = F.embedding(_look_up(self.group, positions), self.blocks)  # [B, S, blocks]
                 seen = seen | (of_query.index_select(2, _look_up(self.group, columns)) > 0)
-        hidden = torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill(~seen, float("-inf"))
+        # Padding behind a text may see nothing at all in its window; with −inf everywhere its states would be NaN.
+        lowest = float("-inf") if config.causal else torch.finfo(dtype).min / 2
+        hidden = torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill(~seen, lowest)
         return hidden.unsqueeze(1)
 
 

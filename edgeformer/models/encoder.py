@@ -34,7 +34,7 @@ class Encoder(Stack):
         """The states, and what the head makes of them.
 
         inputs: token ids int64 [B, S], or the spectrogram [B, mel_bins, 2·S] of a recording; attention_mask int64
-        [B, S], ones, then zeros (None: all ones); token_type_ids int64 [B, S], where the model has them → states
+        [B, S], ones, then zeros (None: all ones); token_type_ids int64 [B, S], where the model has several → states
         [B, S, E] and, by the head, logits [B, S, V] or [B, labels] or [B, S, labels], or an embedding [B, E].
         """
         states = self.encode(inputs, attention_mask, token_type_ids)
@@ -56,6 +56,8 @@ class Encoder(Stack):
     ) -> Tensor:
         """The last states [B, S, E] alone."""
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
+        if self.config.token_types == 1:
+            token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # for all tokens alike
         if token_type_ids is not None:
             x = x + self.token_type_embedding(token_type_ids)
         batch, length, _ = x.shape
@@ -64,7 +66,7 @@ class Encoder(Stack):
         if attention_mask is None:
             attention_mask = torch.ones(batch, length, dtype=torch.int64, device=x.device)
         # Rotations are by the positions of the attention op, so that they can be folded into it.
-        positions = ops.token_positions(attention_mask, inputs) if self.shared.rotaries else places
+        positions = ops.token_positions(attention_mask, attention_mask) if self.shared.rotaries else places
         run = Run(attention_mask, positions, self.shared_biases(places, length, x.dtype))
         for index in range(len(self.blocks)):
             x, _ = self.run_block(index, x, None, run)
@@ -95,7 +97,8 @@ class MaskedLM(nn.Module):
         self.dense = nn.Linear(hidden, hidden, bias=config.dense_bias, dtype=dtype)
         self.norm = make_norm(config.norm, hidden, dtype=dtype)
         self.output = nn.Linear(hidden, vocab_size, bias=config.bias, dtype=dtype)
-        self.output.weight = embedding.weight
+        if config.tied:
+            self.output.weight = embedding.weight
 
     def forward(self, states: Tensor) -> Tensor:
         """[B, S, E] → logits [B, S, V]."""

@@ -431,4 +431,15 @@ FAMILIES = {
             },
         },
     ),
+    "xglm": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "d_model": 64, "ffn_dim": 96, "num_layers": 3, "attention_heads": 4,
+            "max_position_embeddings": 256,
+        },
+        models={
+            "plain": {},
+            "unscaled": {"scale_embedding": False, "activation_function": "relu", "d_model": 80},
+            "free-head": {"tie_word_embeddings": False, "attention_heads": 8, "pad_token_id": 0},
+        },
+    ),
 }  # fmt: skip

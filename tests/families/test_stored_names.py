@@ -1,9 +1,12 @@
 """Checkpoints as the hub has them: without a prefix, with masks and tables that carry nothing, with packed tensors."""
 
+import json
+
 import pytest
 import torch
 from rows import FAMILIES
 from safetensors.torch import load_file, save_file
+from seq2seq_rows import FAMILIES as SEQ2SEQ
 
 from edgeformer.errors import WeightsError
 from edgeformer.source import open_source
@@ -22,7 +25,18 @@ STORED = {
     ),
     "gptj": ("", {"transformer.h.2.attn.bias": MASK, "transformer.h.0.attn.masked_bias": torch.tensor(-1e9)}),
     "opt": ("model.", {}),
+    "xglm": ("model.", {"embed_positions.weights": TABLE}),
 }  # fmt: skip
+
+# The same of encoder-decoders.
+STORED_PAIRS = {
+    "bart": ("model.", {"encoder.version": TABLE, "decoder.version": TABLE}),
+    "m2m_100": ("", {"model.encoder.embed_positions.weights": TABLE}),
+    "marian": ("", {"model.encoder.embed_positions.weight": TABLE, "model.decoder.embed_positions.weight": TABLE}),
+    "pegasus": ("", {"model.decoder.embed_positions.weight": TABLE}),
+    "t5": ("", {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": TABLE}),
+    "whisper": ("model.", {}),
+}
 
 
 @pytest.fixture
@@ -30,24 +44,105 @@ def make_folder(make_model):
     """Return a function that saves the first model of a family's row, with its tensors changed."""
 
     def make(family, change=lambda tensors: tensors):
-        row = FAMILIES[family]
-        folder = make_model(family, **(row.sizes | next(iter(row.models.values()))))
+        row = (FAMILIES | SEQ2SEQ)[family]
+        auto = {"auto": row.auto} if family in SEQ2SEQ else {}
+        folder = make_model(family, **auto, **(row.sizes | next(iter(row.models.values()))))
         path = folder / "model.safetensors"
-        save_file(change(load_file(path)), path)
+        save_file({name: tensor.clone() for name, tensor in change(load_file(path)).items()}, path)
         return folder
 
     return make
 
 
-@pytest.mark.parametrize("family", STORED)
+def as_on_the_hub(prefix, beside):
+    """Tensors without the prefix, and with what is stored beside them; a BART without a head lacks its bias too."""
+
+    def change(stored):
+        hub = {name.removeprefix(prefix): stored[name] for name in stored} | beside
+        return {name: hub[name] for name in hub if not (prefix and name == "final_logits_bias")}
+
+    return change
+
+
+@pytest.mark.parametrize("family", [*STORED, *STORED_PAIRS])
 def test_a_checkpoint_of_the_hub_holds_the_same_weights(family, make_folder):
-    prefix, beside = STORED[family]
+    prefix, beside = (STORED | STORED_PAIRS)[family]
     plain = open_source(make_folder(family)).weights()
-    hub = open_source(
-        make_folder(family, lambda stored: {name.removeprefix(prefix): stored[name] for name in stored} | beside)
-    ).weights()
+    hub = open_source(make_folder(family, as_on_the_hub(prefix, beside))).weights()
     assert plain.keys() == hub.keys()
-    assert all(torch.equal(plain[name], hub[name]) for name in plain)
+    assert all(torch.equal(plain[name], hub[name]) for name in plain if name != "decoder.head.bias")
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "mbart", "pegasus"])
+def test_a_bias_of_logits_is_a_row_and_zero_where_it_is_absent(family, make_folder):
+    def change(stored):
+        del stored["final_logits_bias"]
+        return stored
+
+    stored = load_file(make_folder(family) / "model.safetensors")["final_logits_bias"]
+    assert stored.shape == (1, 131)
+    assert torch.equal(open_source(make_folder(family)).weights()["decoder.head.bias"], stored[0])
+    absent = open_source(make_folder(family, change)).weights()["decoder.head.bias"]
+    assert torch.equal(absent, torch.zeros(131))
+    text = refusal(make_folder(family, lambda stored: stored | {"final_logits_bias": torch.zeros(2, 131)}))
+    assert "misshapen: final_logits_bias is [2, 131], and the config implies [131]" in text
+
+
+# By family: the tensor that all copies are of, and the names under which it may be stored again.
+COPIES = {
+    "bart": (
+        "model.shared.weight",
+        ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"],
+    ),
+    "gpt2": ("transformer.wte.weight", ["lm_head.weight"]),
+    "mt5": ("shared.weight", ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]),
+    "whisper": ("model.decoder.embed_tokens.weight", ["proj_out.weight"]),
+}
+
+
+def first_embedding(family):
+    return {"gpt2": "embedding.weight", "whisper": "decoder.embedding.weight"}.get(family, "encoder.embedding.weight")
+
+
+@pytest.mark.parametrize("family", COPIES)
+def test_a_tied_weight_may_be_stored_under_all_of_its_names(family, make_folder):
+    tensor, copies = COPIES[family]
+    plain = open_source(make_folder(family)).weights()
+    full = open_source(
+        make_folder(family, lambda stored: stored | {copy: stored[tensor].clone() for copy in copies})
+    ).weights()
+    assert plain.keys() == full.keys()
+    assert all(torch.equal(plain[name], full[name]) for name in plain)
+
+
+@pytest.mark.parametrize(("family", "copy"), [(family, copy) for family in COPIES for copy in COPIES[family][1]])
+def test_copies_of_a_tied_weight_that_differ_are_named_when_they_are_read(family, copy, make_folder):
+    tensor, _ = COPIES[family]
+
+    def change(stored):
+        stored[copy] = stored[tensor].clone()
+        stored[copy][5, 7] += 1e-3
+        return stored
+
+    folder = make_folder(family, change)
+    weights = open_source(folder).weights()
+    name = first_embedding(family)
+    assert torch.isfinite(weights[next(other for other in weights if other != name)]).all()
+    for _ in range(2):
+        with pytest.raises(WeightsError) as caught:
+            weights[name]
+        text = str(caught.value)
+        assert tensor in text and copy in text, text
+        assert "which differ, and by config.json the model has one matrix for both" in text
+        assert 'two, say so there ("tie_word_embeddings": false); otherwise remove the tensor' in text
+    # Done as the message says, a head of its own is read.
+    if copy.startswith(("lm_head", "proj_out")):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+        weights = open_source(folder).weights()
+        head = "head.weight" if family == "gpt2" else "decoder.head.weight"
+        assert torch.equal(weights.get("decoder.embedding.weight", weights[name]), weights[name])
+        assert weights[head][5, 7] - weights[name][5, 7] == pytest.approx(1e-3, rel=1e-2)
 
 
 def refusal(folder):

@@ -1,0 +1,105 @@
+"""BERT, and the sentence encoders that are one: MiniLM, BGE, E5, GTE.
+
+Source: transformers/models/bert/modeling_bert.py.
+"""
+
+from edgeformer.config import BlockConfig, EncoderConfig, FeedForwardConfig, LearnedPositions, NormConfig
+from edgeformer.families._activations import ACTIVATIONS
+from edgeformer.families._attention import multi_head
+from edgeformer.families._encoder import HEAD_ACTIVATIONS, Head, layer_norm, read_head, usual_heads
+from edgeformer.families._family import Family, Fields
+from edgeformer.families._rotary import read_context_length
+
+
+def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
+    """Read a BERT config.json."""
+    # A pooler that was planned in several variants, of which there is one.
+    fields.ignore("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+    fields.ignore("pooler_size_per_head", "pooler_type")
+    heads = usual_heads(
+        fields, read_norm(fields), lambda: fields.choice("hidden_act", HEAD_ACTIVATIONS, "gelu"), "tanh"
+    )
+    return read_bert(fields, context_length, read_head(fields, "Bert", heads))
+
+
+def read_norm(fields: Fields) -> NormConfig:
+    """Every norm of the model."""
+    return NormConfig(kind="layer_norm", eps=fields.take("layer_norm_eps", 1e-12), bias=True)
+
+
+def read_bert(fields: Fields, context_length: int | None, head: Head, first_position: int = 0) -> EncoderConfig:
+    """Read the fields that BERT and its variants share. first_position: the row of a text's first token."""
+    fields.ignore("attention_probs_dropout_prob", "classifier_dropout", "finetuning_task", "hidden_dropout_prob")
+    fields.ignore("output_past", "tie_word_embeddings")
+    fields.choice("add_cross_attention", {False: None}, False)
+    fields.choice("is_decoder", {False: None}, False)
+    fields.choice("position_embedding_type", {"absolute": None}, "absolute")
+    hidden_size, norm = fields.take("hidden_size"), read_norm(fields)
+    block = BlockConfig(
+        attention=multi_head(hidden_size, fields.take("num_attention_heads"), bias=True, causal=False),
+        feed_forward=FeedForwardConfig(
+            intermediate_size=fields.take("intermediate_size"),
+            **fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+            gated=False,
+            bias=True,
+        ),
+        norm=norm,
+        norm_placement="post",
+    )
+    return EncoderConfig(
+        vocab_size=fields.take("vocab_size"),
+        hidden_size=hidden_size,
+        context_length=read_context_length(fields, context_length, unused=first_position),
+        blocks=(block,) * fields.take("num_hidden_layers"),
+        final_norm=None,
+        position_embedding=LearnedPositions(rows=fields.take("max_position_embeddings"), offset=first_position),
+        embedding_norm=norm,
+        token_types=fields.take("type_vocab_size", 2),
+        head=head,
+    )
+
+
+def body_tensors(model: str) -> dict[str, str]:
+    """Names of all but the heads; model: what they begin with."""
+    embeddings, layer = f"{model}.embeddings", f"{model}.encoder.layer.*"
+    return {
+        "embedding": f"{embeddings}.word_embeddings",
+        "position_embedding": f"{embeddings}.position_embeddings",
+        "token_type_embedding": f"{embeddings}.token_type_embeddings",
+        **layer_norm("embedding_norm", f"{embeddings}.LayerNorm"),
+        "blocks.*.attention.query": f"{layer}.attention.self.query",
+        "blocks.*.attention.key": f"{layer}.attention.self.key",
+        "blocks.*.attention.value": f"{layer}.attention.self.value",
+        "blocks.*.attention.output": f"{layer}.attention.output.dense",
+        **layer_norm("blocks.*.attention_norm", f"{layer}.attention.output.LayerNorm"),
+        "blocks.*.feed_forward.up": f"{layer}.intermediate.dense",
+        "blocks.*.feed_forward.down": f"{layer}.output.dense",
+        **layer_norm("blocks.*.feed_forward_norm", f"{layer}.output.LayerNorm"),
+    }
+
+
+# Positions that old checkpoints count out, and the pooler that only some heads read.
+BERT_IGNORED = (r"\w+\.embeddings\.(position|token_type)_ids", r"\w+\.pooler\.dense\.(weight|bias)")
+
+FAMILY = Family(
+    summary="BERT, MiniLM, BGE, E5; masked words, labels of texts and tokens, sentence embeddings",
+    read_config=read_config,
+    tensors={
+        **body_tensors("bert"),
+        "masked_lm.dense": "cls.predictions.transform.dense",
+        **layer_norm("masked_lm.norm", "cls.predictions.transform.LayerNorm"),
+        "masked_lm.output.weight": "cls.predictions.decoder.weight",
+        # Where both are stored, the second is a copy, or of no use.
+        "masked_lm.output.bias": "cls.predictions.decoder.bias|cls.predictions.bias",
+        "classifier.dense": "bert.pooler.dense",
+        "classifier.output": "classifier",
+    },
+    optional_prefix="bert.",
+    # Heads of other tasks, which a checkpoint may have beside its own.
+    ignored_tensors=(
+        *BERT_IGNORED,
+        r"cls\.predictions\.((decoder\.)?bias|decoder\.weight)",
+        r"cls\.predictions\.transform\.(dense|LayerNorm)\.(weight|bias|gamma|beta)",
+        r"(cls\.seq_relationship|classifier|qa_outputs)\.(weight|bias)",
+    ),
+)

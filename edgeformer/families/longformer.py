@@ -1,0 +1,53 @@
+"""Longformer: RoBERTa whose tokens see a window, and the first token of a classified text everything.
+
+Source: transformers/models/longformer/modeling_longformer.py.
+"""
+
+from edgeformer.config import ClassificationHead, EncoderConfig
+from edgeformer.errors import ConfigError
+from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import of_each_layer, vary_attention, within
+from edgeformer.families.bert import body_tensors
+from edgeformer.families.roberta import HEAD_TENSORS, ROBERTA_IGNORED, read_roberta
+
+
+def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
+    """Read a Longformer config.json."""
+    fields.ignore("onnx_export", "sep_token_id")
+    # What the first release could do otherwise, and transformers cannot.
+    fields.choice("attention_mode", {"longformer": None}, "longformer")
+    fields.choice("ignore_attention_mask", {False: None}, False)
+    config = read_roberta(fields, context_length, "Longformer")
+    widths, layers = fields.take("attention_window", 512), len(config.blocks)
+    widths = of_each_layer("attention_window", widths if isinstance(widths, list) else [widths] * layers, layers)
+    odd = [width for width in widths if width <= 0 or width % 2]
+    if odd:
+        raise ConfigError(f"config.json has attention_window = {odd[0]}; windows are positive even numbers.")
+    windows = [width // 2 + 1 for width in widths]  # half of it on either side
+    # transformers makes the first token global where its state stands for the text, and no token elsewhere.
+    if isinstance(config.head, ClassificationHead) and config.head.pooling == "first":
+        everywhere = {"global_tokens": 1, "global_projections": True}
+        return vary_attention(config, ({"window": window, **everywhere} for window in windows))
+    return vary_attention(config, ({"window": within(window, config)} for window in windows))
+
+
+PARTS = ("query", "key", "value")
+
+FAMILY = Family(
+    summary="Longformer; masked words, labels of texts and tokens, sentence embeddings",
+    read_config=read_config,
+    tensors={
+        **body_tensors("longformer"),
+        **{
+            f"blocks.*.attention.global_{part}": f"longformer.encoder.layer.*.attention.self.{part}_global"
+            for part in PARTS
+        },
+        **HEAD_TENSORS,
+    },
+    optional_prefix="longformer.",
+    # Projections of global tokens, where there are none.
+    ignored_tensors=(
+        *ROBERTA_IGNORED,
+        rf"longformer\.encoder\.layer\.\d+\.attention\.self\.({'|'.join(PARTS)})_global\.(weight|bias)",
+    ),
+)

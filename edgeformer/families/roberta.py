@@ -1,0 +1,48 @@
+"""RoBERTa: BERT with one kind of segment, whose positions begin behind that of the padding.
+
+Source: transformers/models/roberta/modeling_roberta.py.
+"""
+
+from edgeformer.config import EncoderConfig
+from edgeformer.families._encoder import layer_norm, read_head, usual_heads
+from edgeformer.families._family import Family, Fields
+from edgeformer.families.bert import BERT_IGNORED, body_tensors, read_bert, read_norm
+
+
+def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
+    """Read a RoBERTa config.json."""
+    return read_roberta(fields, context_length, "Roberta")
+
+
+def read_roberta(fields: Fields, context_length: int | None, model: str) -> EncoderConfig:
+    """Read the fields that RoBERTa and its variants share; model: what transformers' classes begin with."""
+    heads = usual_heads(fields, read_norm(fields), lambda: "gelu", "tanh")
+    # Rows up to that of the padding's number are for padding, or nothing. transformers has padding inside a text there
+    # too and does not count it; here it is a token like any other.
+    first = fields.take("pad_token_id", 1) + 1
+    return read_bert(fields, context_length, read_head(fields, model, heads), first_position=first)
+
+
+HEAD_TENSORS = {
+    "masked_lm.dense": "lm_head.dense",
+    **layer_norm("masked_lm.norm", "lm_head.layer_norm"),
+    "masked_lm.output.weight": "lm_head.decoder.weight",
+    "masked_lm.output.bias": "lm_head.decoder.bias|lm_head.bias",
+    "classifier.dense": "classifier.dense",
+    "classifier.output": "classifier.out_proj|classifier",
+}
+
+# Positions, the pooler, and heads of other tasks, which a checkpoint may have beside its own.
+ROBERTA_IGNORED = (
+    *BERT_IGNORED,
+    r"lm_head\.((decoder\.)?bias|decoder\.weight|(dense|layer_norm)\.(weight|bias))",
+    r"(classifier(\.dense|\.out_proj)?|qa_outputs)\.(weight|bias)",
+)
+
+FAMILY = Family(
+    summary="RoBERTa; masked words, labels of texts and tokens, sentence embeddings",
+    read_config=read_config,
+    tensors={**body_tensors("roberta"), **HEAD_TENSORS},
+    optional_prefix="roberta.",
+    ignored_tensors=ROBERTA_IGNORED,
+)

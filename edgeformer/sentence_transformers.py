@@ -1,0 +1,121 @@
+"""What a folder of sentence-transformers says beside config.json: how states become one vector, and of how long a text.
+
+`modules.json` lists what is done one after the other: the Transformer in the folder itself, Pooling with its options in
+a folder of its own, Normalize. Older and newer versions write other paths of classes and other names of options.
+Source: sentence_transformers/sentence_transformer/modules/pooling.py of sentence-transformers 5.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from edgeformer.config import PoolingHead
+from edgeformer.errors import ConfigError
+
+Pooling = Literal["first", "mean"]
+
+POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean"}
+"""What sentence-transformers calls the poolings that we have."""
+
+# Older versions write each of these, true or false.
+LEGACY_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+# The width of the states, by its names.
+IDLE_OPTIONS = {"embedding_dimension", "word_embedding_dimension"}
+
+TEXT_CONFIGS = [
+    f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta", "camembert", "albert")
+]
+"""Where the first module keeps its options; the first versions called the file after the kind of model."""
+
+_INSTEAD = "To pool the states in another way than the model was made for, choose --pooling mean or --pooling first."
+
+
+def choose_pooling(folder: Path, pooling: Pooling | None, normalize: bool | None) -> PoolingHead | None:
+    """The wished way of pooling; where none is wished, that of the folder, if it has one.
+
+    normalize: None for what the folder says, or not at all where a way of pooling is wished. Raises ConfigError.
+    """
+    if pooling not in (None, *get_args(Pooling)):
+        raise ConfigError(f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}, or None.")
+    if pooling is not None:
+        return PoolingHead(pooling=pooling, normalize=bool(normalize))
+    head = read_pooling(folder)
+    if normalize is None:
+        return head
+    if head is None:
+        raise ConfigError("there is no pooling whose result could be normalized; choose one, as in --pooling mean.")
+    return replace(head, normalize=normalize)
+
+
+def read_pooling(folder: Path) -> PoolingHead | None:
+    """Read how the folder's model pools; None where it doesn't, or isn't one of sentence-transformers.
+
+    Raises ConfigError for what a PoolingHead cannot say.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return None
+    listed = _read(path, list)
+    if not all(isinstance(module, dict) and isinstance(module.get("type"), str) for module in listed):
+        raise ConfigError(f"{path} must list modules, each with its type.")
+    modules = [(module["type"].rpartition(".")[2], module.get("path", "")) for module in listed]
+    kinds = [kind for kind, _ in modules]
+    if kinds[:1] != ["Transformer"] or kinds[1:] not in ([], ["Pooling"], ["Pooling", "Normalize"]):
+        raise ConfigError(
+            f"{path} lists {', '.join(kinds)}, and edgeformer has Transformer, Pooling, Normalize, in this order. "
+            f"{_INSTEAD}"
+        )
+    if modules[0][1]:
+        raise ConfigError(f"{path} has its Transformer in {modules[0][1]}; it must be in the folder itself.")
+    if len(modules) == 1:
+        return None
+    return PoolingHead(pooling=_read_mode(folder / modules[1][1] / "config.json"), normalize="Normalize" in kinds)
+
+
+def _read_mode(path: Path) -> Pooling:
+    if not path.is_file():
+        raise ConfigError(f"there is no {path}, which modules.json lists. Download the folder again.")
+    options: dict[str, Any] = _read(path, dict)
+    unknown = options.keys() - LEGACY_MODES.keys() - IDLE_OPTIONS - {"pooling_mode", "include_prompt"}
+    if unknown:
+        raise ConfigError(f"{path} has options that edgeformer does not know: {', '.join(sorted(unknown))}. {_INSTEAD}")
+    if not options.get("include_prompt", True):
+        raise ConfigError(
+            f"{path} has include_prompt = false: the prompt before a text is left out of the pooling, and a graph is "
+            f"not told where the text begins. {_INSTEAD}"
+        )
+    legacy = [mode for name, mode in LEGACY_MODES.items() if options.get(name)]
+    modes = options.get("pooling_mode", legacy)
+    modes = [modes] if isinstance(modes, str) else modes
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise ConfigError(
+            f"{path} pools by {' and '.join(modes) or 'nothing'}; edgeformer does by one of {', '.join(POOLINGS)}. "
+            f"{_INSTEAD}"
+        )
+    return POOLINGS[modes[0]]
+
+
+def read_max_length(folder: Path) -> int | None:
+    """The number of tokens after which sentence-transformers cuts a text; None where the folder doesn't say."""
+    paths = [folder / name for name in TEXT_CONFIGS if (folder / name).is_file()]
+    length: int | None = _read(paths[0], dict).get("max_seq_length") if paths else None
+    return length
+
+
+def _read(path: Path, kind: type) -> Any:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(data, kind):
+        raise ConfigError(f"{path} must hold a JSON {'object' if kind is dict else 'list'}.")
+    return data

@@ -1,0 +1,104 @@
+"""The models that every family of encoders is tested with: random ones of transformers' own classes, options varied.
+
+ENCODERS[model_type] holds `sizes`, which all models of the family share, and by name what each model adds to them:
+options of its config, with `head` for the class, and `pooling` for folders of sentence-transformers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+VOCABULARY = 131
+
+
+@dataclass(frozen=True)
+class EncoderRow:
+    """Random models of one family."""
+
+    sizes: dict[str, Any]
+    models: dict[str, dict[str, Any]]
+
+
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "max_position_embeddings": 48,
+}  # fmt: skip
+"""Sizes under the names that most families use."""
+
+MASKED, TEXT, TOKEN = "masked_lm", "sequence_classification", "token_classification"
+
+ENCODERS = {
+    "bert": EncoderRow(
+        sizes=SIZES,
+        models={
+            "masked-lm": {"head": MASKED},
+            "untied": {"head": MASKED, "tie_word_embeddings": False, "hidden_act": "silu", "layer_norm_eps": 1e-2},
+            "text-labels": {"head": TEXT, "num_labels": 5, "type_vocab_size": 3, "hidden_act": "relu"},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "type_vocab_size": 1, "hidden_act": "gelu_new"},
+            "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 8},
+        },
+    ),
+    "roberta": EncoderRow(
+        sizes=SIZES | {"type_vocab_size": 1, "max_position_embeddings": 50},
+        models={
+            "masked-lm": {"head": MASKED, "hidden_act": "relu"},
+            "text-labels": {"head": TEXT, "num_labels": 3, "pad_token_id": 0, "layer_norm_eps": 1e-2},
+            "token-labels": {"head": TOKEN, "type_vocab_size": 2, "num_labels": 7},
+            "untied": {"head": MASKED, "tie_word_embeddings": False},
+        },
+    ),
+    "xlm-roberta": EncoderRow(
+        sizes=SIZES | {"type_vocab_size": 1, "max_position_embeddings": 50},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 1},
+            "sentences": {"pooling": {"mode": "cls", "normalize": False}},
+        },
+    ),
+    "distilbert": EncoderRow(
+        sizes={
+            "vocab_size": VOCABULARY, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4,
+            "max_position_embeddings": 48,
+        },
+        models={
+            "masked-lm": {"head": MASKED, "sinusoidal_pos_embds": True},
+            "untied": {"head": MASKED, "tie_word_embeddings": False, "activation": "relu"},
+            "text-labels": {"head": TEXT, "num_labels": 3, "n_heads": 8},
+            "token-labels": {"head": TOKEN, "num_labels": 4},
+            "plain": {"activation": "gelu_new", "n_heads": 2},
+        },
+    ),
+    "modernbert": EncoderRow(
+        sizes=SIZES | {"num_hidden_layers": 4, "local_attention": 8, "pad_token_id": 0},
+        models={
+            "masked-lm": {"head": MASKED},
+            "mean-of-text": {
+                "head": TEXT, "num_labels": 3, "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True,
+                "norm_eps": 1e-2,
+            },
+            "first-of-text": {
+                "head": TEXT, "num_labels": 5, "classifier_activation": "silu", "attention_bias": True,
+                "mlp_bias": True, "local_attention": 5, "hidden_activation": "silu",
+                "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+            },
+            "token-labels": {
+                "head": TOKEN, "num_labels": 4, "global_attn_every_n_layers": 2,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0},
+                },
+            },
+            "untied": {"head": MASKED, "tie_word_embeddings": False, "decoder_bias": False, "local_attention": 128},
+            "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 2},
+        },
+    ),
+    "longformer": EncoderRow(
+        sizes=SIZES | {"type_vocab_size": 1, "attention_window": 8, "max_position_embeddings": 50},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "attention_window": [4, 8, 12]},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "hidden_act": "relu", "pad_token_id": 0},
+            "wide-text": {"head": TEXT, "attention_window": 96, "type_vocab_size": 2, "num_attention_heads": 8},
+            "sentences": {"pooling": {"mode": "cls", "normalize": True}, "attention_window": [8, 4, 24]},
+        },
+    ),
+}  # fmt: skip

@@ -1,0 +1,389 @@
+"""Every family of encoders: random models of transformers' own classes, in eager PyTorch and as exported bundles.
+
+The oracle is transformers' eager module over the same checkpoint, in float64. Our own module is compared with it in
+float64, the bundles as `plain_encoder.py` runs them, which imports neither edgeformer nor torch. Error: max |Δ| / max
+|expected| over what is valid: padding may hold anything. The models are in `encoder_rows.py`.
+"""
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import get_type_hints
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from encoder_rows import ENCODERS, MASKED, TEXT, TOKEN, VOCABULARY
+from safetensors.torch import load_file, save_file
+
+from edgeformer.blueprint import blueprint_of
+from edgeformer.config import EncoderConfig, LearnedPositions
+from edgeformer.errors import WeightsError
+from edgeformer.export import export_model
+from edgeformer.export.parity.reference import Reference
+from edgeformer.families import family_names, load_family
+from edgeformer.families._layers import vary_attention
+from edgeformer.source import open_source
+
+LENGTHS = (24, 9, 1)
+EAGER, LIMITS = 1e-6, {"fp32": 1e-5, "fp16": 5e-3}
+MODELS = [(family, name) for family, row in ENCODERS.items() for name in row.models]
+CLASSES = {
+    None: transformers.AutoModel,
+    MASKED: transformers.AutoModelForMaskedLM,
+    TEXT: transformers.AutoModelForSequenceClassification,
+    TOKEN: transformers.AutoModelForTokenClassification,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return a function that gives the models of a family by name, each made once."""
+
+    @functools.cache
+    def of_family(family):
+        return {
+            name: make(family, name, seed, tmp_path_factory.mktemp(f"{family}-{name}"))
+            for seed, name in enumerate(ENCODERS[family].models)
+        }
+
+    return of_family
+
+
+@pytest.fixture(scope="module")
+def outcomes(models, tmp_path_factory):
+    """Return a function that gives what plain onnxruntime computes of the bundles of a family."""
+    return functools.cache(lambda family: run_bundles(models(family), tmp_path_factory.mktemp(family)))
+
+
+def make(family, name, seed, folder):
+    """Save a seeded random model, and let it read three texts of unequal length."""
+    options = ENCODERS[family].sizes | ENCODERS[family].models[name]
+    pooling, kind = options.pop("pooling", None), CLASSES[options.pop("head", None)]
+    torch.manual_seed(seed)
+    model = kind.from_config(transformers.CONFIG_MAPPING[family](**options))
+    with torch.no_grad():
+        # transformers starts with flat attention, norms of one and biases of zero, which would hide many faults.
+        for parameter_name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            if parameter.dim() == 1 or "norm" in parameter_name:
+                parameter.add_(0.2 * noise)
+            else:
+                parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+    model.save_pretrained(folder)
+    if pooling is not None:
+        write_modules(folder, **pooling)
+    inputs = texts(seed, model.config)
+    expected = oracle(kind, folder, inputs)
+    if pooling is not None:
+        expected["sentence_embedding"] = pooled(expected["last_hidden_state"], inputs["attention_mask"], **pooling)
+    return SimpleNamespace(name=name, folder=folder, inputs=inputs, expected=expected)
+
+
+def write_modules(folder, mode, normalize):
+    """What sentence-transformers saves beside a model."""
+    kinds = ["Transformer", "Pooling", "Normalize"][: 2 + normalize]
+    modules = [
+        {"idx": index, "path": f"{index}_{kind}" if index else "", "type": f"sentence_transformers.models.{kind}"}
+        for index, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    options = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(options | {"word_embedding_dimension": 64}))
+
+
+def texts(seed, config):
+    generator = np.random.default_rng(seed)
+    shape, mask = (len(LENGTHS), max(LENGTHS)), np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    first = 1 + (config.pad_token_id or 0)  # a padding token inside a text would have RoBERTa's row for padding
+    kinds = getattr(config, "type_vocab_size", 1)
+    return {
+        "input_ids": np.where(mask, generator.integers(first, VOCABULARY, shape), config.pad_token_id or 0),
+        "other_ids": generator.integers(0, VOCABULARY, shape),
+        "attention_mask": mask.astype(np.int64),
+        "token_type_ids": generator.integers(0, kinds, shape),
+    }
+
+
+def oracle(kind, folder, inputs):
+    """The states and logits of transformers, in float64."""
+    model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if hasattr(model.config, "type_vocab_size") else [])]
+    states = []
+    model.base_model.register_forward_hook(lambda module, arguments, output: states.append(output.last_hidden_state))
+    with torch.no_grad(), in_doubles():
+        output = model(**{name: torch.from_numpy(inputs[name]) for name in names})
+    expected = {"last_hidden_state": states[0], **({"logits": output.logits} if "logits" in output else {})}
+    return {name: tensor.numpy() for name, tensor in expected.items()}
+
+
+@contextmanager
+def in_doubles():
+    """Keep ModernBERT and Longformer from going through float32, where the mask of float64 is minus infinity."""
+    softmax = torch.nn.functional.softmax
+    with (
+        patch.object(torch.Tensor, "float", torch.Tensor.double),
+        patch.object(torch.nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim)),
+    ):
+        yield
+
+
+def pooled(states, mask, mode, normalize):
+    means = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    vectors = means if mode == "mean" else states[:, 0]
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
+
+
+def run_bundles(made, work):
+    """Export every model of a family, and run the bundles in one plain process."""
+    jobs = []
+    for name, model in made.items():
+        np.savez(work / f"{name}.npz", **model.inputs)
+        for precision in precisions(name, made):
+            bundle = work / f"{name}-{precision}"
+            export_model(model.folder, bundle, precision=precision, verify=None)
+            inputs, outputs = work / f"{name}.npz", work / f"{name}-{precision}.npz"
+            jobs.append({"bundle": str(bundle), "inputs": str(inputs), "outputs": str(outputs)})
+    (work / "jobs.json").write_text(json.dumps(jobs))
+    script = Path(__file__).with_name("plain_encoder.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(work / "jobs.json")], capture_output=True, text=True, cwd=work, check=False
+    )
+    assert "ran without edgeformer and torch" in done.stdout, done.stderr
+    return {
+        (name, precision): np.load(work / f"{name}-{precision}.npz")
+        for name in made
+        for precision in precisions(name, made)
+    }
+
+
+def precisions(name, names):
+    return ["fp32", "fp16"] if name == next(iter(names)) else ["fp32"]
+
+
+def valid(value, mask):
+    """What a client may read of an output: the states and logits of real tokens, and what there is once for a text."""
+    return value[mask != 0] if value.ndim == 3 else value
+
+
+def error(actual, expected):
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max() / np.abs(expected).max()
+
+
+def eager(config, weights, inputs):
+    """The outputs of our own module in float64."""
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if config.token_types > 1 else [])]
+    outputs = Reference(blueprint_of(config), weights).forward(*(torch.from_numpy(inputs[name]) for name in names))
+    return [output.numpy() for output in outputs]
+
+
+def eager_error(model, config=None):
+    """The worst error of our module over all outputs; config: of another model over the same weights."""
+    source = open_source(model.folder)
+    outputs = eager(config or source.config, source.weights(), model.inputs)
+    mask, pairs = model.inputs["attention_mask"], zip(outputs, model.expected.values(), strict=True)
+    return max(error(valid(ours, mask), valid(theirs, mask)) for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize(("family", "name"), MODELS)
+def test_our_module_is_transformers_in_float64(models, family, name):
+    assert eager_error(models(family)[name]) < EAGER
+
+
+def attentions(change):
+    """A config whose layers have other attention; change: from an attention to the fields that differ."""
+
+    def changed(config):
+        return vary_attention(config, [change(block.attention) for block in config.blocks])
+
+    return changed
+
+
+def wider(tokens):
+    return attentions(lambda attention: {"window": attention.window + tokens} if attention.window else {})
+
+
+def feed_forwards(**fields):
+    def changed(config):
+        blocks = [replace(block, feed_forward=replace(block.feed_forward, **fields)) for block in config.blocks]
+        return replace(config, blocks=tuple(blocks))
+
+    return changed
+
+
+def heads(**fields):
+    return lambda config: replace(config, head=replace(config.head, **fields))
+
+
+FASTER = attentions(lambda attention: {"rotary": replace(attention.rotary, base=2 * attention.rotary.base)})
+EARLIER = LearnedPositions(rows=50, offset=1)
+
+# Models that differ from ours in one thing, over the same weights.
+NEIGHBOURS = {
+    ("bert", "masked-lm", "another gelu"): feed_forwards(activation="gelu_tanh"),
+    ("bert", "masked-lm", "another gelu in the head"): heads(activation="gelu_tanh"),
+    ("bert", "text-labels", "another pooler"): heads(dense="relu"),
+    ("bert", "sentences", "the first token, not the mean"): heads(pooling="first"),
+    ("bert", "sentences", "not normalized"): heads(normalize=False),
+    ("roberta", "masked-lm", "positions from one"): lambda config: replace(config, position_embedding=EARLIER),
+    ("distilbert", "text-labels", "another pooler"): heads(dense="tanh"),
+    ("modernbert", "masked-lm", "one key more on either side"): wider(1),
+    ("modernbert", "masked-lm", "one key less on either side"): wider(-1),
+    ("modernbert", "masked-lm", "other rotary bases"): FASTER,
+    ("modernbert", "mean-of-text", "the first token, not the mean"): heads(pooling="first"),
+    ("longformer", "masked-lm", "one key more on either side"): wider(1),
+    ("longformer", "text-labels", "one key less on either side"): wider(-1),
+    ("longformer", "text-labels", "one set of projections"): attentions(lambda _: {"global_projections": False}),
+    ("longformer", "text-labels", "no global token"): attentions(
+        lambda _: {"global_projections": False, "global_tokens": 0}
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "name", "neighbour"), NEIGHBOURS)
+def test_the_comparison_sees_a_neighbouring_model(models, family, name, neighbour):
+    model, change = models(family)[name], NEIGHBOURS[family, name, neighbour]
+    assert eager_error(model, change(open_source(model.folder).config)) > 100 * EAGER
+
+
+CASES = [
+    (family, name, precision)
+    for family, row in ENCODERS.items()
+    for name in row.models
+    for precision in precisions(name, row.models)
+]
+
+
+@pytest.mark.parametrize(("family", "name", "precision"), CASES)
+def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, precision):
+    model, outputs = models(family)[name], outcomes(family)[name, precision]
+    mask, errors = model.inputs["attention_mask"], {}
+    for output, expected in model.expected.items():
+        errors[output] = error(valid(outputs[f"batch.{output}"], mask), valid(expected, mask))
+        for row, length in enumerate(LENGTHS):
+            alone = expected[row : row + 1]
+            errors[f"{output} of row {row} alone"] = error(
+                outputs[f"row{row}.{output}"], alone[:, :length] if alone.ndim == 3 else alone
+            )
+    assert max(errors.values()) <= LIMITS[precision], errors
+
+
+@pytest.mark.parametrize(("family", "name", "precision"), CASES)
+def test_padding_changes_nothing_and_is_finite(models, outcomes, family, name, precision):
+    model, outputs = models(family)[name], outcomes(family)[name, precision]
+    mask = model.inputs["attention_mask"]
+    assert (model.inputs["input_ids"] != model.inputs["other_ids"])[mask == 0].any()
+    for output in model.expected:
+        batch, other = outputs[f"batch.{output}"], outputs[f"other.{output}"]
+        assert np.array_equal(valid(batch, mask), valid(other, mask)), output
+        assert np.isfinite(batch).all(), output
+
+
+@pytest.mark.parametrize(("family", "name"), MODELS)
+def test_a_graph_asks_for_segments_only_where_there_are_several(models, outcomes, family, name):
+    several = getattr(transformers.AutoConfig.from_pretrained(models(family)[name].folder), "type_vocab_size", 0) > 1
+    expected = ["input_ids", "attention_mask", *(["token_type_ids"] if several else [])]
+    assert outcomes(family)[name, "fp32"]["inputs"].tolist() == expected
+
+
+SENTENCES = [(family, name) for family, name in MODELS if "pooling" in ENCODERS[family].models[name]]
+
+
+@pytest.mark.parametrize(("family", "name"), SENTENCES)
+def test_sentences_have_length_one_if_that_is_wished(outcomes, family, name):
+    lengths = np.linalg.norm(outcomes(family)[name, "fp32"]["batch.sentence_embedding"], axis=1)
+    assert (np.abs(lengths - 1) < 1e-6).all() == ENCODERS[family].models[name]["pooling"]["normalize"]
+
+
+def test_every_family_of_encoders_has_at_least_three_models_here():
+    encoders = {
+        name for name in family_names() if get_type_hints(load_family(name).read_config)["return"] is EncoderConfig
+    }
+    assert {family.replace("-", "_") for family, row in ENCODERS.items() if len(row.models) >= 3} == encoders
+
+
+def stored_otherwise(model, folder, change):
+    """A folder with the same config.json and changed tensors."""
+    shutil.copytree(model.folder, folder)
+    save_file(change(load_file(model.folder / "model.safetensors")), folder / "model.safetensors")
+    return folder
+
+
+def in_old_names(tensors):
+    """What TensorFlow called the parameters of norms, beside a table that is none of the weights."""
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, name in old.items():
+        tensors = {key.replace(new, name): tensor for key, tensor in tensors.items()}
+    assert any(name.endswith(".gamma") for name in tensors)
+    return tensors | {"bert.embeddings.position_ids": torch.arange(48).unsqueeze(0)}
+
+
+def with_prefix(tensors):
+    """The plain model as it stands inside another, whose heads stay unused."""
+    whole = {f"bert.{name}": tensor for name, tensor in tensors.items()}
+    unused = ["predictions.bias", "predictions.transform.LayerNorm.gamma", "seq_relationship.weight"]
+    return whole | {f"cls.{name}": torch.zeros(2) for name in unused}
+
+
+def with_both_names(tensors):
+    """The table and its bias a second time, where the output projection has them."""
+    table, bias = tensors["bert.embeddings.word_embeddings.weight"], tensors["cls.predictions.bias"]
+    copies = {"cls.predictions.decoder.weight": table.clone(), "cls.predictions.decoder.bias": bias.clone()}
+    return tensors | copies | {"bert.pooler.dense.bias": torch.zeros(64)}
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "change"),
+    [
+        ("bert", "masked-lm", in_old_names),
+        ("bert", "masked-lm", with_both_names),
+        ("bert", "sentences", with_prefix),
+    ],
+)
+def test_a_checkpoint_of_the_hub_holds_the_same_weights(models, tmp_path, family, name, change):
+    model = models(family)[name]
+    plain = open_source(model.folder).weights()
+    hub = open_source(stored_otherwise(model, tmp_path / "hub", change)).weights()
+    assert plain.keys() == hub.keys()
+    assert all(torch.equal(plain[name], hub[name]) for name in plain)
+
+
+@pytest.mark.parametrize(
+    ("family", "unknown"),
+    [
+        ("bert", "cls.predictions.transform.scale"),
+        ("roberta", "lm_head.scale.weight"),
+        ("xlm-roberta", "roberta.encoder.layer.0.attention.self.query_global.weight"),
+        ("distilbert", "distilbert.embeddings.scale"),
+        ("modernbert", "head.scale"),
+        ("longformer", "longformer.encoder.layer.0.attention.self.other_global.weight"),
+    ],
+)
+def test_a_tensor_of_another_name_is_not_ignored(models, tmp_path, family, unknown):
+    def change(tensors):
+        return tensors | {unknown: torch.zeros(2)}
+
+    folder = stored_otherwise(models(family)["masked-lm"], tmp_path / "hub", change)
+    with pytest.raises(WeightsError, match=f"(?m)unexpected: {unknown}$"):
+        open_source(folder).weights()
+
+
+def test_a_head_that_is_not_stored_is_missed(models, tmp_path):
+    """Not made up: transformers would draw it at random."""
+
+    def change(tensors):
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier")}
+
+    folder = stored_otherwise(models("distilbert")["text-labels"], tmp_path / "hub", change)
+    with pytest.raises(WeightsError, match=r"missing: classifier\.weight \[3, 64\]"):
+        open_source(folder).weights()

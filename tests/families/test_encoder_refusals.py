@@ -1,0 +1,236 @@
+"""What a family of encoders does not compute, it refuses by name; what well-known checkpoints say, it reads."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from encoder_rows import ENCODERS
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+
+from edgeformer.config import ClassificationHead, MaskedLMHead
+from edgeformer.errors import ConfigError
+from edgeformer.families import read_model_config
+from edgeformer.weights import parameter_shapes
+
+
+def read(family, context_length=None, **options):
+    data = {"model_type": family} | ENCODERS[family].sizes | options
+    return read_model_config(data, context_length)[1]
+
+
+MASKED_LM = {"architectures": ["BertForMaskedLM"]}
+LABELS = {"architectures": ["RobertaForSequenceClassification"]}
+
+REFUSALS = [
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key', which is not"),
+    ("bert", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    (
+        "bert",
+        {"add_cross_attention": True},
+        "add_cross_attention = True, which is not supported here; supported: False",
+    ),
+    ("bert", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu"),
+    ("bert", {"embedding_size": 32}, "fields that the bert family does not know: embedding_size = 32"),
+    ("bert", {"num_attention_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
+    # A head has no x · sigmoid(1.702 · x), the blocks have.
+    ("bert", MASKED_LM | {"hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu', which is not supported here"),
+    (
+        "bert",
+        {"architectures": ["BertForQuestionAnswering"]},
+        r"architectures = \['BertForQuestionAnswering'\], whose head edgeformer does not have; it has those of "
+        r"BertModel, BertForMaskedLM, .*BertForTokenClassification. For the states alone, .* it to \['BertModel'\]",
+    ),
+    ("bert", {"architectures": ["BertForPreTraining"]}, r"architectures = \['BertForPreTraining'\], whose head"),
+    ("bert", {"architectures": ["BertModel", "BertForMaskedLM"]}, r"\['BertModel', 'BertForMaskedLM'\], whose head"),
+    (
+        "bert",
+        {"architectures": ["RobertaModel"]},
+        r"architectures = \['RobertaModel'\], whose head edgeformer does not",
+    ),
+    ("xlm-roberta", {"architectures": ["RobertaModel"]}, r"has those of XLMRobertaModel, XLMRobertaForMaskedLM"),
+    ("roberta", LABELS | {"id2label": {"0": "no", "2": "yes"}}, "must name the labels 0 to 1, each once"),
+    ("roberta", LABELS | {"id2label": {"0": "no"}, "num_labels": 2}, "must name the labels 0 to 1, each once"),
+    ("roberta", LABELS | {"num_labels": 0}, "ClassificationHead.labels is .*; it must be at least one label"),
+    ("roberta", {"position_embedding_type": "relative_key_query"}, "position_embedding_type = 'relative_key_query'"),
+    ("distilbert", {"n_heads": 6}, "has 6 heads, which do not divide the hidden size, 64"),
+    ("distilbert", {"hidden_size": 64}, "fields that the distilbert family does not know: hidden_size = 64"),
+    (
+        "distilbert",
+        {"architectures": ["DistilBertForMultipleChoice"]},
+        r"architectures = \['DistilBertForMultipleChoice'\], whose head edgeformer does not have",
+    ),
+    (
+        "modernbert",
+        {"classifier_pooling": "max"},
+        "classifier_pooling = 'max', which is not supported here; .*cls, mean",
+    ),
+    ("modernbert", {"classifier_activation": "quick_gelu"}, "classifier_activation = 'quick_gelu', which is not"),
+    ("modernbert", {"layer_types": ["full_attention"]}, "layer_types of 1 layers and num_hidden_layers = 4"),
+    ("modernbert", {"layer_types": ["chunked_attention"] * 4}, "layer_types have 'chunked_attention'; supported here"),
+    ("modernbert", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "family does not know: rope_scaling = "),
+    ("modernbert", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters have rope_theta; here they are given by"),
+    ("modernbert", {"position_embedding_type": "sans_pos"}, "position_embedding_type = 'sans_pos', which is not"),
+    ("modernbert", {"global_attn_every_n_layers": 0}, "config.json is not one of a modernbert model"),
+    ("longformer", {"attention_window": 7}, "attention_window = 7; windows are positive even numbers"),
+    ("longformer", {"attention_window": [8, 0, 8]}, "attention_window = 0; windows are positive even numbers"),
+    ("longformer", {"attention_window": [8, 8]}, "attention_window of 2 layers and num_hidden_layers = 3"),
+    (
+        "longformer",
+        {"attention_mode": "n2"},
+        "attention_mode = 'n2', which is not supported here; supported: longformer",
+    ),
+    ("longformer", {"ignore_attention_mask": True}, "ignore_attention_mask = True, which is not supported here"),
+]
+
+
+@pytest.mark.parametrize(("family", "options", "message"), REFUSALS)
+def test_what_is_not_computed_is_refused_by_name(family, options, message):
+    with pytest.raises(ConfigError, match=message):
+        read(family, **options)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("length", [0, 49])
+def test_a_context_beyond_the_positions_is_refused(family, length):
+    """RoBERTa's first rows, two of fifty, are no positions of tokens."""
+    with pytest.raises(ConfigError, match=f"--context-length is {length}; this model has positions 1 to 48"):
+        read(family, length)
+    assert read(family, 20).context_length == 20
+
+
+def test_labels_are_in_the_order_of_their_numbers():
+    names = {str(number): f"kind {number}" for number in (10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)}
+    assert read("roberta", **LABELS, id2label=names).head.labels == tuple(f"kind {number}" for number in range(11))
+    assert read("roberta", **LABELS).head.labels == ("LABEL_0", "LABEL_1")
+    assert read("roberta", **LABELS, num_labels=3).head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_a_window_as_wide_as_the_context_is_none():
+    """A table of all that may be seen would grow with the square of the text."""
+    assert {block.attention.window for block in read("modernbert", local_attention=96).blocks} == {None}
+    assert [block.attention.window for block in read("longformer", attention_window=[96, 94, 2]).blocks] == [
+        None, None, 2,
+    ]  # fmt: skip
+    assert [block.attention.window for block in read("longformer", 47, attention_window=92).blocks] == [None] * 3
+    assert [block.attention.window for block in read("longformer", 48, attention_window=92).blocks] == [47] * 3
+
+
+# As transformers 4 wrote them; typed from memory, not downloaded.
+DROPOUTS = {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1, "initializer_range": 0.02}
+BERT = {
+    **DROPOUTS, "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+    "pad_token_id": 0, "position_embedding_type": "absolute", "type_vocab_size": 2, "use_cache": True,
+    "vocab_size": 30522, "gradient_checkpointing": False, "transformers_version": "4.6.0.dev0",
+}  # fmt: skip
+ROBERTA = {
+    **DROPOUTS, "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_size": 768,
+    "intermediate_size": 3072, "layer_norm_eps": 1e-5, "max_position_embeddings": 514, "model_type": "roberta",
+    "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "type_vocab_size": 1,
+}  # fmt: skip
+REAL = {
+    "google-bert/bert-base-uncased": BERT | {
+        "architectures": ["BertForMaskedLM"], "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+    },
+    "google-bert/bert-base-multilingual-cased": BERT | {
+        "architectures": ["BertForMaskedLM"], "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
+        "num_hidden_layers": 12, "vocab_size": 119547, "directionality": "bidi", "pooler_fc_size": 768,
+        "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
+        "pooler_type": "first_token_transform",
+    },
+    "dslim/bert-base-NER": BERT | {
+        "_num_labels": 9, "architectures": ["BertForTokenClassification"], "hidden_size": 768,
+        "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12, "max_length": 512,
+        "output_past": True, "vocab_size": 28996,
+        "id2label": {str(number): name for number, name in enumerate(("O", "B-PER", "I-PER", "B-ORG", "I-ORG"))},
+    },
+    "sentence-transformers/all-MiniLM-L6-v2": BERT | {
+        "architectures": ["BertModel"], "hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 12,
+        "num_hidden_layers": 6, "_name_or_path": "nreimers/MiniLM-L6-H384-uncased",
+    },
+    "FacebookAI/roberta-base": ROBERTA | {"architectures": ["RobertaForMaskedLM"], "vocab_size": 50265},
+    "FacebookAI/xlm-roberta-base": ROBERTA | {
+        "architectures": ["XLMRobertaForMaskedLM"], "model_type": "xlm-roberta", "output_past": True,
+        "position_embedding_type": "absolute", "use_cache": True, "vocab_size": 250002,
+    },
+    "distilbert/distilbert-base-uncased-finetuned-sst-2-english": {
+        "activation": "gelu", "architectures": ["DistilBertForSequenceClassification"], "attention_dropout": 0.1,
+        "dim": 768, "dropout": 0.1, "finetuning_task": "sst-2", "hidden_dim": 3072,
+        "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}, "initializer_range": 0.02,
+        "label2id": {"NEGATIVE": 0, "POSITIVE": 1}, "max_position_embeddings": 512, "model_type": "distilbert",
+        "n_heads": 12, "n_layers": 6, "output_past": True, "pad_token_id": 0, "qa_dropout": 0.1,
+        "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True, "vocab_size": 30522,
+    },
+    "answerdotai/ModernBERT-base": {
+        "architectures": ["ModernBertForMaskedLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0,
+        "classifier_pooling": "mean", "cls_token_id": 50281, "decoder_bias": True, "deterministic_flash_attn": False,
+        "embedding_dropout": 0.0, "eos_token_id": 50282, "global_attn_every_n_layers": 3,
+        "global_rope_theta": 160000.0, "gradient_checkpointing": False, "hidden_activation": "gelu",
+        "hidden_size": 768, "initializer_cutoff_factor": 2.0, "initializer_range": 0.02, "intermediate_size": 1152,
+        "layer_norm_eps": 1e-05, "local_attention": 128, "local_rope_theta": 10000.0, "max_position_embeddings": 8192,
+        "mlp_bias": False, "mlp_dropout": 0.0, "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-05,
+        "num_attention_heads": 12, "num_hidden_layers": 22, "pad_token_id": 50283,
+        "position_embedding_type": "absolute", "reference_compile": None, "repad_logits_with_grad": False,
+        "sep_token_id": 50282, "sparse_pred_ignore_index": -100, "sparse_prediction": False,
+        "tie_word_embeddings": True, "torch_dtype": "float32", "vocab_size": 50368,
+    },
+    "allenai/longformer-base-4096": ROBERTA | {
+        "architectures": ["LongformerForMaskedLM"], "attention_mode": "longformer", "attention_window": [512] * 12,
+        "ignore_attention_mask": False, "max_position_embeddings": 4098, "model_type": "longformer",
+        "sep_token_id": 2, "vocab_size": 50265,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_config_is_read_as_its_model(name):
+    """It has as many parameters as transformers' class, but those that no state of its text comes from."""
+    data = REAL[name]
+    config = read_model_config(data)[1]
+    kind = getattr(transformers, data["architectures"][0])
+    with torch.device("meta"):
+        model = kind(transformers.CONFIG_MAPPING[data["model_type"]].from_dict(data))
+    unused = ("_global.", "pooler.") if not isinstance(config.head, ClassificationHead) else ()
+    theirs = {
+        id(parameter): parameter.numel()
+        for name, parameter in model.named_parameters()
+        if not any(part in name for part in unused)
+    }
+    assert sum(torch.Size(shape).numel() for shape in parameter_shapes(config).values()) == sum(theirs.values())
+    assert isinstance(config.head, MaskedLMHead) == data["architectures"][0].endswith("ForMaskedLM")
+    attention = config.blocks[1].attention
+    assert (attention.window, attention.rotary and attention.rotary.base, config.context_length) == {
+        "modernbert": (65, 10000.0, 8192), "longformer": (257, None, 4096),
+    }.get(data["model_type"], (None, None, 512))  # fmt: skip
+
+
+def rewritten(config):
+    """The config.json that transformers 5 writes for what it read."""
+    return json.loads(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config).to_json_string())
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_what_transformers_5_makes_of_it_means_the_same(name):
+    assert read_model_config(rewritten(REAL[name]))[1] == read_model_config(REAL[name])[1]
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
+    """Leave out, or set to null, each field of the family's models: it is refused, or read as transformers does."""
+    compared = set()
+    for options in ENCODERS[family].models.values():
+        options = {name: value for name, value in options.items() if name not in ("head", "pooling")}
+        whole = rewritten({"model_type": family} | ENCODERS[family].sizes | options)
+        whole["max_position_embeddings"] = 1 << 17  # longer than default windows, which otherwise would be none
+        for name in whole.keys() - {"model_type"}:
+            without = {key: value for key, value in whole.items() if key != name}
+            for changed in (without, without | {name: None}):
+                try:
+                    ours, theirs = read_model_config(changed)[1], rewritten(changed)
+                except (ConfigError, StrictDataclassFieldValidationError):  # we refuse it, or transformers does
+                    continue
+                assert ours == read_model_config(theirs)[1], (name, changed.get(name, "absent"))
+                compared.add(name)
+    assert len(compared) >= 8, compared

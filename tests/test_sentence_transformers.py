@@ -1,0 +1,224 @@
+"""Folders of sentence-transformers: how they pool, how long their texts are, and what is refused.
+
+That pooled states are the right ones is tested with the families (tests/families/test_encoder_parity.py).
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from huggingface_hub.utils import filter_repo_objects
+
+from edgeformer.config import MaskedLMHead, PoolingHead
+from edgeformer.errors import ConfigError
+from edgeformer.sentence_transformers import read_pooling
+from edgeformer.source import HUB_CONFIGS, open_source
+
+SIZES = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "max_position_embeddings": 48,
+}  # fmt: skip
+MODEL = "sentence_transformers.models"
+# As version 5.4 writes them.
+NEW = {
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "Normalize": "sentence_transformers.sentence_transformer.modules.normalize.Normalize",
+}
+MEAN = {
+    "word_embedding_dimension": 64, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True,
+    "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False,
+}  # fmt: skip
+MEAN_AND_ALL = MEAN | {
+    "pooling_mode_weightedmean_tokens": False, "pooling_mode_lasttoken": False, "include_prompt": True,
+}  # fmt: skip
+FIRST = MEAN_AND_ALL | {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+
+
+@pytest.fixture
+def make_folder(tmp_path):
+    """Return a function that writes a BERT's config.json, and what sentence-transformers puts beside it."""
+
+    def make(kinds=("Transformer", "Pooling", "Normalize"), pooling=MEAN, types=None, text=None, **config):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | SIZES | config))
+        if kinds:
+            paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds[1:], 1))]
+            modules = [
+                {"idx": index, "name": str(index), "path": path, "type": (types or {}).get(kind, f"{MODEL}.{kind}")}
+                for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+            ]
+            (tmp_path / "modules.json").write_text(json.dumps(modules))
+        if pooling is not None:
+            (tmp_path / "1_Pooling").mkdir()
+            (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+        if text is not None:
+            (tmp_path / "sentence_bert_config.json").write_text(json.dumps(text))
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "types", "head"),
+    [
+        (["Transformer", "Pooling", "Normalize"], MEAN, None, PoolingHead(pooling="mean", normalize=True)),
+        (["Transformer", "Pooling"], MEAN_AND_ALL, None, PoolingHead(pooling="mean", normalize=False)),
+        (["Transformer", "Pooling"], FIRST, None, PoolingHead(pooling="first", normalize=False)),
+        (
+            ["Transformer", "Pooling", "Normalize"],
+            {"embedding_dimension": 64, "pooling_mode": "cls", "include_prompt": True},
+            NEW,
+            PoolingHead(pooling="first", normalize=True),
+        ),
+        (["Transformer", "Pooling"], {"pooling_mode": ["mean"]}, NEW, PoolingHead(pooling="mean", normalize=False)),
+        (["Transformer"], None, None, None),
+        ([], None, None, None),
+    ],
+)
+def test_a_folder_says_how_it_pools(make_folder, kinds, pooling, types, head):
+    folder = make_folder(kinds, pooling, types)
+    assert read_pooling(folder) == head
+    assert open_source(folder).config.head == head
+
+
+INSTEAD = ".*To pool the states in another way .* choose --pooling mean or --pooling first"
+REFUSALS = [
+    (
+        ["Transformer", "Pooling", "Dense", "Normalize"],
+        MEAN,
+        "lists Transformer, Pooling, Dense, Normalize, and" + INSTEAD,
+    ),
+    (["Transformer", "Normalize"], None, "lists Transformer, Normalize, and edgeformer has Transformer, Pooling, Norm"),
+    (["Transformer", "LogitScore"], None, "lists Transformer, LogitScore, and edgeformer has"),
+    (["StaticEmbedding"], None, "lists StaticEmbedding, and edgeformer has"),
+    (["Transformer", "Pooling"], None, r"there is no .*1_Pooling/config\.json, which modules\.json lists"),
+    (
+        ["Transformer", "Pooling"],
+        MEAN | {"pooling_mode_max_tokens": True},
+        "pools by max and mean; edgeformer" + INSTEAD,
+    ),
+    (["Transformer", "Pooling"], {"pooling_mode_weightedmean_tokens": True}, "pools by weightedmean; edgeformer does"),
+    (
+        ["Transformer", "Pooling"],
+        {"pooling_mode": "lasttoken"},
+        "pools by lasttoken; edgeformer does by one of cls, mean",
+    ),
+    (["Transformer", "Pooling"], {"pooling_mode": ["cls", "mean"]}, "pools by cls and mean; edgeformer does by one of"),
+    (["Transformer", "Pooling"], {"pooling_mode_cls_token": False}, "pools by nothing; edgeformer does by one of"),
+    (["Transformer", "Pooling"], MEAN | {"include_prompt": False}, "has include_prompt = false: the prompt" + INSTEAD),
+    (["Transformer", "Pooling"], MEAN | {"pooling_layer": 3}, "options that edgeformer does not know: pooling_layer"),
+    (["Transformer", "Pooling"], [], r"1_Pooling/config\.json must hold a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("kinds", "pooling", "message"), REFUSALS)
+def test_what_a_head_cannot_do_is_refused(make_folder, kinds, pooling, message):
+    folder = make_folder(kinds, pooling)
+    with pytest.raises(ConfigError, match=message):
+        open_source(folder)
+    # Who asks for something else gets it.
+    assert open_source(folder, pooling="mean").config.head == PoolingHead(pooling="mean", normalize=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{}", "must hold a JSON list"), ("[", "is not valid JSON"), ('[{"idx": 0}]', "must list modules, each with its")],
+)
+def test_a_broken_list_of_modules_is_named(make_folder, content, message):
+    folder = make_folder()
+    (folder / "modules.json").write_text(content)
+    with pytest.raises(ConfigError, match=rf"modules\.json {message}"):
+        open_source(folder)
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_refused(make_folder):
+    folder = make_folder()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="has its Transformer in 0_Transformer; it must be in the folder itself"):
+        open_source(folder)
+
+
+@pytest.mark.parametrize(
+    ("wished", "head"),
+    [
+        ({"pooling": "first"}, PoolingHead(pooling="first", normalize=False)),
+        ({"pooling": "first", "normalize": True}, PoolingHead(pooling="first", normalize=True)),
+        ({"normalize": False}, PoolingHead(pooling="mean", normalize=False)),
+        ({}, PoolingHead(pooling="mean", normalize=True)),
+    ],
+)
+def test_a_wish_comes_before_what_the_folder_says(make_folder, wished, head):
+    assert open_source(make_folder(), **wished).config.head == head
+
+
+def test_wishes_that_mean_nothing_are_refused(make_folder):
+    folder = make_folder(kinds=(), pooling=None)
+    with pytest.raises(ConfigError, match="there is no pooling whose result could be normalized; choose one, as in"):
+        open_source(folder, normalize=True)
+    with pytest.raises(ConfigError, match="pooling is 'max'; it must be one of first, mean, or None"):
+        open_source(folder, pooling="max")
+
+
+@pytest.mark.parametrize("wished", [{"pooling": "mean"}, {}])
+def test_only_states_of_encoders_are_pooled(make_folder, llama_folder, wished):
+    config = json.loads((llama_folder / "config.json").read_text())
+    folder = make_folder(**config)
+    with pytest.raises(ConfigError, match=r"is no encoder \(llama\), and only an encoder's states are pooled"):
+        open_source(folder, **wished)
+
+
+@pytest.mark.parametrize("head", ["BertForMaskedLM", "BertForSequenceClassification", "BertForQuestionAnswering"])
+def test_states_are_pooled_whatever_head_the_checkpoint_has(make_folder, tmp_path, head):
+    kind = getattr(transformers, head)
+    model = kind(transformers.BertConfig(**SIZES))
+    model.save_pretrained(make_folder())
+    source = open_source(tmp_path)
+    assert source.config.head == PoolingHead(pooling="mean", normalize=True)
+    weights = source.weights()
+    table = model.base_model.embeddings.word_embeddings.weight
+    assert torch.equal(weights["embedding.weight"], table)
+    assert not any(name.startswith(("masked_lm", "classifier")) for name in weights)
+    (tmp_path / "modules.json").unlink()
+    if head == "BertForMaskedLM":
+        assert isinstance(open_source(tmp_path).config.head, MaskedLMHead)
+
+
+@pytest.mark.parametrize(
+    ("text", "wished", "length"),
+    [
+        ({"max_seq_length": 32, "do_lower_case": False}, None, 32),
+        ({"max_seq_length": 32}, 40, 40),
+        ({"max_seq_length": 512}, None, 48),
+        ({"max_seq_length": None}, None, 48),
+        ({}, None, 48),
+        (None, None, 48),
+    ],
+)
+def test_texts_are_as_long_as_sentence_transformers_lets_them_be(make_folder, text, wished, length):
+    assert open_source(make_folder(text=text), wished).config.context_length == length
+
+
+def test_only_a_sentence_encoder_is_cut_to_that_length(make_folder):
+    folder = make_folder(kinds=(), pooling=None, text={"max_seq_length": 32})
+    assert open_source(folder).config.context_length == 48
+
+
+def test_older_folders_name_the_file_by_the_kind_of_model(make_folder):
+    folder = make_folder()
+    (folder / "sentence_xlm-roberta_config.json").write_text(json.dumps({"max_seq_length": 20}))
+    assert open_source(folder).config.context_length == 20
+
+
+def test_all_of_it_is_downloaded():
+    files = ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "model.safetensors"]
+    assert list(filter_repo_objects(files, allow_patterns=HUB_CONFIGS)) == files[:-1]
+
+
+def test_it_is_read_without_torch():
+    code = "import sys, edgeformer.source, edgeformer.sentence_transformers; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
