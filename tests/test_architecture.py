@@ -4,18 +4,19 @@ Imports are read from the source, wherever in a file they stand, so that a lazy 
 """
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODEL = ("ops", "layers", "models", "families", "weights", "blueprint")
+MODEL = ("ops", "layers", "models", "families", "weights", "graphs", "blueprint")
 
 # Who (folder or file of the repository) → what none of its imports may start with.
 FORBIDDEN = {
     **{f"edgeformer/{name}*": ("edgeformer.export", "edgeformer.runtime", "onnx", "onnxruntime") for name in MODEL},
     **{
-        f"edgeformer/{name}.py": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime")
+        f"edgeformer/{name}*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime")
         for name in ("config", "contract", "manifest", "schema", "errors", "accounting")
     },
     "edgeformer/families*": ("torch", "edgeformer.export", "edgeformer.runtime"),
@@ -82,3 +83,14 @@ def test_facades_offer_what_they_say():
 def test_no_module_is_named_for_nothing():
     vague = {"utils", "helpers", "common", "misc"}
     assert not [path for folder in ("edgeformer", "export", "runtime") for path in files(folder) if path.stem in vague]
+
+
+def test_the_wheel_holds_every_package():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    roots = {"edgeformer": "edgeformer", "export": "edgeformer.export", "runtime": "edgeformer.runtime"}
+    found = {
+        ".".join([name, *path.parent.relative_to(ROOT / folder).parts])
+        for folder, name in roots.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert set(listed) == found

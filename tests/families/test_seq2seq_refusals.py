@@ -54,7 +54,7 @@ REFUSALS = [
     ("transformer", {"num_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
     ("transformer", {"decoder_vocab_size": 97}, "shared_embedding is True; it must be False where vocabularies"),
     ("transformer", {"norm_eps": -1.0}, "NormConfig.eps is -1.0; it must be zero or positive"),
-    ("transformer", {"max_position_embeddings": None}, "config.json has no max_position_embeddings; a transformer model requires it"),
+    ("transformer", {"max_position_embeddings": None}, "has no max_position_embeddings; a transformer model requires"),
     ("whisper", {"num_mel_bins": 0}, "AudioStem.mel_bins is 0; it must be positive"),
     ("whisper", {"max_source_positions": 0}, "context_length is 0; it must be positive"),
 ]  # fmt: skip
