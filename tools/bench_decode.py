@@ -11,22 +11,21 @@ Three contenders continue the same prompt greedily, on the CPU, with the same nu
 - eager (with --checkpoint): transformers in float32 with its own dynamic cache and a loop as bare as the other, so that
   no cost of its `generate` is charged. It computes logits for the prompt's last token alone, as `generate` does.
 
-They take turns within a round, in another order each round, so that drift of the machine meets all alike; a round's
-ratio compares neighbours in time. Each has one run before the clock starts, and no token ends a run early.
-edgeformer and bare must generate the same tokens.
+They take turns (interleave.py), and no token ends a run early. edgeformer and bare must generate the same tokens.
 """
 
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
 import numpy as np
 from environment import environment
+from interleave import cell, compare, take_turns
 from rich.console import Console
 from rich.table import Table
 
@@ -47,20 +46,6 @@ class Run:
 
 Contender = Callable[[Sequence[int], int], Run]
 """Continues a prompt by so many tokens."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A figure over the rounds."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise one value a round."""
-        return cls(median(values), min(values), max(values))
 
 
 def edgeformer_loop(model: CausalLM) -> Contender:
@@ -145,19 +130,6 @@ def eager_loop(checkpoint: Path, threads: int) -> Contender:
     return run
 
 
-def measure(contenders: dict[str, Contender], prompt: Sequence[int], new: int, rounds: int) -> dict[str, list[Run]]:
-    """Run every contender once unmeasured, then once a round, in an order that turns from round to round."""
-    for run in contenders.values():
-        run(prompt, new)
-    runs: dict[str, list[Run]] = {name: [] for name in contenders}
-    names = list(contenders)
-    for number in range(rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            runs[name].append(contenders[name](prompt, new))
-    return runs
-
-
 def check_same_tokens(ours: Sequence[int], bare: Sequence[int]) -> None:
     """Raise ClickException if the loops generated different tokens: then one of them is wrong, and no speed matters."""
     same = agreeing(ours, bare)
@@ -183,33 +155,20 @@ def report(runs: dict[str, list[Run]], prompt: int) -> dict[str, Any]:
     def decode(run: Run) -> float:
         return (len(run.tokens) - 1) / run.decode_seconds
 
-    phases = {"prefill": prefill, "decode": decode}
-    speeds = {
-        name: {phase: asdict(Spread.of([speed(run) for run in done])) for phase, speed in phases.items()}
-        for name, done in runs.items()
-    }
+    speeds: dict[str, Any] = {name: {} for name in runs}
+    ratios: dict[str, Any] = {name: {} for name in runs if name != "edgeformer"}
+    for phase, speed in {"prefill": prefill, "decode": decode}.items():
+        measured = {name: [speed(run) for run in done] for name, done in runs.items()}
+        for table, spreads in zip((speeds, ratios), compare(measured, "edgeformer"), strict=True):
+            for name, spread in spreads.items():
+                table[name][phase] = spread
     ours = runs["edgeformer"]
-    ratios = {
-        name: {
-            phase: asdict(Spread.of([speed(a) / speed(b) for a, b in zip(ours, other, strict=True)]))
-            for phase, speed in phases.items()
-        }
-        for name, other in runs.items()
-        if name != "edgeformer"
-    }
     agree = {name: agreeing(ours[0].tokens, other[0].tokens) for name, other in runs.items() if name != "edgeformer"}
     return {"tokens_per_second": speeds, "edgeformer_over": ratios, "same_leading_tokens": agree}
 
 
 def print_report(data: dict[str, Any]) -> None:
     """Show the report as a table."""
-
-    def cell(spread: dict[str, float] | None, digits: int) -> str:
-        if spread is None:
-            return ""
-        low, high = (f"{spread[side]:,.{digits}f}" for side in ("low", "high"))
-        return f"{spread['median']:,.{digits}f} ({low}..{high})"
-
     title = (
         "{bundle}, {precision}: {prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds}"
     )
@@ -258,7 +217,8 @@ def main(
     if checkpoint:
         contenders["eager"] = eager_loop(checkpoint, threads)
     ids = np.random.default_rng(0).integers(0, model.manifest.vocab_size, prompt).tolist()
-    runs = measure(contenders, ids, new, rounds)
+    turns = {name: partial(run, ids, new) for name, run in contenders.items()}
+    runs = take_turns(turns, rounds, pause_seconds=0)  # the loops share their session, and so its threads
     for ours, bare in zip(runs["edgeformer"], runs["bare"], strict=True):
         check_same_tokens(ours.tokens, bare.tokens)
     data = {

@@ -1,7 +1,7 @@
 """Systems that are compared take turns, so that drift of the machine meets all alike.
 
 Each has one turn before the clock counts. Then they run once a round, in an order that turns from round to round; a
-ratio compares two turns of one round, which are neighbours in time. Used by bench_seq2seq.py and bench_encoder.py.
+ratio compares two turns of one round, which are neighbours in time. Used by the benchmarks beside it.
 """
 
 import time

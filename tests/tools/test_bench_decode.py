@@ -66,17 +66,3 @@ def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch):
 def test_a_loop_that_stops_early_is_not_taken_for_one_that_agrees():
     with pytest.raises(bench_decode.click.ClickException, match="disagree from new token 2"):
         bench_decode.check_same_tokens([5, 6], [5, 6, 7])
-
-
-def test_contenders_take_turns_in_another_order_each_round():
-    order = []
-
-    def contender(name):
-        def run(prompt, new):
-            order.append(name)
-            return bench_decode.Run([0] * new, 1.0, 1.0)
-
-        return run
-
-    bench_decode.measure({name: contender(name) for name in "abc"}, [1], 2, rounds=3)
-    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
