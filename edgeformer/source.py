@@ -69,10 +69,12 @@ class FoundModel:
     def _generation_fields(self, names: Sequence[str]) -> dict[str, Any]:
         path = self.folder / "generation_config.json"
         generation = _read_json(path) if path.is_file() else {}
-        given = [
-            {name: value for name, value in each.items() if value is not None} for each in (self.hf_config, generation)
-        ]
-        found = given[0] | given[1]
+        found = {
+            name: value
+            for fields in (self.hf_config, generation)  # the second overrides
+            for name, value in fields.items()
+            if value is not None
+        }
         return {name: found[name] for name in names if name in found}
 
 

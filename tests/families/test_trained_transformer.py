@@ -24,8 +24,8 @@ STEPS, ROWS = 900, 64
 
 CONFIG = {
     "model_type": "transformer", "vocab_size": FIRST + SYMBOLS, "d_model": 64, "num_heads": 4, "d_ff": 128,
-    "num_encoder_layers": 2, "num_decoder_layers": 2, "max_position_embeddings": 16, "pad_token_id": PAD, "eos_token_id": END,
-    "decoder_start_token_id": START,
+    "num_encoder_layers": 2, "num_decoder_layers": 2, "max_position_embeddings": 16,
+    "pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": START,
 }  # fmt: skip
 
 
