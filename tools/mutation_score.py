@@ -9,21 +9,18 @@ the score; exits with 1 if a fault passed or was located at the wrong node.
 
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from false_alarms import manifest_of
+from false_alarms import export_random
 from rich.console import Console
 from rich.progress import track
 
 from edgeformer.blueprint import blueprint_of
 from edgeformer.errors import BundleError
-from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.parity import verify_graph
 from edgeformer.export.parity.locate import locate
-from edgeformer.export.pipeline import build_graph
 from edgeformer.manifest import Manifest
 from edgeformer.weights import RandomWeights, Weights
 
@@ -31,15 +28,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "export"))
 from faults import FAULTS, Fault, mutable_config, plant
 
 
-def clean_bundle(folder: Path, *, tied: bool) -> tuple[Manifest, Weights]:
-    """Write the true graph of a small model."""
+def clean_bundle(parent: Path, *, tied: bool) -> tuple[Path, Manifest, Weights]:
+    """Export a small model, unverified."""
     config = mutable_config(tie_word_embeddings=tied)
     weights = RandomWeights(config, seed=0)
-    graph, _ = build_graph(blueprint_of(config), weights)
-    writer = GraphWriter(folder, lambda what, part: None)
-    manifest = manifest_of(config, "fp32")
-    writer.write(graph, manifest.graph)
-    return replace(manifest, weights=writer.weights), weights
+    bundle = export_random(blueprint_of(config), weights, "fp32", parent)
+    return bundle.path, bundle.manifest, weights
 
 
 def judge(fault: Fault, clean: Path, manifest: Manifest, weights: Weights, mode: Any) -> dict[str, str | bool]:
@@ -69,9 +63,7 @@ def main(full: bool) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         for tied in (False, True):
-            clean = Path(name) / ("tied" if tied else "free")
-            clean.mkdir()
-            manifest, weights = clean_bundle(clean, tied=tied)
+            clean, manifest, weights = clean_bundle(Path(name) / ("tied" if tied else "free"), tied=tied)
             assert verify_graph(clean, manifest, blueprint_of(manifest.model), weights).passed
             fitting = [fault for fault in FAULTS if fault.fits(manifest.model)]
             for fault in track(fitting, console=Console(stderr=True)):

@@ -1,28 +1,38 @@
-"""Random models over every block that `DecoderConfig` can say: what exports and verification are tried on.
+"""Random models over every block that a `ModelConfig` can say: what exports and verification are tried on.
 
-`random_model(random.Random(seed))` always draws the same model for a seed. Sizes are small; windows, chunks and blocks
-are shorter than a verification's texts, so that every rule about distance is at work.
+`random_model(random.Random(seed))` always draws the same decoder for a seed; `random_encoder` and `random_seq2seq` are
+as reliable. Sizes are small; windows, chunks and blocks are shorter than a verification's texts, so that every rule
+about distance is at work.
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
+    AudioStem,
     BlockConfig,
+    ClassificationHead,
+    CrossAttentionConfig,
     DecoderConfig,
+    EncoderConfig,
     FeedForwardConfig,
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
+    MaskedLMHead,
+    ModelConfig,
     NormConfig,
+    PoolingHead,
     ProportionalScaling,
     QKNormConfig,
     QueryTemperature,
     RandomBlocks,
     RotaryConfig,
+    Seq2SeqConfig,
     ShawConfig,
     SinusoidalPositions,
     T5BiasConfig,
@@ -32,13 +42,8 @@ from edgeformer.config import (
 
 
 def random_model(draw: random.Random) -> DecoderConfig:
-    """A model of one to four blocks, which may differ in all but the cache's geometry."""
-    kv_heads = draw.choice([1, 2, 3])
-    geometry = {
-        "num_kv_heads": kv_heads,
-        "num_heads": kv_heads * draw.choice([1, 2, 4]),
-        "head_dim": draw.choice([8, 16, 16, 32, 32, 64, 12]),
-    }
+    """A decoder of one to four blocks, which may differ in all but the cache's geometry."""
+    geometry = _geometry(draw)
     hidden, context = draw.choice([32, 48, 64, 96, 128]), draw.choice([64, 256, 700])
     kinds = [_block(draw, geometry) for _ in range(draw.choice([1, 1, 2]))]
     blocks = tuple(draw.choice(kinds) for _ in range(draw.choice([1, 2, 2, 4])))
@@ -62,7 +67,109 @@ def random_model(draw: random.Random) -> DecoderConfig:
     )
 
 
-def _block(draw: random.Random, geometry: dict[str, int]) -> BlockConfig:
+def random_encoder(draw: random.Random) -> EncoderConfig:
+    """An encoder of texts, with a head or without."""
+    config = _encoder(draw)
+    return replace(config, token_types=draw.choice([0, 1, 3]), head=_head(draw))
+
+
+def random_seq2seq(draw: random.Random) -> Seq2SeqConfig:
+    """An encoder of texts or of recordings, and a decoder that reads it in every block."""
+    encoder, alone = _encoder(draw), random_model(draw)
+    if _maybe(draw, 0.2):
+        encoder = replace(encoder, vocab_size=0, audio=AudioStem(mel_bins=draw.choice([8, 10])))
+    geometry = {"num_heads": draw.choice([1, 2, 4]), "head_dim": draw.choice([8, 12, 16])}
+    reading = {
+        block: replace(
+            block,
+            residual="serial",
+            cross_attention=_cross_attention(draw, geometry),
+            attention_norm=_maybe(draw, 0.9),
+        )
+        for block in dict.fromkeys(alone.blocks)
+    }
+    decoder = replace(alone, blocks=tuple(reading[block] for block in alone.blocks), head_bias=_maybe(draw, 0.3))
+    shared = encoder.audio is None and _maybe(draw, 0.5)
+    if shared:
+        encoder = replace(encoder, vocab_size=decoder.vocab_size, hidden_size=decoder.hidden_size)
+    return Seq2SeqConfig(encoder=encoder, decoder=decoder, shared_embedding=shared)
+
+
+RANDOM_MODELS: dict[str, Callable[[random.Random], ModelConfig]] = {
+    "decoder": random_model,
+    "encoder": random_encoder,
+    "seq2seq": random_seq2seq,
+}
+
+
+def _encoder(draw: random.Random) -> EncoderConfig:
+    """An encoder of texts as it stands in a pair: without a head and token types."""
+    hidden, context = draw.choice([32, 48, 64]), draw.choice([30, 64])
+    kinds = [_block(draw, _geometry(draw), causal=False) for _ in range(draw.choice([1, 1, 2]))]
+    blocks = tuple(draw.choice(kinds) for _ in range(draw.choice([1, 2, 3])))
+    sinusoids = SinusoidalPositions(
+        base=draw.choice([1e3, 1e4]),
+        interleaved=_maybe(draw, 0.5),
+        to_base=_maybe(draw, 0.5),
+        offset=draw.choice([0, 2]),
+    )
+    positions = [None, sinusoids, LearnedPositions(rows=context + 3, offset=draw.choice([0, 2]))]
+    return EncoderConfig(
+        vocab_size=draw.choice([53, 131]),
+        hidden_size=hidden,
+        context_length=context,
+        blocks=blocks,
+        final_norm=None if blocks[-1].norm_placement == "post" and _maybe(draw, 0.7) else _norm(draw),
+        embedding_scale=draw.choice([1.0, hidden**0.5]),
+        position_embedding=draw.choice(positions),
+        embedding_norm=_norm(draw) if _maybe(draw, 0.4) else None,
+    )
+
+
+def _head(draw: random.Random) -> MaskedLMHead | ClassificationHead | PoolingHead | None:
+    dense: Any = draw.choice([None, "tanh", "gelu"])
+    heads: list[Any] = [
+        None,
+        PoolingHead(pooling=draw.choice(["first", "mean"]), normalize=_maybe(draw, 0.5)),  # type: ignore[arg-type]
+        MaskedLMHead(
+            activation=draw.choice(["gelu", "gelu_tanh", "relu"]),  # type: ignore[arg-type]
+            norm=_norm(draw),
+            dense_bias=_maybe(draw, 0.5),
+            bias=_maybe(draw, 0.5),
+            tied=_maybe(draw, 0.7),
+        ),
+        ClassificationHead(
+            labels=("yes", "no", "perhaps"),
+            pooling=draw.choice(["first", "mean", None]),  # type: ignore[arg-type]
+            dense=dense,
+            dense_bias=_maybe(draw, 0.5),
+            norm=_norm(draw) if dense and _maybe(draw, 0.5) else None,
+            bias=_maybe(draw, 0.5),
+        ),
+    ]
+    return draw.choice(heads)  # type: ignore[no-any-return]
+
+
+def _cross_attention(draw: random.Random, geometry: dict[str, int]) -> CrossAttentionConfig:
+    return CrossAttentionConfig(
+        **geometry,
+        scale=draw.choice([1.0, geometry["head_dim"] ** -0.5]),
+        qkv_bias=_maybe(draw, 0.5),
+        output_bias=_maybe(draw, 0.5),
+        key_bias=_maybe(draw, 0.5),
+    )
+
+
+def _geometry(draw: random.Random) -> dict[str, int]:
+    kv_heads = draw.choice([1, 2, 3])
+    return {
+        "num_kv_heads": kv_heads,
+        "num_heads": kv_heads * draw.choice([1, 2, 4]),
+        "head_dim": draw.choice([8, 16, 16, 32, 32, 64, 12]),
+    }
+
+
+def _block(draw: random.Random, geometry: dict[str, int], *, causal: bool = True) -> BlockConfig:
     placement, residual = draw.choice(
         [
             ("pre", "serial"), ("pre", "parallel"), ("pre", "parallel_one_norm"), ("post", "serial"),
@@ -70,12 +177,13 @@ def _block(draw: random.Random, geometry: dict[str, int]) -> BlockConfig:
         ]
     )  # fmt: skip
     return BlockConfig(
-        attention=_attention(draw, geometry),
+        attention=_attention(draw, geometry) if causal else _both_ways(draw, geometry),
         feed_forward=_feed_forward(draw),
         norm=_norm(draw),
         norm_placement=placement,  # type: ignore[arg-type]
         residual=residual,  # type: ignore[arg-type]
         residual_scale=draw.choice([1.0, 1.0, 0.5]),
+        attention_norm=causal or _maybe(draw, 0.8),
     )
 
 
@@ -121,6 +229,24 @@ def _attention(draw: random.Random, geometry: dict[str, int]) -> AttentionConfig
         query_temperature=QueryTemperature(floor_scale=8, scale=0.3) if _maybe(draw, 0.1) else None,
         softcap=draw.choice([None, None, 4.0]),
         sinks=_maybe(draw, 0.2),
+    )
+
+
+def _both_ways(draw: random.Random, geometry: dict[str, int]) -> AttentionConfig:
+    """Attention of an encoder: what looks back only is taken out, or turned around."""
+    attention = _attention(draw, geometry)
+    relative = attention.relative
+    if isinstance(relative, ShawConfig | TransformerXLConfig):
+        relative = T5BiasConfig(num_buckets=16, max_distance=20)
+    if isinstance(relative, T5BiasConfig):
+        relative = replace(relative, bidirectional=True, table=draw.choice([0, 1]))
+    return replace(
+        attention,
+        causal=False,
+        key_bias=_maybe(draw, 0.5),
+        relative=relative,
+        random_blocks=None,
+        global_projections=attention.global_tokens > 0 and _maybe(draw, 0.5),
     )
 
 

@@ -149,13 +149,12 @@ class CrossAttention(nn.Module):
         self.value = nn.Linear(source_size, width, bias=config.qkv_bias, dtype=dtype)
         self.output = nn.Linear(width, hidden_size, bias=config.output_bias, dtype=dtype)
 
-    def project(self, states: Tensor, source_mask: Tensor) -> Cache:
-        """States of the encoder [B, T, E] → keys and values [B, H, T, D], zero where the source has padding."""
-        padding = (source_mask == 0)[:, None, :, None]  # which may have overflown, and 0 · inf is NaN
+    def project(self, states: Tensor) -> Cache:
+        """States of the encoder [B, T, E], finite also where the source has padding → keys and values [B, H, T, D]."""
         key, value = (
             part(states).unflatten(-1, (self.config.num_heads, -1)).transpose(1, 2) for part in (self.key, self.value)
         )
-        return key.masked_fill(padding, 0), value.masked_fill(padding, 0)
+        return key, value
 
     def forward(self, x: Tensor, source: Cache, source_mask: Tensor) -> Tensor:
         """x [B, S, E], source as `project` makes it → [B, S, E]."""

@@ -136,4 +136,5 @@ def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
 
 def normalized(vectors: Tensor) -> Tensor:
     """Vectors [B, E] of length one."""
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    least = max(1e-12, torch.finfo(vectors.dtype).tiny)  # which float16 would round to zero
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=least)

@@ -31,9 +31,11 @@ class Seq2Seq(nn.Module):
         inputs: token ids int64 [B, S] with their attention_mask, or the spectrogram [B, mel_bins, 2·S].
         """
         states = self.encoder.encode(inputs, attention_mask)
-        if attention_mask is None:
-            attention_mask = torch.ones(states.shape[:2], dtype=torch.int64, device=states.device)
-        return states, [block.cross_attention.project(states, attention_mask) for block in self.decoder.blocks]  # type: ignore[union-attr,operator]
+        readable = states
+        if attention_mask is not None:
+            # What padding computes may overflow, and attention multiplies it with zero: 0 · inf is NaN.
+            readable = states.masked_fill((attention_mask == 0).unsqueeze(-1), 0)
+        return states, [block.cross_attention.project(readable) for block in self.decoder.blocks]  # type: ignore[union-attr,operator]
 
     def decode(
         self,

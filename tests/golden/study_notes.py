@@ -2,7 +2,7 @@
 
 The examples come from five sets of study notes on transformer architecture (in Chinese; quoted here in English). Every
 example goes through our own modules. Where a printed number or formula is wrong, its test says so and asserts the right
-one; where the notes speak of encoders, the causal form is tested.
+one. What holds for encoders and decoders alike is tested of decoders; `test_golden_encoders.py` has the rest.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
+from edgeformer.config import (
+    AttentionConfig,
+    BlockConfig,
+    DecoderConfig,
+    EncoderConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+)
 from edgeformer.layers import Attention, Cache, Context
-from edgeformer.models import Decoder, decoder_constants
+from edgeformer.models import Decoder, Encoder, build_model, model_constants
 from edgeformer.weights import RandomWeights
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -31,8 +39,9 @@ def as_printed(values: Tensor, decimals: int = 3) -> list[float]:
 
 
 def given(module: Module, weights: Mapping[str, Tensor]) -> Module:
-    """Fill a module, every parameter of which must be given."""
-    module.load_state_dict(dict(weights))
+    """Fill a module, every parameter of which must be given, one of several names by its first."""
+    assert weights.keys() == dict(module.named_parameters()).keys()
+    module.load_state_dict(weights, strict=False)
     return module.requires_grad_(False)
 
 
@@ -60,13 +69,26 @@ def model_config(*blocks: BlockConfig, **fields) -> DecoderConfig:
     return DecoderConfig(blocks=blocks or (block_config(attention_config()),), **(sizes | fields))
 
 
-def decoder(config: DecoderConfig, weights: Mapping[str, Tensor] | None = None) -> Decoder:
-    """A decoder with random parameters, some of which `weights` replaces."""
-    model = Decoder(config, torch.float64)
+def encoder_config(*blocks: BlockConfig, **fields) -> EncoderConfig:
+    sizes = {"vocab_size": 16, "hidden_size": 4, "context_length": 16, "final_norm": None}
+    return EncoderConfig(blocks=blocks or (block_config(attention_config(causal=False)),), **(sizes | fields))
+
+
+def filled(config: ModelConfig, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """A model with random parameters, some of which `weights` replaces."""
+    model = build_model(config, torch.float64)
     given(model, {name: value.double() for name, value in RandomWeights(config, seed=0).items()} | dict(weights or {}))
-    for name, value in decoder_constants(config).items():
+    for name, value in model_constants(config).items():
         model.get_buffer(name).copy_(value)
     return model
+
+
+def decoder(config: DecoderConfig, weights: Mapping[str, Tensor] | None = None) -> Decoder:
+    return filled(config, weights)
+
+
+def encoder(config: EncoderConfig, weights: Mapping[str, Tensor] | None = None) -> Encoder:
+    return filled(config, weights)
 
 
 def empty_cache(config: AttentionConfig, batch: int = 1) -> Cache:
@@ -102,10 +124,12 @@ def attention_weights(queries: Tensor, keys: Tensor, **fields) -> Tensor:
     return attend(given(attention, weights), one_hot)
 
 
-def dependence(model: Decoder, tokens: int) -> list[str]:
+def dependence(model: Decoder | Encoder, tokens: int) -> list[str]:
     """Row i has an x at j where what the blocks make of token i changes with token j, and a dot where it does not."""
 
     def hidden(ids: Tensor) -> Tensor:
+        if isinstance(model, Encoder):
+            return model.encode(ids)
         x, run = model.embed(ids, torch.ones_like(ids))
         for index, block in enumerate(model.config.blocks):
             x, _ = model.run_block(index, x, empty_cache(block.attention, len(ids)), run)
