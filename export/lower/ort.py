@@ -209,10 +209,11 @@ def _lower_norm(node: ir.Node) -> None:
         return
     op = "SkipLayerNormalization" if node.op_type == "SkipLayerNorm" else "SkipSimplifiedLayerNormalization"
     outputs = emit.many(op, *node.inputs, outputs=4, domain=CONTRIB, epsilon=epsilon)
-    # Outputs 1 and 2 are statistics for training; 3 is the sum.
-    for unused in outputs[1:3]:
-        unused.name = ""
     replace_node(node, emit, [outputs[0], outputs[3]])
+    # Outputs 1 and 2 are statistics for training; 3 is the sum, which nothing reads behind a post-norm.
+    for output in outputs[1:]:
+        if not output.uses() and not output.is_graph_output():
+            output.name = ""
 
 
 def _lower_tied_product(node: ir.Node) -> None:
