@@ -29,6 +29,9 @@ from edgeformer.graphs import GraphSpec
 OPSET = 20
 IR_VERSION = 10
 
+NO_MODULE = "_empty_nn_module_stack"
+"""How torch.export calls the place of sizes that it works out before anything runs."""
+
 SIZES = {
     "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
 }  # fmt: skip
@@ -125,6 +128,7 @@ def _name_nodes(graph: ir.Graph) -> None:
     for node in graph:
         scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
         modules = [scope for scope in scopes.strip("[]").replace("'", "").split(", ") if scope][:-1]
+        modules = [module for module in modules if not module.startswith(NO_MODULE)]
         module = modules[-1].removeprefix("model").removeprefix(".") if modules else ""
         name = f"{module}/{node.op_type}" if module else node.op_type
         seen[name] = seen.get(name, 0) + 1

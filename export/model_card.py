@@ -1,5 +1,7 @@
 """README.md of a bundle: what it is, its sizes, how to run it."""
 
+import json
+import shlex
 from pathlib import Path
 
 from edgeformer.accounting import ELEMENT_BYTES, account
@@ -15,16 +17,25 @@ from edgeformer.config import (
 )
 from edgeformer.manifest import Manifest
 
+BERT_MASK = "[MASK]"
 
-def model_card(manifest: Manifest, parity: str) -> str:
-    """Write the card of a bundle; parity is a paragraph about its verification."""
+
+def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> str:
+    """Write the card of a bundle; parity is a paragraph about its verification, folder has its tokenizer."""
     warning = ""
     if manifest.random_weights is not None:
         warning = (
             f"\n**The weights are random (seed {manifest.random_weights}), not trained:** what it says is noise. "
             "It is here to try the tools.\n"
         )
-    examples = {"causal-lm": _decoder_examples, "seq2seq-lm": _seq2seq_examples, "encoder": _encoder_examples}
+    mask = BERT_MASK if folder is None else _mask_token(folder)
+    match manifest.task:
+        case "causal-lm":
+            examples = _decoder_examples(manifest)
+        case "seq2seq-lm":
+            examples = _seq2seq_examples(manifest)
+        case "encoder":
+            examples = _encoder_examples(manifest, mask)
     return f"""# {manifest.name}
 
 {manifest.source}, exported to ONNX by edgeformer {manifest.versions["edgeformer"]}: op set `{manifest.ops}` for
@@ -38,22 +49,32 @@ def model_card(manifest: Manifest, parity: str) -> str:
 
 ## Run it
 
-In a terminal: `{first_line(manifest, ".")}`. In Python, without torch:
+In a terminal: `{first_line(manifest, ".", mask)}`. In Python, without torch:
 
-{examples[manifest.task](manifest)}"""
+{examples}"""
 
 
-def first_line(manifest: Manifest, folder: str | Path) -> str:
-    """A line to try a bundle with."""
+def first_line(manifest: Manifest, folder: str | Path, mask: str | None = None) -> str:
+    """A line to try the bundle in a folder with. mask: what stands for a masked word, by default by its tokenizer."""
+    mask, folder = mask or _mask_token(Path(folder)), shlex.quote(str(folder))
     match manifest.model:
         case EncoderConfig(head=None | PoolingHead()):
             return f'edgeformer embed {folder} "A cat sleeps." "A kitten naps." "Stocks fell."'
         case EncoderConfig(head=MaskedLMHead()):
-            return f'edgeformer run {folder} "The capital of France is [MASK]."'
+            return f'edgeformer run {folder} "The capital of France is {mask}."'
         case Seq2SeqConfig(encoder=EncoderConfig(audio=AudioStem())):
             return f"edgeformer run {folder} recording.wav"
         case _:
             return f'edgeformer run {folder} "Once upon a time"'
+
+
+def _mask_token(folder: Path) -> str:
+    """What the tokenizer in a folder calls a masked word; as BERT's does, where it does not say."""
+    try:
+        token = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("mask_token")
+    except (OSError, ValueError):
+        token = None
+    return (token.get("content") if isinstance(token, dict) else token) or BERT_MASK
 
 
 def _decoder_examples(manifest: Manifest) -> str:
@@ -114,7 +135,8 @@ read = encoder.run(None, {{"input_features": features}})"""
         source = """source = np.array([[5, 6, 7, 1]])
 mask = np.ones_like(source)
 read = encoder.run(None, {"input_ids": source, "attention_mask": mask})"""
-    start = manifest.generation.get("decoder_start_token_id", manifest.tokens.pad or 0)
+    bos, pad = manifest.tokens.bos, manifest.tokens.pad
+    start = manifest.generation.get("decoder_start_token_id", (pad or 0) if bos is None else bos)
     return f"""```python
 from edgeformer.runtime import load
 
@@ -151,12 +173,12 @@ print(tokens)
 """
 
 
-def _encoder_examples(manifest: Manifest) -> str:
+def _encoder_examples(manifest: Manifest, mask: str) -> str:
     config = manifest.model
     assert isinstance(config, EncoderConfig)
     match config.head:
         case MaskedLMHead():
-            use = 'print(model.fill_mask("The capital of France is [MASK]."))'
+            use = f'print(model.fill_mask("The capital of France is {mask}."))'
         case ClassificationHead():
             use = 'print(model.classify("I like it."))'
         case _:

@@ -46,7 +46,8 @@ class Buffer:
         if self._provider != "cpu":
             copy: NDArray[Any] = self._value.numpy()
             return copy
-        memory = (ctypes.c_byte * self.nbytes).from_address(self._value.data_ptr())
+        memory: Any = (ctypes.c_byte * self.nbytes).from_address(self._value.data_ptr())
+        memory.owner = self._value  # which frees it
         return np.frombuffer(memoryview(memory), self.dtype).reshape(self.shape)
 
     def put(self, content: NDArray[Any]) -> None:

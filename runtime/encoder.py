@@ -15,12 +15,15 @@ from edgeformer.runtime.sources import check_length, pad_right
 Pair = tuple[str, str]
 """Two texts that belong together: a question and its paragraph, a premise and a hypothesis."""
 
+Encoded = tuple[list[int], list[int]]
+"""Token ids and token types of a text or a pair."""
+
 BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Class:
-    """A label and its probability among all of them."""
+    """A label and its probability among all of them; where there is only one, that it applies."""
 
     label: str
     probability: float
@@ -51,12 +54,20 @@ class Encoder(Model):
 
         last_hidden_state is float32 [B, longest, E]; what stands where a text is padded means nothing.
         """
-        rows, types = zip(*(self._encode(text) for text in texts), strict=True)
-        ids, mask = pad_right(list(rows), self.manifest.tokens.pad or 0)
+        if not self._is_batch(texts):
+            raise RequestError("run takes a list of texts. Give it one, of at least one text.")
+        return self._run([self._encode(text) for text in texts], outputs)
+
+    def _run(self, encoded: Sequence[Encoded], outputs: Sequence[str] | None) -> dict[str, NDArray[np.float32]]:
+        known = [output.name for output in self.session.get_outputs()]
+        names = list(outputs or known)
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(known)}.")
+        ids, mask = pad_right([ids for ids, _ in encoded], self.manifest.tokens.pad or 0)
         feeds = {"input_ids": ids, "attention_mask": mask}
         if self.config.token_types > 1:
-            feeds["token_type_ids"] = pad_right(list(types), 0)[0]
-        names = list(outputs or [output.name for output in self.session.get_outputs()])
+            feeds["token_type_ids"] = pad_right([types for _, types in encoded], 0)[0]
         return dict(zip(names, self.session.run(names, feeds), strict=True))
 
     def embed(self, texts: Any, *, batch_size: int = BATCH) -> NDArray[np.float32]:
@@ -88,6 +99,8 @@ class Encoder(Model):
         """The likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first."""
         if not isinstance(self.config.head, MaskedLMHead):
             raise RequestError(f"this model fills no masks. {self._abilities()}")
+        if top_k < 1:
+            raise RequestError(f"top_k is {top_k}; it must be at least 1.")
         tokenizer = self.require_tokenizer()
         name = tokenizer.special_token("mask_token")
         mask = None if name is None else tokenizer.backend.token_to_id(name)
@@ -103,16 +116,15 @@ class Encoder(Model):
         return [
             Filling(
                 token_id=token,
-                token=tokenizer.decode([token]).strip(),
+                token=tokenizer.backend.decode([token], skip_special_tokens=False).strip(),
                 probability=float(probabilities[token]),
                 text=tokenizer.decode([*ids[: places[0]], token, *ids[places[0] + 1 :]]),
             )
             for token in best
         ]
 
-    def _encode(self, text: Text | Pair) -> tuple[list[int], list[int]]:
-        """Token ids and token types of a text or a pair."""
-        if isinstance(text, tuple) and all(isinstance(part, str) for part in text):
+    def _encode(self, text: Text | Pair) -> Encoded:
+        if _is_pair(text):
             ids, types = self.require_tokenizer().encode_pair(*text)
         else:
             ids = self.encode(text, "text")  # type: ignore[arg-type]
@@ -122,34 +134,32 @@ class Encoder(Model):
 
     @staticmethod
     def _is_batch(texts: Any) -> bool:
-        return is_batch(texts) and not (isinstance(texts, tuple) and all(isinstance(part, str) for part in texts))
+        return is_batch(texts) and not _is_pair(texts)
 
-    def _by_length(self, texts: Any, batch_size: int, run: Callable[[list[Any]], Any]) -> Any:
+    def _by_length(self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any]) -> Any:
         """Run texts in batches of like lengths, so that little is padded; results in the order of the texts."""
         if not self._is_batch(texts):
-            return run([texts])[0]
-        encoded = [self._encode(text)[0] if not isinstance(text, tuple) else text for text in texts]
-        order = sorted(range(len(texts)), key=lambda index: len(encoded[index]))
-        results: list[Any] = [None] * len(texts)
+            return run([self._encode(texts)])[0]
+        encoded = [self._encode(text) for text in texts]
+        order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
+        results: list[Any] = [None] * len(encoded)
         for batch in _pieces(order, batch_size):
             for index, result in zip(batch, run([encoded[index] for index in batch]), strict=True):
                 results[index] = result
         return np.stack(results) if len({np.shape(result) for result in results}) == 1 else results
 
-    def _pooled(self, texts: list[Any]) -> NDArray[np.float32]:
-        return self.run(texts, ["sentence_embedding"])["sentence_embedding"]
+    def _pooled(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        return self._run(encoded, ["sentence_embedding"])["sentence_embedding"]
 
-    def _mean(self, texts: list[Any]) -> NDArray[np.float32]:
-        states = self.run(texts, ["last_hidden_state"])["last_hidden_state"]
-        lengths = [len(self._encode(text)[0]) for text in texts]
-        return np.stack([row[:length].mean(0) for row, length in zip(states, lengths, strict=True)])
+    def _mean(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        states = self._run(encoded, ["last_hidden_state"])["last_hidden_state"]
+        return np.stack([row[: len(ids)].mean(0) for row, (ids, _) in zip(states, encoded, strict=True)])
 
-    def _logits(self, texts: list[Any]) -> NDArray[np.float32]:
-        return self.run(texts, ["logits"])["logits"]
+    def _logits(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        return self._run(encoded, ["logits"])["logits"]
 
-    def _token_logits(self, texts: list[Any]) -> list[NDArray[np.float32]]:
-        logits = self._logits(texts)
-        return [row[: len(self._encode(text)[0])] for row, text in zip(logits, texts, strict=True)]
+    def _token_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
+        return [row[: len(ids)] for row, (ids, _) in zip(self._logits(encoded), encoded, strict=True)]
 
     def _abilities(self) -> str:
         match self.config.head:
@@ -161,6 +171,10 @@ class Encoder(Model):
                 return "It embeds: embed."
 
 
+def _is_pair(text: Any) -> bool:
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+
+
 def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
     if size < 1:
         raise RequestError(f"batch_size is {size}; it must be at least 1.")
@@ -169,7 +183,8 @@ def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
 
 
 def _classes(labels: Sequence[str], logits: NDArray[np.float32]) -> list[Class]:
-    probabilities = _softmax(logits)
+    # One label has nothing to be weighed against; transformers' pipelines treat it so too.
+    probabilities = _softmax(logits) if len(labels) > 1 else _softmax(np.append(logits, np.float32(0)))
     order = np.argsort(-logits, kind="stable").tolist()
     return [Class(label=labels[index], probability=float(probabilities[index])) for index in order]
 

@@ -2,11 +2,13 @@
 
 | tokenizer_class | source                     | told to write a language by                |
 |-----------------|----------------------------|--------------------------------------------|
-| Nllb            | language, tokens, end      | the language as the first token written    |
+| Nllb            | language, tokens, end (a)  | the language as the first token written    |
 | M2M100, MBart50 | language, tokens, end      | the language as the first token written    |
 | MBart           | tokens, end, language      | the language as the decoder's first prompt |
 | T5              | a prefix of words, tokens  | that prefix                                |
 | Marian          | >>language<<, tokens, end  | that token, in models of several targets   |
+
+(a) with legacy_behaviour: tokens, end, language.
 
 Source: the tokenizers of transformers 5.23, and task_specific_params of T5's config.json.
 """
@@ -49,12 +51,14 @@ def plan_translation(
     keeps its prefixes. end: the end token. Raises RequestError for a language that the model does not have.
     """
     kind = str(tokenizer.config.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer")
-    if kind in ("Nllb", "M2M100", "MBart50"):
-        codes = [_language(tokenizer, code, which) for code, which in ((source, "source"), (target, "target"))]
-        return Translation(before=[codes[0]], after=[end], first=codes[1])
-    if kind == "MBart":
-        codes = [_language(tokenizer, code, which) for code, which in ((source, "source"), (target, "target"))]
-        return Translation(before=[], after=[end, codes[0]], start=codes[1])
+    if kind in ("Nllb", "M2M100", "MBart50", "MBart"):
+        languages = _languages(tokenizer)
+        before, after = _choose(languages, source, "source"), _choose(languages, target, "target")
+        if kind == "MBart":
+            return Translation(before=[], after=[end, before], start=after)
+        if kind == "Nllb" and tokenizer.config.get("legacy_behaviour"):
+            return Translation(before=[], after=[end, before], first=after)
+        return Translation(before=[before], after=[end], first=after)
     prefixes = {
         tuple(name.removeprefix("translation_").split("_to_")): task["prefix"]
         for name, task in (generation.get("task_specific_params") or {}).items()
@@ -65,25 +69,40 @@ def plan_translation(
             pairs = ", ".join(" → ".join(pair) for pair in prefixes)
             raise RequestError(f"this model does not translate {source} → {target}. It translates {pairs}.")
         return Translation(words=prefixes[source, target])
-    if target is not None and kind == "Marian" and tokenizer.backend.token_to_id(f">>{target}<<") is not None:
-        return Translation(words=f">>{target}<< ")
+    targets = _marian_targets(tokenizer) if kind == "Marian" else {}
+    if target is not None and targets:
+        if source is not None:
+            raise RequestError("this model is not told the language of a source; leave source_language out.")
+        return Translation(before=[_choose(targets, target, "target")], after=[end])
     if source is not None or target is not None:
         raise RequestError("this model knows no names of languages; leave source_language and target_language out.")
     return Translation()
 
 
-def _language(tokenizer: Tokenizer, code: str | None, which: str) -> int:
-    """The token of a language."""
-    if code is not None:
-        for token in (code, f"__{code}__"):
-            id = tokenizer.backend.token_to_id(token)
-            if id is not None:
-                return id
-    known = sorted(
-        token.content.strip("_")
-        for token in tokenizer.backend.get_added_tokens_decoder().values()
+def _languages(tokenizer: Tokenizer) -> dict[str, int]:
+    """Tokens of the languages by their codes: special tokens like eng_Latn, en_XX or __en__.
+
+    Other tokens are none, whatever they are called: `en` is a piece of words.
+    """
+    added = tokenizer.backend.get_added_tokens_decoder()
+    return {
+        token.content.strip("_"): id
+        for id, token in added.items()
         if token.special and "_" in token.content and not token.content.startswith("<")
-    )
+    }
+
+
+def _marian_targets(tokenizer: Tokenizer) -> dict[str, int]:
+    """Tokens of the languages by their codes: all of the vocabulary that is like >>fra<<."""
+    vocabulary = tokenizer.backend.get_vocab()
+    return {token[2:-2]: id for token, id in vocabulary.items() if token.startswith(">>") and token.endswith("<<")}
+
+
+def _choose(languages: Mapping[str, int], code: str | None, which: str) -> int:
+    """The token of a language."""
+    if code is not None and code in languages:
+        return languages[code]
+    known = sorted(languages)
     shown = ", ".join(known[:12]) + (" …" if len(known) > 12 else "")
-    problem = f"this model has no language {code!r}" if code is not None else "this model writes many languages"
+    problem = f"this model has no language {code!r}" if code is not None else "this model has many languages"
     raise RequestError(f"{problem}; give {which}_language one of its codes: {shown or 'see its tokenizer'}.")

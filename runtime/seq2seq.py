@@ -47,7 +47,8 @@ class Seq2SeqLM(Model):
 
     def searches(self, options: dict[str, Any]) -> bool:
         """Whether `generate` would search with beams, by these options and the model's own."""
-        return self._options(options)[0].num_beams > 1
+        own = ("prompt", "max_new_tokens", "stop")
+        return self._options({name: value for name, value in options.items() if name not in own})[0].num_beams > 1
 
     def read(self, sources: Sequence[Source], copies: int = 1) -> Sources:
         """Run the encoder, for decoders to read; each source is for `copies` rows."""
@@ -110,7 +111,9 @@ class Seq2SeqLM(Model):
         """
         if options.get("num_beams", 1) != 1:
             raise RequestError("beams cannot be streamed; use generate, or num_beams=1.")
-        _, rules, sampling = self._options(options | {"num_beams": 1, "num_return_sequences": 1})
+        if self._is_batch(source):
+            raise RequestError("a stream is of one source; for several, use generate.")
+        _, rules, sampling = self._options(options | {"num_beams": 1})
         rows, decoder, first = self._start([source], prompt, max_new_tokens, stop, rules, sampling)
         return GenerationStream(rows[0], decoder, first)
 
@@ -122,7 +125,10 @@ class Seq2SeqLM(Model):
         source_language, target_language: codes as the model has them (NLLB: eng_Latn; mBART: en_XX; M2M100: en); left
         out where a model has one pair only. Options as for `generate`.
         """
+        if self.hears:
+            raise RequestError("this model hears recordings and translates no text. Use transcribe, with its task.")
         tokenizer = self.require_tokenizer()
+        _want_one(options)
         end = (self.manifest.tokens.eos or (0,))[0]
         plan = plan_translation(tokenizer, self.manifest.generation, source_language, target_language, end)
         texts = [text] if isinstance(text, str) else list(text)
@@ -139,19 +145,18 @@ class Seq2SeqLM(Model):
     ) -> str:
         """Write down what is said in a recording (a WAV file, or mono samples at 16 kHz), 30 seconds after 30 seconds.
 
-        language: a code (en, de…); by default what the model hears. task: `translate` writes English instead. Options
-        as for `generate`.
+        language: a code (en, de…); by default what the model hears in the first 30 seconds. task: `translate` writes
+        English instead. Options as for `generate`.
         """
         if not self.hears:
             raise RequestError("this model reads text, it does not hear. Use generate or translate.")
         self.require_tokenizer()
-        samples = load_audio(recording) if isinstance(recording, str | Path) else np.asarray(recording, np.float32)
+        _want_one(options)
+        samples = load_audio(recording) if isinstance(recording, str | Path) else np.asarray(recording)
         window = self._seconds * SAMPLE_RATE
         pieces = [samples[start : start + window] for start in range(0, max(len(samples), 1), window)]
-        texts = []
-        for piece in pieces:
-            prompt = self._speech_prompt(piece, language, task)
-            texts.append(self.generate(piece, prompt=prompt, **options).text.strip())
+        prompt = self._speech_prompt(pieces[0], language, task)
+        texts = [self.generate(piece, prompt=prompt, **options).text.strip() for piece in pieces]
         return " ".join(text for text in texts if text)
 
     @property
@@ -237,10 +242,18 @@ class Seq2SeqLM(Model):
 
     def _room(self, prompt: Sequence[int], max_new_tokens: int | None) -> int:
         """How many tokens to write at most."""
-        generation, room = self.manifest.generation, self.manifest.context_length - len(prompt)
+        generation, length = self.manifest.generation, self.manifest.context_length
+        if max_new_tokens is None and "max_new_tokens" not in generation:
+            length = min(length, generation.get("max_length", len(prompt) + DEFAULT_NEW_TOKENS))
+        room = length - len(prompt)
+        if room < 1:
+            longer = ", or give max_new_tokens" if length < self.manifest.context_length else ""
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, and the model writes {length}, the prompt among them. Shorten "
+                f"it{longer}."
+            )
         if max_new_tokens is None:
-            most = generation.get("max_new_tokens", generation.get("max_length", 0) - len(prompt))
-            return max(1, min(most if most > 0 else DEFAULT_NEW_TOKENS, room))
+            return int(min(generation.get("max_new_tokens", room), room))
         if not 1 <= max_new_tokens <= room:
             raise RequestError(
                 f"max_new_tokens is {max_new_tokens}; it must be at least 1 and, behind a prompt of {len(prompt)}, at "
@@ -327,6 +340,14 @@ class Seq2SeqLM(Model):
             ]
             for hypotheses, length in zip(found, lengths, strict=True)
         ]
+
+
+def _want_one(options: dict[str, Any]) -> None:
+    count = options.get("num_return_sequences", 1)
+    if count != 1:
+        raise RequestError(
+            f"num_return_sequences is {count}, but translate and transcribe give one text. For several, use generate."
+        )
 
 
 def _feed(decoder: StaticDecoder, prompt: Sequence[int]) -> Logits:

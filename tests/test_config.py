@@ -9,19 +9,34 @@ import pytest
 from edgeformer import schema
 from edgeformer.config import (
     AttentionConfig,
+    AudioStem,
     BlockConfig,
+    ClassificationHead,
+    CrossAttentionConfig,
     DecoderConfig,
+    EncoderConfig,
     FeedForwardConfig,
+    LearnedPositions,
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
+    MaskedLMHead,
+    ModelConfig,
     NormConfig,
+    PoolingHead,
     ProportionalScaling,
+    RandomBlocks,
     RotaryConfig,
+    Seq2SeqConfig,
+    ShawConfig,
+    SinusoidalPositions,
+    T5BiasConfig,
+    TransformerXLConfig,
     YarnScaling,
 )
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ConfigError
+from edgeformer.models import build_model
 
 SCALINGS = [
     None,
@@ -324,3 +339,186 @@ def test_blocks_of_another_form_are_refused(blocks):
 def test_a_document_without_blocks_is_refused(document):
     with pytest.raises(ConfigError, match=r"^a DecoderConfig needs blocks: a list of"):
         schema.from_json(DecoderConfig, document)
+
+
+# Encoders, and decoders that read one.
+
+BOTH_WAYS = {"causal": False, "rotary": None}
+ACROSS = CrossAttentionConfig(num_heads=4, head_dim=8, scale=1.0, qkv_bias=True, output_bias=True)
+HEADS = {
+    "words": MaskedLMHead(activation="gelu", norm=NormConfig(eps=1e-5), tied=False),
+    "labels": ClassificationHead(labels=("no", "yes"), pooling="first", dense="tanh", norm=NormConfig(eps=1e-5)),
+    "vectors": PoolingHead(pooling="mean", normalize=True),
+    "none": None,
+}
+
+
+def _encoder(*blocks, **fields):
+    defaults = {"vocab_size": 100, "hidden_size": 32, "context_length": 128}
+    blocks = blocks or (_block(**BOTH_WAYS),) * 2
+    return EncoderConfig(blocks=blocks, final_norm=NormConfig(eps=1e-6), **(defaults | fields))
+
+
+def _reader(**fields):
+    """A decoder that reads an encoder."""
+    return _model(replace(_block(), cross_attention=ACROSS), **fields)
+
+
+def _pair(**fields):
+    return Seq2SeqConfig(**({"encoder": _encoder(), "decoder": _reader(), "shared_embedding": True} | fields))
+
+
+def _any_through_text(config):
+    return schema.from_json(ModelConfig, json.loads(json.dumps(schema.to_json(config))))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_an_encoder_is_read_back_as_it_was(head):
+    positions = LearnedPositions(rows=130, offset=2)
+    block = replace(_block(**BOTH_WAYS, window=4, global_tokens=1, global_projections=True), attention_norm=False)
+    config = _encoder(block, head=HEADS[head], token_types=2, position_embedding=positions)
+    assert _any_through_text(config) == config
+
+
+@pytest.mark.parametrize("audio", [False, True])
+def test_a_pair_is_read_back_as_it_was(audio):
+    sinusoids = SinusoidalPositions(base=500.0, interleaved=False, to_base=True, offset=3)
+    fields = {"vocab_size": 0, "audio": AudioStem(mel_bins=80)} if audio else {}
+    config = _pair(encoder=_encoder(position_embedding=sinusoids, **fields), shared_embedding=not audio)
+    again = _any_through_text(config)
+    assert again == config
+    assert isinstance(again.decoder.blocks[0].cross_attention, CrossAttentionConfig)
+    assert (again.vocab_size, again.context_length) == (100, 128)
+
+
+def test_the_geometry_of_a_source_is_that_of_the_cross_attention():
+    assert _reader().cross_geometry == CacheGeometry(num_layers=1, num_kv_heads=4, head_dim=8)
+    assert _model().cross_geometry is None
+
+
+def test_a_model_of_no_kind_is_refused_with_the_kinds_that_there_are():
+    data = schema.to_json(_pair())
+    message = r"must be an object of kind \['decoder', 'encoder', 'seq2seq'\]\.$"
+    for kind in ("poet", 3, ...):
+        data.pop("kind") if kind is ... else data.update(kind=kind)
+        with pytest.raises(ConfigError, match=message):
+            schema.from_json(ModelConfig, data)
+
+
+def test_a_half_of_another_kind_is_refused():
+    data = schema.to_json(_pair())
+    with pytest.raises(ConfigError, match=r"encoder\.kind is 'decoder'; it must be one of 'encoder'\.$"):
+        schema.from_json(ModelConfig, data | {"encoder": data["encoder"] | {"kind": "decoder"}})
+
+
+BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
+
+
+@pytest.mark.parametrize(
+    ("build", "field", "message"),
+    [
+        (
+            lambda: _block(rotary=None, relative=replace(BUCKETS, bidirectional=True)),
+            "AttentionConfig.relative", "bidirectional where the attention is not causal, and only there",
+        ),
+        (
+            lambda: _block(**BOTH_WAYS, relative=BUCKETS),
+            "AttentionConfig.relative", "bidirectional where the attention is not causal, and only there",
+        ),
+        (
+            lambda: _block(**BOTH_WAYS, relative=ShawConfig(max_distance=2, values=False)),
+            "AttentionConfig.causal", "True for Shaw's and Transformer-XL's relations and for random blocks",
+        ),
+        (
+            lambda: _block(**BOTH_WAYS, relative=TransformerXLConfig()),
+            "AttentionConfig.causal", "True for Shaw's and Transformer-XL's relations and for random blocks",
+        ),
+        (
+            lambda: _block(**BOTH_WAYS, window=4, random_blocks=RandomBlocks(size=4, count=1, seed=0)),
+            "AttentionConfig.causal", "True for Shaw's and Transformer-XL's relations and for random blocks",
+        ),
+        (
+            lambda: _block(window=4, global_tokens=1, global_projections=True),
+            "AttentionConfig.global_projections", "False without global tokens, and where the attention is causal",
+        ),
+        (
+            lambda: _block(**BOTH_WAYS, window=4, global_projections=True),
+            "AttentionConfig.global_projections", "False without global tokens, and where the attention is causal",
+        ),
+        (
+            lambda: T5BiasConfig(num_buckets=6, max_distance=16, bidirectional=True),
+            "T5BiasConfig.num_buckets", "a multiple of 4",
+        ),
+        (lambda: T5BiasConfig(num_buckets=7, max_distance=16), "T5BiasConfig.num_buckets", "a multiple of 2"),
+        (
+            lambda: T5BiasConfig(num_buckets=16, max_distance=4, bidirectional=True),
+            "T5BiasConfig.max_distance", "more than the 4 buckets of one distance each",
+        ),
+        (lambda: replace(ACROSS, num_heads=0), "CrossAttentionConfig.num_heads", "positive"),
+        (lambda: replace(ACROSS, head_dim=-1), "CrossAttentionConfig.head_dim", "positive"),
+        (
+            lambda: replace(_block(), residual="parallel", cross_attention=ACROSS),
+            "BlockConfig.residual", "serial where there is cross-attention",
+        ),
+        (lambda: _model(_block(**BOTH_WAYS)), "DecoderConfig.blocks", "causal in a decoder"),
+        (
+            lambda: _model(_block(), replace(_block(), cross_attention=ACROSS)),
+            "DecoderConfig.blocks", "all with cross-attention of one geometry, or all without",
+        ),
+        (
+            lambda: _model(*(replace(_block(), cross_attention=replace(ACROSS, num_heads=n)) for n in (2, 4))),
+            "DecoderConfig.blocks", "all with cross-attention of one geometry, or all without",
+        ),
+        (
+            lambda: build_model(_reader()),
+            "DecoderConfig.blocks", "without cross-attention in a decoder that is no part of a Seq2SeqConfig",
+        ),
+        (lambda: AudioStem(mel_bins=0), "AudioStem.mel_bins", "positive"),
+        (
+            lambda: ClassificationHead(labels=(), pooling=None),
+            "ClassificationHead.labels", "at least one label",
+        ),
+        (
+            lambda: ClassificationHead(labels=("a",), pooling="mean", norm=NormConfig(eps=0.0)),
+            "ClassificationHead.norm", "None without dense",
+        ),
+        (lambda: _encoder(vocab_size=0), "EncoderConfig.vocab_size", "0 for audio, else positive"),
+        (lambda: _encoder(audio=AudioStem(mel_bins=8)), "EncoderConfig.vocab_size", "0 for audio, else positive"),
+        (
+            lambda: _encoder(_block()),
+            "EncoderConfig.blocks", "not causal and without cross-attention in an encoder",
+        ),
+        (
+            lambda: _encoder(replace(_block(**BOTH_WAYS), cross_attention=ACROSS)),
+            "EncoderConfig.blocks", "not causal and without cross-attention in an encoder",
+        ),
+        (
+            lambda: _encoder(vocab_size=0, audio=AudioStem(mel_bins=8), token_types=2),
+            "EncoderConfig.token_types", "0 for audio",
+        ),
+        *(
+            (
+                lambda head=head: _encoder(vocab_size=0, audio=AudioStem(mel_bins=8), head=HEADS[head]),
+                "EncoderConfig.head", "None for audio",
+            )
+            for head in ("words", "labels", "vectors")
+        ),
+        (
+            lambda: _encoder(hidden_size=31, position_embedding=SinusoidalPositions()),
+            "EncoderConfig.hidden_size", "even where positions are sinusoidal",
+        ),
+        (lambda: _pair(encoder=_encoder(head=HEADS["vectors"])), "Seq2SeqConfig.encoder", "without a head"),
+        (lambda: _pair(decoder=_model()), "Seq2SeqConfig.decoder", "with cross-attention in its blocks"),
+        (
+            lambda: _pair(encoder=_encoder(vocab_size=99)),
+            "Seq2SeqConfig.shared_embedding", "False where vocabularies or widths differ",
+        ),
+        (
+            lambda: _pair(encoder=_encoder(hidden_size=64)),
+            "Seq2SeqConfig.shared_embedding", "False where vocabularies or widths differ",
+        ),
+    ],
+)  # fmt: skip
+def test_a_contradiction_of_encoders_and_their_readers_is_named(build, field, message):
+    with pytest.raises(ConfigError, match=rf"(?s)^{re.escape(field)} is .*; it must be {re.escape(message)}\.$"):
+        build()

@@ -39,12 +39,13 @@ def embed_command(
     vectors = model.embed(lines)
     if output is not None:
         try:
-            np.save(output, vectors, allow_pickle=False)
+            with output.open("wb") as file:  # given a path, numpy would change its name
+                np.save(file, vectors, allow_pickle=False)
         except OSError as error:
             raise RequestError(f"cannot write {output}: {error.strerror}.") from error
         note(f"saved {len(lines)} vectors of {vectors.shape[1]} to {output}")
     if as_json:
-        print_json({text: vector.tolist() for text, vector in zip(lines, vectors, strict=True)})
+        print_json([{"text": text, "vector": vector.tolist()} for text, vector in zip(lines, vectors, strict=True)])
     elif output is None or len(lines) > 1:
         lengths = np.linalg.norm(vectors, axis=1)
         nearness = vectors @ vectors[0] / np.maximum(lengths * lengths[0], 1e-12)

@@ -9,7 +9,6 @@ import click
 
 from edgeformer.cli._output import json_option, note, print_json, print_table
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Task
 
 if TYPE_CHECKING:
     from edgeformer.runtime import CausalLM, Encoder, Generation, Seq2SeqLM
@@ -61,7 +60,7 @@ def run_command(
     model = load(bundle, provider, threads)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
-    _check_options(model, chat, options)
+    _check_options(model, chat, system, options)
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
     match model:
@@ -79,14 +78,24 @@ def run_command(
                 _show(stream)
 
 
-def _check_options(model: "Model", chat: bool, options: dict[str, Any]) -> None:
+def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
     """Refuse what a kind of model has no use for, instead of leaving it out."""
-    foreign: dict[Task, tuple[str, ...]] = {"causal-lm": SEQ2SEQ_OPTIONS, "seq2seq-lm": (), "encoder": tuple(options)}
-    given = [f"--{name.replace('_', '-')}" for name in foreign[model.manifest.task] if name in options]
-    if chat and model.manifest.task != "causal-lm":
-        given.append("--chat")
-    if given:
-        raise RequestError(f"{', '.join(given)}: not for a bundle of this kind ({model.manifest.task}).")
+    from edgeformer.runtime import Encoder, Seq2SeqLM
+
+    given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
+    match model:
+        case Encoder():
+            foreign = given
+        case Seq2SeqLM():
+            languages = ["source_language", "target_language"] if model.hears else ["language"]
+            foreign = [name for name in given if name in ("chat", "system", *languages)]
+        case _:
+            foreign = [name for name in given if name in SEQ2SEQ_OPTIONS]
+    if foreign:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
+        raise RequestError(f"{names}: not for a bundle of this kind ({model.manifest.task}).")
+    if system is not None and not chat:
+        raise click.UsageError("--system is for --chat.")
 
 
 def _label(model: "Encoder", text: str, as_json: bool) -> None:
@@ -111,6 +120,8 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
     languages = {name: options.pop(name) for name in ("source_language", "target_language") if name in options}
     language = options.pop("language", None)
     if model.hears:
+        if not source:
+            raise RequestError("there is no recording; give the path of a WAV file.")
         text = model.transcribe(source, language, **options)
         print_json({"text": text}) if as_json else click.echo(text)
     elif languages:

@@ -192,7 +192,7 @@ class EncoderConfig(StackConfig):
         check(self_attention, self, "blocks", "not causal and without cross-attention in an encoder")
         if self.audio is not None:
             check(self.token_types == 0, self, "token_types", "0 for audio")
-            check(not isinstance(self.head, MaskedLMHead), self, "head", "of another kind for audio")
+            check(self.head is None, self, "head", "None for audio")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from edgeformer.models.decoder import Decoder
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.seq2seq import Seq2Seq
 from edgeformer.models.stack import stack_constants
+from edgeformer.schema import check
 
 __all__ = ["Decoder", "Encoder", "Seq2Seq", "build_model", "model_constants"]
 
@@ -16,6 +17,8 @@ def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> nn.M
     """The module of a config."""
     match config:
         case DecoderConfig():
+            alone = config.cross_geometry is None
+            check(alone, config, "blocks", "without cross-attention in a decoder that is no part of a Seq2SeqConfig")
             return Decoder(config, dtype)
         case EncoderConfig():
             return Encoder(config, dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 from edgeformer.blueprint import Blueprint
 from edgeformer.config import EncoderConfig, MaskedLMHead
 from edgeformer.export.bundle import Progress
+from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.report import Greedy
@@ -22,6 +23,10 @@ from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.runtime.sources import pad_right
 
 Array = NDArray[Any]
+
+MORE_TEXTS = 12
+SHORT = 12
+"""So many texts more, of so many tokens, for a model that makes one vector of each."""
 
 
 @dataclass
@@ -70,7 +75,13 @@ class EncoderTrial:
         known = []
         for index, length in enumerate(lengths):
             self.progress("computing the float64 reference", 0.6 * index / len(lengths))
-            known.append(self._know(length, salt=index))
+            known += self._know(length, [index])
+        if len(self.outputs) > 1 and not isinstance(self.config.head, MaskedLMHead):
+            # One vector a text: of only a few of them, chance picks the worst.
+            known += self._know(min(SHORT, longest), list(range(len(known), len(known) + MORE_TEXTS)))
+        self._worst = {
+            output: worst_of((each.eager[output], each.expected[output]) for each in known) for output in self.outputs
+        }
         self.progress("running the graph", 0.6)
         alone = [self._run([each])[0] for each in known]
         self._judge("text", "texts of several lengths, each alone", alone, known)
@@ -83,8 +94,8 @@ class EncoderTrial:
                 for output in self.outputs:
                     pairs = [(row[output], solo[output]) for row, solo in zip(batch, alone[:count], strict=True)]
                     first = known[0]
-                    name = f"{name} against solo: {output}"
-                    self.judge.agreement(name, pairs, first.eager[output], first.expected[output])
+                    apart = f"{name} against solo: {output}"
+                    self.judge.agreement(apart, pairs, first.eager[output], first.expected[output])
         once = self._run(known[:rows])
         for name, what, again in (
             ("repeat", "a second run of the same batch", self._run(known[:rows])),
@@ -99,21 +110,29 @@ class EncoderTrial:
             pieces = (each.piece(output, row[output]) for row, each in zip(found, known, strict=True))
             name = f"{run}, {output}"
             if output == "logits" and isinstance(self.config.head, MaskedLMHead):
+                self.judge.eager_worst = self._worst[output]
                 self.judge.logits(name, what, pieces)
             else:
-                self.judge.vectors(name, what, pieces, few=len(found[0][output]) == 1)
+                few, worst = len(found[0][output]) == 1, self._worst[output]
+                self.judge.vectors(name, what, pieces, few=few, worst=worst)
 
-    def _know(self, length: int, salt: int) -> _Known:
-        tokens = random_tokens(length, self.config.vocab_size, salt)
-        types = random_tokens(length, max(self.config.token_types, 1), 1000 + salt)
-        ids, kinds = torch.from_numpy(tokens)[None], torch.from_numpy(types)[None]
+    def _know(self, length: int, salts: list[int]) -> list[_Known]:
+        """Random texts of one length, a salt each, computed together."""
+        tokens = np.stack([random_tokens(length, self.config.vocab_size, salt) for salt in salts])
+        types = np.stack([random_tokens(length, max(self.config.token_types, 1), 1000 + salt) for salt in salts])
+        ids, kinds = torch.from_numpy(tokens), torch.from_numpy(types)
         given = [ids, torch.ones_like(ids), *([kinds] if self.config.token_types > 1 else [])]
-        made = []
-        for reference in (self.exact, self.rounding_only):
-            values = reference.forward(*given)
-            named = zip(self.outputs, values, strict=True)
-            made.append({name: value[0].numpy().reshape(-1, value.shape[-1]) for name, value in named})
-        return _Known(tokens, types, *made)
+        expected, eager = (
+            dict(zip(self.outputs, (value.numpy() for value in reference.forward(*given)), strict=True))
+            for reference in (self.exact, self.rounding_only)
+        )
+        return [
+            _Known(
+                tokens[row], types[row],
+                *({name: np.atleast_2d(value[row]) for name, value in made.items()} for made in (expected, eager)),
+            )
+            for row in range(len(salts))
+        ]  # fmt: skip
 
     def _run(self, texts: list[_Known], padding: int = 0) -> list[dict[str, Array]]:
         """Run texts as one batch, padded on the right with a token: the outputs of each, at its own positions."""

@@ -67,10 +67,15 @@ class Judge:
         )  # fmt: skip
         return allowed
 
-    def vectors(self, run: str, what: str, pieces: Iterable[Piece], *, few: bool = False) -> None:
-        """The same for vectors that are no logits; few: one a text, of which chance picks the median."""
+    def vectors(
+        self, run: str, what: str, pieces: Iterable[Piece], *, few: bool = False, worst: Worst | None = None
+    ) -> None:
+        """The same for vectors that are no logits, with the worst that eager has of them anywhere.
+
+        few: one a text, of which chance picks the median.
+        """
         left_out = (*ONLY_LOGITS, "median ratio") if few else ONLY_LOGITS
-        for figure, (value, eager) in self._errors(run, pieces).figures().items():
+        for figure, (value, eager) in self._errors(run, pieces).figures(worst).items():
             if figure not in left_out:
                 self.check(f"{run}: {figure}", what, figure, value, eager)
 

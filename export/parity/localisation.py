@@ -17,10 +17,10 @@ SAME = (
 class Suspect:
     """A node that computes something else.
 
-    graph: the file that it is in. canonical: the op of the canonical graph that it stands for. error: max |Δ| / max |value| of its worst output, NaN
-    where it gave none or no number; limit: what is allowed. made_by: the pass or lowering that emitted it. feed: the
-    run that shows it most, or `weights` where only comparing them does. difference: how it differs from the node of a
-    fresh lowering, or that it does not.
+    graph: the file that it is in. canonical: the op of the canonical graph that it stands for. error: max |Δ| /
+    max |value| of its worst output, NaN where it gave none or no number; limit: what is allowed. made_by: the pass or
+    lowering that emitted it. feed: the run that shows it most, or `weights` where only comparing them does. difference:
+    how it differs from the node of a fresh lowering, or that it does not.
     """
 
     graph: str
@@ -92,8 +92,8 @@ def _describe(found: Findings) -> str:
     if found.runtime_fault:
         lines.append(
             f"The graph is right (its outputs are off by {found.outputs['as it is']:.1e}), and what onnxruntime's "
-            f"optimiser makes of it is not ({found.outputs['optimised']:.1e}): this is a fault of onnxruntime. Run with "
-            "its optimisations off (ORT_DISABLE_ALL) or with another version of it, and report it there."
+            f"optimiser makes of it is not ({found.outputs['optimised']:.1e}): this is a fault of onnxruntime. Run "
+            "with its optimisations off (ORT_DISABLE_ALL) or with another version of it, and report it there."
         )
     if found.suspects:
         lines += _describe_suspects(*found.suspects)

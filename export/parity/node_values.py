@@ -190,16 +190,17 @@ def make_feeds(spec: GraphSpec, blueprint: Blueprint, precision: np.dtype[Any]) 
     different lengths; for an encoder: a padded batch of texts, or a recording. Shorter where the model's context is.
     """
     context = spec.stack.context_length if spec.stack is not None else blueprint.context_length
+    total = min(TOKENS, context)
+    feeds: list[tuple[str, tuple[int, ...], int, int]]
     if isinstance(spec.stack, EncoderConfig) and spec.stack.audio is not None:
         # One is enough: it has no padding, and every value of the graph is kept for its thousands of frames.
         feeds = [("recording", (context,), context, 0)]
+    elif isinstance(spec.stack, EncoderConfig):
+        feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
     else:
-        total = min(TOKENS, context)
         prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
         feeds = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
-        if isinstance(spec.stack, EncoderConfig):
-            feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
-        elif total > 1:
+        if total > 1:
             # Clients have both: the cache grows behind the chunk, and is static behind the steps.
             feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
     random = np.random.default_rng(SEED)

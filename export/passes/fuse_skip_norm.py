@@ -29,7 +29,8 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         if add is None:
             continue
         parameters = norm.inputs[1:]
-        if not parameters or parameters[0] is None:
+        # Where LayerNorm has none, its weight is a one, expanded to the shape of the sum that was to be fused away.
+        if not parameters or parameters[0] is None or producer(parameters[0], "Expand") is not None:
             report.miss(norm, "it has no weight")
             continue
         x, skip = add.inputs

@@ -138,6 +138,44 @@ def test_info_counts_what_transformers_counts(llama_folder):
     assert data["flops_per_token"] == 2 * sum(linear)
 
 
+def test_info_of_an_encoder_decoder_counts_what_transformers_counts(make_model):
+    import transformers
+
+    sizes = {"vocab_size": 131, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    folder = make_model("t5", auto="AutoModelForSeq2SeqLM", **sizes, num_decoder_layers=3)
+    data = json.loads(run("info", folder, "--json").stdout)
+    model = transformers.T5ForConditionalGeneration.from_pretrained(folder)
+    assert data["parameters"] == model.num_parameters()
+    assert (data["kind"], data["layers"], data["encoder"]["layers"]) == ("seq2seq", 3, 2)
+    assert data["cache_bytes_per_token"] == data["source"]["cache_bytes_per_token"] == 2 * 3 * 4 * 8 * 4
+    linear = [(name, module) for name, module in model.named_modules() if type(module).__name__ == "Linear"]
+    products = [(name, module.weight.numel()) for name, module in linear]
+    # Keys and values of the source are projected once for each of its tokens, whatever is written.
+    once = ("EncDecAttention.k", "EncDecAttention.v")
+    of_source = sum(size for name, size in products if name.startswith("encoder") or name.endswith(once))
+    assert data["source"]["flops_per_token"] == 2 * of_source
+    assert data["flops_per_token"] == 2 * (sum(size for _, size in products) - of_source)
+    text = run("info", folder).stdout
+    assert "encoder of 2 layers of 32, 4 heads of 8, vocabulary 131; decoder of 3 layers of 32" in text
+    assert "cache bytes a token of the source" in text
+
+
+def test_info_of_an_encoder_counts_what_transformers_counts(make_model):
+    import transformers
+
+    sizes = {"vocab_size": 131, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    folder = make_model("bert", auto="AutoModelForMaskedLM", **sizes, num_attention_heads=4)
+    data = json.loads(run("info", folder, "--json").stdout)
+    model = transformers.BertForMaskedLM.from_pretrained(folder)
+    assert data["parameters"] == model.num_parameters()
+    assert (data["kind"], data["head"], data["cache_bytes_per_token"]) == ("encoder", "masked_lm", 0)
+    linear = [module.weight.numel() for module in model.modules() if type(module).__name__ == "Linear"]
+    assert data["flops_per_token"] == 2 * sum(linear)
+    text = run("info", folder).stdout
+    assert "2 layers of 32, 4 heads of 8, vocabulary 131, head for masked words" in text
+    assert "and for each token in the text" in text
+
+
 def test_info_of_a_bundle_lists_its_files(llama_bundle, llama_folder):
     data = json.loads(run("info", llama_bundle, "--json").stdout)
     assert data["files"]["onnx/model.onnx_data"] == (llama_bundle / "onnx" / "model.onnx_data").stat().st_size

@@ -27,7 +27,7 @@ from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.pipeline import build_graph
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
-from edgeformer.models import decoder_constants
+from edgeformer.models import model_constants
 from edgeformer.weights import Weights
 
 Parameters = dict[str, Tensor]
@@ -47,6 +47,7 @@ ATTENDED = "blocks.1.attention.output/Add"
 SIGMOID = "blocks.1.feed_forward/Sigmoid"
 GATED = "blocks.1.feed_forward/Mul"
 DOWN = "blocks.1.feed_forward.down/MatMul"
+HEAD = "head/MatMul"
 WITH_WEIGHTS = ("blocks.1.*norm/*", "blocks.1.attention.*/*", "blocks.1.feed_forward.*/*")
 
 
@@ -98,7 +99,7 @@ def plant(fault: Fault, clean: Path, folder: Path, manifest: Manifest, weights: 
     path = folder / manifest.graph
     model = onnx.load(path, load_external_data=False)
     if fault.kind == "weights":
-        true = {name: weights[name] for name in weights} | decoder_constants(manifest.model)
+        true = {name: weights[name] for name in weights} | model_constants(manifest.model)
         parameters = dict(true)
         fault.apply(parameters)
         changed = {name for name in true if not torch.equal(true[name], parameters[name])}
@@ -365,15 +366,17 @@ def untie_head(graph: GraphProto, folder: Path) -> None:
     copy = numpy_helper.to_array(embedding, str(folder)) * np.array(1.01)
     dtype = helper.tensor_dtype_to_np_dtype(embedding.data_type)
     graph.initializer.append(numpy_helper.from_array(copy.astype(dtype), "planted"))
-    node(graph, "MatMul").input[1] = "planted"
+    node(graph, HEAD).input[1] = "planted"
 
 
 def skip_final_norm(graph: GraphProto, folder: Path) -> None:
     """The head reads the sum that the final norm should have normalised."""
-    normed, total = (output("final_norm/RMSNorm", index)(graph) for index in (0, 3))
+    norm = node(graph, "final_norm/RMSNorm")
+    del norm.output[1:]
+    norm.output.extend(["", "", "sum"])
     for each in graph.node:
-        if each.input and each.input[0] == normed:
-            each.input[0] = total
+        if each.input and each.input[0] == norm.output[0]:
+            each.input[0] = "sum"
 
 
 GRAPH_FAULTS = [
@@ -411,20 +414,17 @@ GRAPH_FAULTS = [
 HEAD_FAULTS: list[tuple[str, Kind, Callable[..., None], Head]] = [
     ("head reshaped for transposed", "weights", changing(reshaped_for_transposed, "head.weight"), "untied"),
     ("head untied", "graph", untie_head, "tied"),
-    ("tied head not transposed", "graph", setting("MatMul", "transB", 0), "tied"),
+    ("tied head not transposed", "graph", setting(HEAD, "transB", 0), "tied"),
 ]
-
-HEADS = ("MatMul", "head/MatMul")
-"""The node of the head: tied, and free."""
 
 FAULTS: list[Fault] = [
     *(Fault(name=name, kind="config", apply=apply, nodes=nodes) for name, apply, nodes in CONFIG_FAULTS),
     *(Fault(name=name, kind="weights", apply=apply, nodes=nodes) for name, apply, nodes in WEIGHT_FAULTS),
     *(
-        Fault(name=name, kind="weights", apply=apply, nodes=("embedding/Gather",), tied_nodes=HEADS)
+        Fault(name=name, kind="weights", apply=apply, nodes=("embedding/Gather",), tied_nodes=(HEAD,))
         for name, apply in EMBEDDING_FAULTS
     ),
     *(Fault(name=name, kind="graph", apply=apply, nodes=nodes) for name, apply, nodes in GRAPH_FAULTS),
-    Fault(name="final norm skipped", kind="graph", apply=skip_final_norm, nodes=HEADS),
-    *(Fault(name=name, kind=kind, apply=apply, nodes=HEADS, only=only) for name, kind, apply, only in HEAD_FAULTS),
+    Fault(name="final norm skipped", kind="graph", apply=skip_final_norm, nodes=(HEAD,)),
+    *(Fault(name=name, kind=kind, apply=apply, nodes=(HEAD,), only=only) for name, kind, apply, only in HEAD_FAULTS),
 ]

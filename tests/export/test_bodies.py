@@ -4,16 +4,21 @@ Each op is captured by itself through the real translation table, written out in
 double precision; agreement is to 1e-12, far below what any wrong formula could reach.
 """
 
+import inspect
+import re
+
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
-from torch import nn
+from onnx.defs import OpSchema
+from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.export.bodies import write_out_all
-from edgeformer.export.canonical import OPS, translation_table
+from edgeformer.export.bodies import BODIES, write_out_all
+from edgeformer.export.canonical import DOMAIN, OPS, translation_table
 
 D64 = torch.float64
 
@@ -83,6 +88,16 @@ def test_rms_norm_tells_another_epsilon():
 def test_skip_rms_norm():
     tensors = {"x": random(2, 3, 16), "skip": random(2, 3, 16, seed=2), "weight": random(16, seed=1)}
     check(ops.skip_rms_norm, tensors, {"epsilon": 2**-10})
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_skip_layer_norm(biased):
+    tensors = {"x": random(2, 3, 16), "skip": random(2, 3, 16, seed=2), "weight": random(16, seed=1)}
+    tensors["bias"] = random(16, seed=3) if biased else None
+    normed, total = check(ops.skip_layer_norm, tensors, {"epsilon": 2**-10})
+    np.testing.assert_array_equal(total, tensors["x"] + tensors["skip"])
+    other, _ = ops.skip_layer_norm(**tensors, epsilon=2**-9)
+    assert np.abs(normed - other.numpy()).max() > 1e-4
 
 
 def test_token_positions_of_a_padded_first_prompt_and_of_a_later_step():
@@ -247,8 +262,111 @@ def body_of_dynamic(tensors):
     return lambda **feeds: session.run(None, {name: np.asarray(tensor) for name, tensor in feeds.items()})
 
 
-def test_every_canonical_op_has_a_body_and_a_test():
-    from edgeformer.export.bodies import BODIES
+TEXTS = [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 
-    tested = {"RMSNorm", "SkipRMSNorm", "TokenPositions", "RotaryEmbedding", "GroupQueryAttention"}
+
+def encoder_tensors(**options):
+    """Two texts, one of them padded, and nothing before them."""
+    return attention_tensors(new=5, past=0, mask=TEXTS, **options) | {"past_key": None, "past_value": None}
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_without_a_past(causal, packed, rotary):
+    tensors = encoder_tensors(packed=packed, rotary=rotary)
+    output, key, value = check(ops.group_query_attention, tensors, ATTENTION | {"causal": causal})
+    assert key.shape == value.shape == (2, 2, 5, 8)
+    other, *_ = ops.group_query_attention(**tensors, **ATTENTION, causal=not causal)
+    changed = np.abs(output - other.numpy()).max(-1) > 1e-3
+    assert changed[0].tolist() == [True] * 4 + [False]  # the last token sees all of its text either way
+
+
+@pytest.mark.parametrize(
+    "features",
+    [{"softcap": 0.5}, {"sinks": random(4, seed=6)}, {"bias": (1, 1)}, {"bias": (2, 4)}],
+    ids=lambda features: "-".join(features),
+)
+def test_features_of_attention_that_looks_both_ways(features):
+    features = dict(features)
+    tensors = encoder_tensors()
+    plain, *_ = ops.group_query_attention(**tensors, **ATTENTION, causal=False)
+    if shape := features.pop("bias", None):
+        tensors["attention_bias"] = random(*shape, 5, 5, seed=8)
+    tensors["sinks"] = features.pop("sinks", None)
+    output, *_ = check(ops.group_query_attention, tensors, ATTENTION | features | {"causal": False})
+    assert np.abs(output - plain.numpy()).max() > 1e-3, "the feature changes nothing here, so this test cannot fail"
+
+
+def test_padding_that_overflows_harms_nobody_who_looks_both_ways():
+    tensors, attributes = encoder_tensors(), ATTENTION | {"causal": False}
+    clean, *_ = check(ops.group_query_attention, tensors, attributes)
+    for part in ("query", "key", "value"):
+        tensors[part][1, 2:] = float("nan")
+    output, *_ = ops.group_query_attention(**tensors, **attributes)
+    feeds = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    actual = body_of(ops.group_query_attention, tensors, attributes)(**feeds)[0]
+    for each in (output.numpy(), actual):
+        np.testing.assert_allclose(each[0], clean[0], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(each[1, :2], clean[1, :2], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("new", [1, 3])
+def test_cross_attention(new):
+    tensors = {
+        "query": random(2, new, 4 * 8),
+        "key": random(2, 4, 5, 8, seed=1),
+        "value": random(2, 4, 5, 8, seed=2),
+        "attention_mask": torch.tensor(TEXTS),
+    }
+    (output,) = check(ops.cross_attention, tensors, {"scale": 0.25})
+    tensors["attention_mask"] = torch.ones(2, 5, dtype=torch.int64)
+    without_padding = ops.cross_attention(**tensors, scale=0.25).numpy()
+    np.testing.assert_allclose(output[0], without_padding[0], rtol=0, atol=1e-12)
+    assert np.abs(output[1] - without_padding[1]).max() > 1e-3
+    assert np.abs(output - ops.cross_attention(**tensors, scale=0.5).numpy()).max() > 1e-3
+
+
+def test_no_padding_of_a_source_is_seen():
+    tensors = {
+        "query": random(2, 3, 4 * 8),
+        "key": random(2, 4, 5, 8, seed=1),
+        "value": random(2, 4, 5, 8, seed=2),
+        "attention_mask": torch.tensor(TEXTS),
+    }
+    body = body_of(ops.cross_attention, tensors, {"scale": 0.25})
+    (clean,) = body(**tensors)
+    for part in ("key", "value"):
+        tensors[part][1, :, 2:] = 1e9
+    np.testing.assert_allclose(body(**tensors)[0], clean, rtol=0, atol=1e-12)
+    tensors["value"][1, :, 1:] = 1e9
+    assert np.abs(body(**tensors)[0] - clean).max() > 1e6
+
+
+def test_every_canonical_op_has_a_body_and_a_test():
+    tested = {
+        "RMSNorm", "SkipRMSNorm", "SkipLayerNorm", "TokenPositions", "RotaryEmbedding", "GroupQueryAttention",
+        "CrossAttention",
+    }  # fmt: skip
     assert set(OPS) == set(BODIES) == tested
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_schema_of_an_op_is_the_signature_of_its_function(name):
+    translation_table()  # registers schemas
+    schema = onnx.defs.get_schema(name, domain=DOMAIN)
+    function = getattr(ops, re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=S)(?=Norm)", "_", name).lower())
+    signature = inspect.signature(function._init_fn)
+    annotations = {each.name: each.annotation for each in signature.parameters.values()}
+    tensors = {each: kind for each, kind in annotations.items() if kind in (Tensor, Tensor | None)}
+    option = OpSchema.FormalParameterOption
+    assert [each.name for each in schema.inputs] == list(tensors)
+    assert [each.option for each in schema.inputs] == [
+        option.Optional if kind == Tensor | None else option.Single for kind in tensors.values()
+    ]
+    types = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, bool: OpSchema.AttrType.INT}
+    assert {each: attribute.type for each, attribute in schema.attributes.items()} == {
+        each: types[kind] for each, kind in annotations.items() if each not in tensors
+    }
+    returns = signature.return_annotation
+    assert len(schema.outputs) == (1 if returns is Tensor else len(returns.__args__))

@@ -31,7 +31,7 @@ from edgeformer.export.parity.locate import FLOOR, Locator, describe, locate
 from edgeformer.export.parity.node_values import NodeValues
 from edgeformer.export.pipeline import build_graph
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, SpecialTokens
-from edgeformer.models import Decoder, decoder_constants
+from edgeformer.models import Decoder, model_constants
 from edgeformer.weights import RandomWeights
 
 FAULT = {fault.name: fault for fault in FAULTS}
@@ -86,6 +86,12 @@ def nodes_of(folder: Path) -> list[str]:
     return [node.name for node in onnx.load(folder / "onnx/model.onnx", load_external_data=False).graph.node]
 
 
+def only(found):
+    """What was found about the only graph."""
+    (findings,) = found.graphs
+    return findings
+
+
 def suspects(found) -> list[str]:
     return [suspect.node for suspect in found.suspects]
 
@@ -108,7 +114,7 @@ def test_a_fault_is_found_in_exactly_the_nodes_that_compute_something_else(make_
     assert expected, "the fault expects no node of this graph"
     assert suspects(found) == expected, describe(found)
     assert found.first == found.suspects[0]
-    assert not found.runtime_fault
+    assert not only(found).runtime_fault
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS if fault.kind == "config"])
@@ -126,10 +132,10 @@ def test_a_clean_graph_has_no_suspect(clean):
     folder, manifest, _, locator = clean
     found = locator.locate(folder)
     assert (found.first, found.suspects, found.differences) == (None, (), ())
-    assert not found.runtime_fault
-    assert max(found.blocks.values()) < FLOOR[manifest.precision] / 5
-    assert max(found.logits.values()) < FLOOR[manifest.precision]
-    assert {"embedding", "blocks.0", "blocks.1", "blocks.2", "final_norm", "lengths"} <= found.blocks.keys()
+    assert not only(found).runtime_fault
+    assert max(only(found).blocks.values()) < FLOOR[manifest.precision] / 5
+    assert max(only(found).outputs.values()) < FLOOR[manifest.precision]
+    assert {"embedding", "blocks.0", "blocks.1", "blocks.2", "final_norm", "lengths"} <= only(found).blocks.keys()
 
 
 CLEAN = {
@@ -149,16 +155,16 @@ def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
     found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
     assert suspects(found) == [], describe(found)
     assert found.differences == ()
-    assert max(found.blocks.values()) < FLOOR[precision] / 5
+    assert max(only(found).blocks.values()) < FLOOR[precision] / 5
 
 
 def test_reference_values_are_those_of_the_eager_decoder(free):
     """The same feeds through the torch module in float64: logits and caches of all valid positions."""
     _, manifest, weights, locator = free
-    values = locator.values
+    values = locator.graphs[0].values
     decoder = Decoder(manifest.model, torch.float64)
     decoder.load_state_dict({name: weights[name] for name in weights}, strict=False)
-    for name, table in decoder_constants(manifest.model).items():
+    for name, table in model_constants(manifest.model).items():
         module, _, which = name.rpartition(".")
         # Tables are stored in the graph's precision, and that is not the fault of a node.
         setattr(decoder.get_submodule(module), which, table.float().double())
@@ -204,11 +210,11 @@ def test_large_scores_are_no_fault(tmp_path, precision, head_dim, factor):
     found = locate(tmp_path, manifest, blueprint_of(config), weights)
     assert suspects(found) == [], describe(found)
     if precision == "fp16":
-        assert max(found.blocks.values()) > FLOOR["fp16"]
+        assert max(only(found).blocks.values()) > FLOOR["fp16"]
 
 
 def test_padding_and_unwritten_slots_are_not_compared(free):
-    values = free[3].values
+    values = free[3].graphs[0].values
     prompt, chunk, step = values["present.1.key"]
     assert prompt.valid[:, 0, :, 0].tolist() == [[True] * 9, [True] * 4 + [False] * 5]
     assert chunk.valid.all()
@@ -267,6 +273,7 @@ def test_a_suspect_says_what_it_is_and_who_made_it(free, tmp_path):
     first = find("eps of one norm", free, tmp_path).first
     assert first is not None
     assert replace(first, error=0.0) == locate_module.Suspect(
+        graph="onnx/model.onnx",
         node="blocks.1.feed_forward_norm/RMSNorm",
         canonical="edgeformer::SkipRMSNorm",
         op="SkipSimplifiedLayerNormalization",
@@ -288,16 +295,21 @@ MADE_BY = {
     "packed by pack_qkv, RoPE folded in by fold_rotary",
     "blocks.0.feed_forward.down/MatMul": "captured from PyTorch, weight transposed by transpose_weights",
     "lengths/Sub_3": "emitted by lower/ort for the lengths that attention reads",
-    "MatMul": "emitted by lower/ort for MatMul",
+    "head/MatMul": "emitted by lower/ort for MatMul",
 }
+
+
+def values_of(config):
+    blueprint = blueprint_of(config)
+    return NodeValues(blueprint, RandomWeights(config, 1), "fp32", "cpu", *blueprint.graphs)
 
 
 def test_every_node_has_an_origin():
     config = mutable_config(num_hidden_layers=1, tie_word_embeddings=True)
-    values = NodeValues(blueprint_of(config), RandomWeights(config, 1), "fp32", "cpu")
+    values = values_of(config)
     assert {name: values.origins[name].made_by for name in MADE_BY} == MADE_BY
     config = mutable_config(num_hidden_layers=1, head_dim=12)
-    origins = NodeValues(blueprint_of(config), RandomWeights(config, 1), "fp32", "cpu").origins
+    origins = values_of(config).origins
     scores = [each for name, each in origins.items() if name.startswith("blocks.0.attention/GroupQueryAttention/Soft")]
     assert [each.made_by for each in scores] == ["written out by export/bodies.py for edgeformer::GroupQueryAttention"]
 
@@ -349,8 +361,8 @@ def test_a_node_that_onnxruntime_refuses_is_found_by_halving(free, tmp_path):
     found = find("heads regrouped", free, tmp_path)
     assert found.first is not None
     assert np.isnan(found.first.error)
-    assert np.isnan(found.blocks["blocks.1"])
-    assert found.blocks["blocks.2"] < 1e-5
+    assert np.isnan(only(found).blocks["blocks.1"])
+    assert only(found).blocks["blocks.2"] < 1e-5
     assert "is the first node out of line: it gives no numbers.\n  It cannot run (Input 'past_key'" in describe(found)
 
 
@@ -364,8 +376,8 @@ def test_a_clean_graph_in_words(free):
     folder, *_, locator = free
     text = describe(locator.locate(folder))
     assert text.startswith("Every node by itself computes what it should; the largest error is ")
-    assert "The logits of the graph as it is are off by " in text
-    assert "The logits of the graph optimised are off by " in text
+    assert "The outputs of the graph as it is are off by " in text
+    assert "The outputs of the graph optimised are off by " in text
 
 
 def test_a_difference_without_effect_is_told_and_is_no_suspect(free, tmp_path):
@@ -394,26 +406,26 @@ def test_a_graph_that_is_right_until_onnxruntime_optimises_it_is_not_to_blame(fr
     monkeypatch.setattr(teacher_forcing, "open_model", open_model)
     monkeypatch.setattr(locate_module, "open_model", open_model)
     found = locator.locate(folder)
-    assert found.runtime_fault
+    assert only(found).runtime_fault
     assert suspects(found) == ["blocks.1.feed_forward/Sigmoid"]
     assert found.suspects[0].op == "Tanh"
     text = describe(found)
-    assert text.startswith("The graph is right (logits off by ")
+    assert text.startswith("The graph is right (its outputs are off by ")
     assert "this is a fault of onnxruntime. Run with its optimisations off (ORT_DISABLE_ALL)" in text
     assert "It computes the right thing as long as onnxruntime does not optimise the graph." in text
 
 
 def test_the_optimised_form_of_a_clean_graph_has_no_suspect(clean, monkeypatch):
     """As if the optimiser were to blame, but is not: fused nodes are judged, and are in line."""
-    folder, _, _, locator = clean
+    folder, manifest, _, locator = clean
     monkeypatch.setattr(locate_module, "ROUNDING", -1.0)
-    monkeypatch.setattr(locator, "_floor", 0.0)
-    monkeypatch.setattr(locate_module.Locator, "_suspects", lambda *given: [])
+    monkeypatch.setattr(locator.graphs[0], "_floor", 0.0)
+    monkeypatch.setattr(locate_module.GraphLocator, "_suspects", lambda *given: [])
     found = locator.locate(folder)
-    assert found.runtime_fault  # made so
+    assert only(found).runtime_fault  # made so
     monkeypatch.undo()
-    assert max(suspect.error for suspect in found.suspects) < FLOOR[locator._manifest.precision] / 5
-    if locator._manifest.precision == "fp32":
+    assert max(suspect.error for suspect in found.suspects) < FLOOR[manifest.precision] / 5
+    if manifest.precision == "fp32":
         assert any("QuickGelu" in suspect.op for suspect in found.suspects)
 
 
@@ -439,7 +451,7 @@ def test_a_graph_with_inputs_of_its_own_is_refused(free, tmp_path):
     shutil.copytree(path, tmp_path, dirs_exist_ok=True)
     edit(tmp_path, lambda graph: graph.input.add(name="position_ids"))
     with pytest.raises(
-        BundleError, match="has inputs that no decoder of edgeformer has: position_ids. Export it again."
+        BundleError, match="has inputs that this graph of edgeformer has not: position_ids. Export it again."
     ):
         locator.locate(tmp_path)
 

@@ -191,7 +191,7 @@ def test_a_fault_in_the_graph_of_a_module_is_located(exported, tmp_path):
     blueprint, weights = module_blueprint(module, result.manifest), ModuleWeights(module)
     clean = locate(result.path, result.manifest, blueprint, weights)
     assert clean.first is None, describe(clean)
-    assert {"embedding", "blocks.0", "blocks.1"} <= set(clean.blocks)
+    assert {"embedding", "blocks.0", "blocks.1"} <= set(clean.graphs[0].blocks)
 
     (tmp_path / "onnx").mkdir()
     for name in ("model.onnx", "model.onnx_data"):

@@ -17,7 +17,7 @@ from edgeformer.config import DecoderConfig
 from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out_all
-from edgeformer.export.capture import capture_decoder
+from edgeformer.export.capture import capture
 from edgeformer.export.lower import lower_ort
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
@@ -25,6 +25,7 @@ from edgeformer.models import Decoder
 from edgeformer.weights import RandomWeights
 
 LAYERS = 2
+NORMS = ("attention_norm", "feed_forward_norm")
 
 
 def config(**options) -> DecoderConfig:
@@ -36,9 +37,10 @@ def config(**options) -> DecoderConfig:
     return read_model_config(data | options)[1]
 
 
-def capture(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
+def captured(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
     blueprint = blueprint_of(model)
-    return capture_decoder(replace(blueprint, build=build) if build else blueprint, RandomWeights(model, 0), dtype)
+    blueprint = replace(blueprint, build=build) if build else blueprint
+    return capture(*blueprint.graphs, blueprint, RandomWeights(model, 0), dtype)
 
 
 def caches_after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
@@ -68,7 +70,7 @@ def count(graph: ir.Model, op_type: str) -> int:
 
 def test_transpose_weights_folds_every_weight_of_a_matmul():
     model = config()
-    graph = capture(model)
+    graph = captured(model)
     report = assert_keeps_the_maths(graph, model, transpose_weights)
     assert (report.changed, report.missed) == (7 * LAYERS + 1, [])
     assert count(graph, "Transpose") == 0
@@ -76,10 +78,10 @@ def test_transpose_weights_folds_every_weight_of_a_matmul():
 
 def test_transpose_weights_leaves_a_tied_embedding():
     model = config(tie_word_embeddings=True)
-    graph = capture(model)
+    graph = captured(model)
     report = assert_keeps_the_maths(graph, model, transpose_weights)
     assert report.changed == 7 * LAYERS
-    assert report.missed == ["Transpose: embedding.weight is also read untransposed (tied)"]
+    assert report.missed == ["head/Transpose: embedding.weight is also read untransposed (tied)"]
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -88,7 +90,7 @@ def test_fold_rotary_turns_inside_the_attention(interleaved):
     rotary = replace(model.blocks[0].attention.rotary, interleaved=interleaved)
     blocks = tuple(replace(block, attention=replace(block.attention, rotary=rotary)) for block in model.blocks)
     model = replace(model, blocks=blocks)
-    graph = capture(model)
+    graph = captured(model)
     report = assert_keeps_the_maths(graph, model, fold_rotary)
     assert (report.changed, report.missed) == (LAYERS, [])
     assert count(graph, "RotaryEmbedding") == count(graph, "TokenPositions") == 0
@@ -96,7 +98,7 @@ def test_fold_rotary_turns_inside_the_attention(interleaved):
 
 def test_fold_rotary_leaves_sizes_without_a_kernel():
     model = config()
-    graph = capture(model)
+    graph = captured(model)
     report = assert_keeps_the_maths(graph, model, lambda graph: fold_rotary(graph, accepts=lambda *sizes: False))
     assert report.changed == 0
     assert report.missed[0] == "blocks.0.attention/GroupQueryAttention: no kernel rotates 16 of 16 elements"
@@ -106,12 +108,12 @@ def test_fold_rotary_leaves_positions_that_are_not_those_of_the_cache():
     class Shifted(Decoder):
         """As if the model counted positions from 1 in its first token only by convention of its own."""
 
-        def embed(self, input_ids, attention_mask):
-            x, run = super().embed(input_ids, attention_mask)
+        def embed(self, *inputs):
+            x, run = super().embed(*inputs)
             return x, replace(run, positions=run.positions + 1)
 
     model = config()
-    graph = capture(model, build=lambda dtype: Shifted(model, dtype))
+    graph = captured(model, build=lambda dtype: Shifted(model, dtype))
     report = assert_keeps_the_maths(graph, model, fold_rotary)
     assert report.changed == 0
     assert "positions are not the cache positions of the attention mask" in report.missed[0]
@@ -119,7 +121,7 @@ def test_fold_rotary_leaves_positions_that_are_not_those_of_the_cache():
 
 def test_pack_qkv_makes_one_product_of_three():
     model = config()
-    graph = capture(model)
+    graph = captured(model)
     transpose_weights(graph)
     fold_rotary(graph)
     products = count(graph, "MatMul")
@@ -131,7 +133,7 @@ def test_pack_qkv_makes_one_product_of_three():
 
 def test_pack_qkv_leaves_projections_that_are_rotated_outside():
     model = config()
-    graph = capture(model)
+    graph = captured(model)
     transpose_weights(graph)
     report = assert_keeps_the_maths(graph, model, pack_qkv)
     assert report.changed == 0
@@ -140,18 +142,44 @@ def test_pack_qkv_leaves_projections_that_are_rotated_outside():
 
 def test_fuse_skip_norm_takes_every_residual_but_no_bias():
     model = config(mlp_bias=True)
-    graph = capture(model)
+    graph = captured(model)
     report = assert_keeps_the_maths(graph, model, fuse_skip_norm)
     assert (report.changed, report.missed) == (2 * LAYERS, [])
     assert count(graph, "RMSNorm") == 1  # the first, with nothing before it to add
 
 
+def with_norm(**fields) -> DecoderConfig:
+    plain = config()
+    norm = replace(plain.final_norm, **fields)
+    return replace(plain, final_norm=norm, blocks=tuple(replace(block, norm=norm) for block in plain.blocks))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_fuse_skip_norm_takes_layer_norms_too(bias):
+    model = with_norm(kind="layer_norm", bias=bias)
+    graph = captured(model)
+    report = assert_keeps_the_maths(graph, model, fuse_skip_norm)
+    assert (report.changed, report.missed) == (2 * LAYERS, [])
+    assert (count(graph, "SkipLayerNorm"), count(graph, "LayerNormalization")) == (2 * LAYERS, 1)
+
+
+def test_fuse_skip_norm_leaves_norms_without_a_weight():
+    """torch gives LayerNorm a weight of ones that is made from the sum itself, which the fused op would wait for."""
+    model = with_norm(kind="layer_norm", weight=False)
+    graph = captured(model)
+    report = assert_keeps_the_maths(graph, model, fuse_skip_norm)
+    assert report.changed == 0
+    assert report.missed == [
+        f"{name}/LayerNormalization: it has no weight"
+        for name in (*(f"blocks.{layer}.{norm}" for layer in range(LAYERS) for norm in NORMS), "final_norm")
+        if name != "blocks.0.attention_norm"
+    ]
+
+
 def test_fuse_skip_norm_keeps_nodes_in_an_order_that_can_run():
     """The weight of an offset norm is made by a node, which may stand behind the sum that the norm is fused with."""
-    plain = config()
-    norm = replace(plain.final_norm, offset=1.0)
-    model = replace(plain, final_norm=norm, blocks=tuple(replace(block, norm=norm) for block in plain.blocks))
-    graph = capture(model)
+    model = with_norm(offset=1.0)
+    graph = captured(model)
     report = assert_keeps_the_maths(graph, model, fuse_skip_norm)
     assert report.changed == 2 * LAYERS
     made = set(graph.graph.inputs) | set(graph.graph.initializers.values())
@@ -162,7 +190,7 @@ def test_fuse_skip_norm_keeps_nodes_in_an_order_that_can_run():
 
 def test_all_passes_in_the_order_of_the_lowering():
     model = config(tie_word_embeddings=True)
-    graph = capture(model)
+    graph = captured(model)
 
     def rewrite(graph):
         return [each(graph).changed for each in (transpose_weights, fold_rotary, pack_qkv, fuse_skip_norm)]
@@ -171,13 +199,13 @@ def test_all_passes_in_the_order_of_the_lowering():
 
 
 def test_a_pass_that_fires_less_often_than_it_must_is_an_error():
-    graph = capture(config(), dtype=torch.float32)
+    graph = captured(config(), dtype=torch.float32)
     with pytest.raises(ExportError, match="pass pack_qkv changed 2 places where this model has 3. This is a bug"):
         lower_ort(graph, "cpu", expected={"pack_qkv": LAYERS + 1})
 
 
 def test_the_ort_graph_has_nothing_but_the_ops_it_should():
-    graph = capture(config(), dtype=torch.float32)
+    graph = captured(config(), dtype=torch.float32)
     lowered = lower_ort(graph, "cpu")
     assert lowered.fallbacks == []
     contrib = {node.op_type for node in graph.graph if node.domain == "com.microsoft"}
@@ -186,7 +214,7 @@ def test_the_ort_graph_has_nothing_but_the_ops_it_should():
 
 
 def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
-    graph = capture(config(), dtype=torch.float32)
+    graph = captured(config(), dtype=torch.float32)
     lowered = lower_ort(graph, "cuda")
     reason = "GroupQueryAttention written out in 2 layers: there is no float32 CUDA kernel (float16 has one)"
     assert lowered.fallbacks == [reason]

@@ -1,8 +1,10 @@
-"""Random models over every block that `DecoderConfig` can say are exported and pass the gates of parity.
+"""Random models over every block that a `ModelConfig` can say are exported and pass the gates of parity.
 
-Two dozen here; `python tools/false_alarms.py --models 500` runs as many as you like, in both precisions.
+Two dozen decoders and a few encoders and pairs here; `python tools/false_alarms.py --models 500 --kind all` runs as
+many as you like, in both precisions.
 """
 
+import math
 import random
 import sys
 from pathlib import Path
@@ -12,21 +14,32 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from false_alarms import export_random, verify_one
-from random_models import random_model
+from random_models import random_encoder, random_model, random_seq2seq
 
+from edgeformer import schema
 from edgeformer.accounting import account
 from edgeformer.blueprint import blueprint_of
-from edgeformer.config import DecoderConfig
+from edgeformer.config import ModelConfig
 from edgeformer.export.parity.locate import locate
 from edgeformer.weights import RandomWeights, parameter_shapes
 
 SEEDS = range(24)
+ENCODERS, PAIRS = (126, 125, 129, 1, 5), (37, 54, 40, 93)
+"""Seeds that have nearly every block between them."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_model_is_at_parity(seed):
     config = random_model(random.Random(seed))
     report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)
+    assert report.passed, report.describe()
+
+
+@pytest.mark.parametrize(
+    ("draw", "seed"), [(random_encoder, seed) for seed in ENCODERS] + [(random_seq2seq, seed) for seed in PAIRS]
+)
+def test_a_random_encoder_or_pair_is_at_parity(draw, seed):
+    report = verify_one(draw(random.Random(seed)), ("fp32", "fp16")[seed % 2], seed)
     assert report.passed, report.describe()
 
 
@@ -61,10 +74,42 @@ def test_the_two_dozen_have_every_block():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_configs_survive_json_and_are_counted_right(seed):
-    import math
+def test_the_few_encoders_have_every_block():
+    pairs = [random_seq2seq(random.Random(seed)) for seed in PAIRS]
+    alone = [random_encoder(random.Random(seed)) for seed in ENCODERS]
+    encoders = alone + [pair.encoder for pair in pairs]
+    blocks = [block for encoder in encoders for block in encoder.blocks]
+    attentions = [block.attention for block in blocks]
+    assert {block.norm.kind for block in blocks} == {"rms_norm", "layer_norm", "batch_norm"}
+    assert {block.norm_placement for block in blocks} == {"pre", "post", "output", "sandwich"}
+    assert {block.residual for block in blocks} == {"serial", "parallel", "parallel_one_norm"}
+    assert {block.attention_norm for block in blocks} == {True, False}
+    assert {type(attention.relative).__name__ for attention in attentions} == {
+        "NoneType", "AlibiConfig", "T5BiasConfig",
+    }  # fmt: skip
+    for feature in (
+        "rotary", "qk_norm", "qkv_clip", "query_temperature", "softcap", "sinks", "window", "chunk", "global_tokens",
+        "global_projections",
+    ):  # fmt: skip
+        assert any(getattr(attention, feature) for attention in attentions), feature
+    assert {type(encoder.position_embedding).__name__ for encoder in encoders} == {
+        "NoneType", "LearnedPositions", "SinusoidalPositions",
+    }  # fmt: skip
+    assert {encoder.token_types for encoder in alone} == {0, 1, 3}
+    assert {type(encoder.head).__name__ for encoder in alone} == {
+        "NoneType", "MaskedLMHead", "ClassificationHead", "PoolingHead",
+    }  # fmt: skip
+    assert {pair.shared_embedding for pair in pairs} == {pair.decoder.tied_head for pair in pairs} == {True, False}
+    assert {pair.encoder.audio is None for pair in pairs} == {True, False}
+    assert {pair.encoder.hidden_size == pair.decoder.hidden_size for pair in pairs} == {True, False}
+    assert {block.norm_placement for pair in pairs for block in pair.decoder.blocks} == {
+        "pre", "post", "output", "sandwich",
+    }  # fmt: skip
 
-    config = random_model(random.Random(seed))
-    assert DecoderConfig.from_json(config.to_json()) == config
+
+@pytest.mark.parametrize("draw", [random_model, random_encoder, random_seq2seq], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("seed", range(100))
+def test_configs_survive_json_and_are_counted_right(seed, draw):
+    config = draw(random.Random(seed))
+    assert schema.from_json(ModelConfig, schema.to_json(config)) == config
     assert account(config).parameters == sum(map(math.prod, parameter_shapes(config).values()))

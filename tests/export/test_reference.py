@@ -6,10 +6,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeformer import ops
+from edgeformer.blueprint import Blueprint, blueprint_of
+from edgeformer.contract import CacheGeometry
 from edgeformer.export.parity.figures import Errors, log_softmax, margins, relative_rmse
 from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.families import read_model_config
-from edgeformer.models import Decoder, decoder_constants
+from edgeformer.models import Decoder, model_constants
 from edgeformer.weights import RandomWeights
 
 ROPES = {
@@ -61,7 +63,7 @@ def test_no_op_of_the_reference_is_narrower_than_float64(rope):
     model = config(rope_parameters=ROPES[rope])
     weights = {name: tensor.double() for name, tensor in RandomWeights(model, 0).items()}
     with Audit() as audit:
-        reference = Reference(model, weights)
+        reference = Reference(blueprint_of(model), weights)
         logits, _ = reference.run(torch.arange(20)[None])
     assert logits.dtype == torch.float64
     assert audit.narrow == []
@@ -76,25 +78,55 @@ def test_the_audit_finds_a_hidden_float32():
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_reference_is_the_module_with_its_weights_a_block_at_a_time(tied):
+def test_the_reference_is_the_module_with_its_weights_a_module_at_a_time(tied):
     model = config(tie_word_embeddings=tied)
     weights = RandomWeights(model, 0)
     module = Decoder(model, torch.float64)
-    module.load_state_dict(dict(weights))
-    for name, value in decoder_constants(model).items():
+    module.load_state_dict(weights, strict=False)  # a tied head is in it by its first name alone
+    for name, value in model_constants(model).items():
         module.get_buffer(name).copy_(value)
     ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
     empty = torch.zeros(2, 2, 0, 8, dtype=torch.float64)
     with torch.no_grad():
         expected, caches = module(ids, torch.ones(2, 9, dtype=torch.int64), [(empty, empty)] * 2)
-    logits, presents = Reference(model, weights).run(ids)
+    logits, presents = Reference(blueprint_of(model), weights).run(ids)
     torch.testing.assert_close(logits, expected, rtol=0, atol=0)
     torch.testing.assert_close(presents, caches, rtol=0, atol=0)
 
 
+class TwoNames(torch.nn.Module):
+    """One table under two names, as where every layer has a rotary module of its own."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        table = torch.empty(3, dtype=dtype)
+        self.head = torch.nn.Linear(3, 3, bias=False, dtype=dtype)
+        for name in ("first", "second"):
+            self.register_buffer(name, table, persistent=False)
+
+    def forward(self, input_ids, attention_mask, caches):
+        x = self.head(self.first[input_ids].unsqueeze(-1) * self.second)
+        return x, caches
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_buffer_of_two_names_has_its_value_under_both(streams):
+    table, weight = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64), torch.eye(3)
+    blueprint = Blueprint(
+        build=TwoNames,
+        constants=lambda: {"first": table},
+        cache=CacheGeometry(num_layers=1, num_kv_heads=1, head_dim=1),
+        vocab_size=3,
+        context_length=3,
+        streams=streams,
+    )
+    logits, _ = Reference(blueprint, {"head.weight": weight}).run(torch.arange(3)[None])
+    torch.testing.assert_close(logits[0], table[:, None] * table, rtol=0, atol=0)
+
+
 def test_a_past_continues_a_text():
     model = config()
-    reference = Reference(model, RandomWeights(model, 0))
+    reference = Reference(blueprint_of(model), RandomWeights(model, 0))
     ids = torch.arange(12)[None]
     whole, _ = reference.run(ids)
     _, past = reference.run(ids[:, :7])

@@ -15,7 +15,7 @@ from edgeformer import ops
 from edgeformer.blueprint import Blueprint
 from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.export.bodies import write_out_all
-from edgeformer.export.capture import capture_decoder
+from edgeformer.export.capture import capture
 from edgeformer.export.passes import (
     cancel_layout,
     fold_rotary,
@@ -91,14 +91,14 @@ class Model(nn.Module):
         return self.head(x), presents
 
 
-def capture(part=TURNING, **options) -> ir.Model:
+def captured(part=TURNING, **options) -> ir.Model:
     blueprint = Blueprint(
         build=lambda dtype: Model(dtype, part, **options), constants=dict, cache=CACHE, vocab_size=31, context_length=40
     )
     generator = torch.Generator().manual_seed(0)
     shapes = blueprint.parameter_shapes()
     weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-    return capture_decoder(blueprint, weights, torch.float64)
+    return capture(*blueprint.graphs, blueprint, weights, torch.float64)
 
 
 def run(graph: ir.Model) -> list[np.ndarray]:
@@ -125,7 +125,7 @@ def count(graph: ir.Model, *op_types: str) -> int:
 
 
 def test_cancel_layout_leaves_no_detour():
-    graph = capture(part=WIDTH)
+    graph = captured(part=WIDTH)
     report = assert_keeps_the_maths(graph, cancel_layout)
     assert report.changed > 50
     assert count(graph, "Reshape", "Concat", "Shape", "Slice") == 0
@@ -134,14 +134,14 @@ def test_cancel_layout_leaves_no_detour():
 
 
 def test_cancel_layout_takes_transposes_through_norms_of_heads():
-    graph = capture(part=WIDTH, norm=True)
+    graph = captured(part=WIDTH, norm=True)
     assert_keeps_the_maths(graph, cancel_layout)
     assert count(graph, "RMSNorm") == 2 * LAYERS
     assert count(graph, "Transpose") == 4 * LAYERS + 1
 
 
 def test_widen_rotary_turns_whole_heads():
-    graph = capture()
+    graph = captured()
     cancel_layout(graph)
     report = assert_keeps_the_maths(graph, widen_rotary)
     assert (report.changed, report.missed) == (2 * LAYERS, [])
@@ -150,14 +150,14 @@ def test_widen_rotary_turns_whole_heads():
 
 def test_widen_rotary_leaves_what_is_put_back_elsewhere():
     """[turned, rest] → [rest, turned] is another model, and as legitimate."""
-    graph = capture(order=(1, 0))
+    graph = captured(order=(1, 0))
     cancel_layout(graph)
     report = assert_keeps_the_maths(graph, widen_rotary)
     assert report.changed == 0
 
 
 def test_plain_ops_split_without_sequences():
-    graph = capture(chunk=True)
+    graph = captured(chunk=True)
     assert count(graph, "SplitToSequence") == 2 * LAYERS
     report = assert_keeps_the_maths(graph, plain_ops)
     assert (report.changed, report.missed) == (2 * LAYERS, [])
@@ -166,7 +166,7 @@ def test_plain_ops_split_without_sequences():
 
 @pytest.mark.parametrize("options", [{}, {"chunk": True}, {"norm": True}, {"heads_axis": 2}, {"part": WIDTH}])
 def test_straightened_graphs_are_what_the_other_passes_know(options):
-    graph = capture(**options)
+    graph = captured(**options)
     assert_keeps_the_maths(graph, straighten)
     transpose_weights(graph)
     assert fold_rotary(graph).changed == LAYERS

@@ -189,7 +189,8 @@ def test_a_manifest_cut_short_is_refused(bundle):
         ({"parity": []}, "parity is []; it must be an object."),
         ({"vocab_size": None}, "vocab_size is None; it must be of type int."),
         ({"via": "pigeon"}, "via is 'pigeon'; it must be one of 'transformers'."),
-        ({"model": {}}, "a DecoderConfig needs blocks: a list of {repeat: number, block: {…}}."),
+        ({"model": {}}, "model is {}; it must be an object of kind ['decoder', 'encoder', 'seq2seq']."),
+        ({"model": {"kind": "decoder"}}, "a DecoderConfig needs blocks: a list of {repeat: number, block: {…}}."),
     ],
 )
 def test_a_damaged_manifest_is_refused_with_the_field(bundle, changes, message):

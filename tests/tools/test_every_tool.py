@@ -1,0 +1,16 @@
+"""Tools that no test runs, because they take minutes, can at least be started."""
+
+import runpy
+
+import pytest
+from conftest import TOOLS
+
+# Run by the interpreter of another environment.
+FOREIGN = {"ctranslate2_worker"}
+
+
+@pytest.mark.parametrize(
+    "tool", [path for path in sorted(TOOLS.glob("*.py")) if path.stem not in FOREIGN], ids=lambda path: path.stem
+)
+def test_what_a_tool_imports_is_there(tool):
+    assert runpy.run_path(str(tool), run_name="imported")["__doc__"]
