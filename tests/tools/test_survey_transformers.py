@@ -22,7 +22,7 @@ def test_a_report_counts_what_has_no_family_and_only_our_ops():
     outcomes = [
         Outcome("llama", "passes", ops=ours),
         Outcome("olmo3", "passes", ops=ours),
-        Outcome("bert", "passes", ops={"GroupQueryAttention": 4}),
+        Outcome("ctrl", "passes", ops={"GroupQueryAttention": 4}),
         Outcome("mamba", "refused", "it has\nno | cache"),
         Outcome("other", "fails", "off"),
     ]
