@@ -72,30 +72,34 @@ class EncoderTrial:
         lengths += [length for length in extent.lengths if length < longest]
         if extent.far:
             lengths.append(min(longest, 1024))
-        known = []
+        known, more = [], []
         for index, length in enumerate(lengths):
             self.progress("computing the float64 reference", 0.6 * index / len(lengths))
             known += self._know(length, [index])
         if len(self.outputs) > 1 and not isinstance(self.config.head, MaskedLMHead):
-            # One vector a text: of only a few of them, chance picks the worst.
-            known += self._know(min(SHORT, longest), list(range(len(known), len(known) + MORE_TEXTS)))
+            # One vector a text, perhaps of one number: of only a few of them, chance picks how well eager does.
+            more = self._know(min(SHORT, longest), list(range(len(known), len(known) + MORE_TEXTS)))
         self._worst = {
-            output: worst_of((each.eager[output], each.expected[output]) for each in known) for output in self.outputs
+            output: worst_of((each.eager[output], each.expected[output]) for each in known + more)
+            for output in self.outputs
         }
         self.progress("running the graph", 0.6)
-        alone = [self._run([each])[0] for each in known]
-        self._judge("text", "texts of several lengths, each alone", alone, known)
+        alone = [self._run([each])[0] for each in known + more]
+        self._judge("text", "texts of several lengths, each alone", alone, known + more)
         for count in extent.batches:
             if count > 1:
-                batch = self._run(known[:count])
-                name = f"batch of {count}"
-                what = f"texts of {', '.join(str(len(each.tokens)) for each in known[:count])} tokens, padded"
-                self._judge(name, what, batch, known[:count])
+                texts = known[:count] + more
+                batch = self._run(texts)
+                name = f"batch of {len(texts)}"
+                sizes = dict.fromkeys(str(len(each.tokens)) for each in texts)
+                what = f"{len(texts)} texts of {', '.join(sizes)} tokens, padded"
+                self._judge(name, what, batch, texts)
                 for output in self.outputs:
-                    pairs = [(row[output], solo[output]) for row, solo in zip(batch, alone[:count], strict=True)]
-                    first = known[0]
-                    apart = f"{name} against solo: {output}"
-                    self.judge.agreement(apart, pairs, first.eager[output], first.expected[output])
+                    solo = alone[:count] + alone[len(known) :]
+                    pairs = [(row[output], by_itself[output]) for row, by_itself in zip(batch, solo, strict=True)]
+                    eager = np.concatenate([each.eager[output] for each in texts])
+                    expected = np.concatenate([each.expected[output] for each in texts])
+                    self.judge.agreement(f"{name} against solo: {output}", pairs, eager, expected)
         once = self._run(known[:rows])
         for name, what, again in (
             ("repeat", "a second run of the same batch", self._run(known[:rows])),

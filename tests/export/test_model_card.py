@@ -72,7 +72,7 @@ def bundles(make_model, tmp_path_factory):
     """Bundles by name, with tokenizers."""
     made = {}
     for name, (family, auto, config, options) in MODELS.items():
-        folder = make_model(family, len(made) + 3, auto=auto, **config)
+        folder = make_model(family, 29 + len(made), auto=auto, **config)
         write_tokenizer(folder)
         bundle = tmp_path_factory.mktemp("bundles") / name
         # A text of this tokenizer is long: a token for every letter.
@@ -123,7 +123,7 @@ def test_an_encoder_decoder_in_onnxruntime_alone_writes_what_ours_writes(bundles
     model = load(bundles["bart"])
     expected = greedy(model, [5, 6, 7, 1], 7)
     assert plain(bundles["bart"]) == f"{expected}\n"
-    assert len(set(expected)) > 2
+    assert len(set(expected)) > 3, "a model that says one word only would hide much"
 
 
 def test_whisper_in_onnxruntime_alone_writes_what_ours_writes(bundles, monkeypatch):

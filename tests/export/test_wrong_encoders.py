@@ -347,10 +347,10 @@ PLANTED = {
         PLAIN, GRAPH, all_ones("lengths/ReduceSum*"), "batch of 3, last_hidden_state: worst ratio",
     ),
     "global tokens attend to padding": (
-        SPARSE, GRAPH, all_ones("source_mask/*"), "batch of 3 against solo: sentence_embedding",
+        SPARSE, GRAPH, all_ones("source_mask/*"), "batch of 15 against solo: sentence_embedding",
     ),
     "global tokens have no projections of their own": (SPARSE, GRAPH, one_projection_for_all, STATES),
-    "the mean counts padding": (CLASSIFIER, GRAPH, padding_counted, "batch of 3, logits: max error"),
+    "the mean counts padding": (CLASSIFIER, GRAPH, padding_counted, "batch of 15, logits: max error"),
     "distances of T5 without a direction": (SPARSE, GRAPH, table("relative.0.buckets", lambda rows: rows % 4), STATES),
     "directions of T5 exchanged": (SPARSE, GRAPH, table("relative.0.buckets", lambda rows: rows[::-1]), STATES),
     "buckets of T5 a distance off": (SPARSE, GRAPH, table("relative.0.buckets", lambda rows: np.roll(rows, 1)), STATES),

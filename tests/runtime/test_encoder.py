@@ -11,7 +11,7 @@ import transformers
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.runtime import load
+from edgeformer.runtime import Encoder, load
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, MASK = 0, 4
@@ -82,6 +82,7 @@ def states(model, *texts):
 
 def test_the_texts_are_those_that_transformers_reads(models):
     model = models["masked"]
+    assert isinstance(model.ours, Encoder)
     for text in TEXTS:
         assert model.ours.encode(text) == model.tokenizer(text).input_ids
     for pair in PAIRS:

@@ -1,7 +1,7 @@
 """Encoder-decoders write what `generate` of transformers writes, over memory that is allocated and bound once.
 
 The oracle runs on the same checkpoint, in float32; scores are compared to 1e-4, which sums of log-probabilities of two
-implementations reach. Marked texts, recordings and pieces of memory are made here.
+implementations reach.
 """
 
 import json
@@ -20,7 +20,7 @@ import transformers
 from edgeformer.contract import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.runtime import load
+from edgeformer.runtime import Seq2SeqLM, load
 from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.source import find_model
 
@@ -270,6 +270,8 @@ def test_a_prompt_beyond_the_makers_limit_says_so(pair, tmp_path):
 
 
 def test_the_bundle_holds_what_the_makers_set(pair):
+    assert isinstance(pair.ours, Seq2SeqLM)
+    assert not pair.ours.hears
     assert pair.ours.manifest.generation == {"decoder_start_token_id": 0}
     assert pair.ours.manifest.tokens.eos == tuple(ENDS)
     assert pair.ours.manifest.context_length == CONTEXT
