@@ -187,7 +187,7 @@ def test_a_model_of_one_pair_is_told_nothing(tmp_path, tokenizer_class):
 def m2m(make_model, tmp_path_factory):
     """A small translator with the tokenizer of NLLB: the bundle, and model and tokenizer of transformers."""
     folder = make_model(
-        "m2m_100", 5, auto="AutoModelForSeq2SeqLM", vocab_size=20, d_model=32, encoder_layers=2, decoder_layers=2,
+        "m2m_100", 29, auto="AutoModelForSeq2SeqLM", vocab_size=20, d_model=32, encoder_layers=2, decoder_layers=2,
         encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
         max_position_embeddings=32, bos_token_id=0, pad_token_id=1, eos_token_id=END, decoder_start_token_id=END,
     )  # fmt: skip
@@ -210,6 +210,7 @@ def test_translations_are_those_of_transformers(m2m, num_beams, target):
     first = tokenizer.convert_tokens_to_ids(target)
     output = theirs.generate(**inputs, forced_bos_token_id=first, num_beams=num_beams, **OPTIONS)
     expected = tokenizer.batch_decode(output, skip_special_tokens=True)
+    assert len(set(expected)) == len(TEXTS)
     assert ours.translate(TEXTS, "eng_Latn", target, num_beams=num_beams, **OPTIONS) == expected
     assert ours.translate(TEXTS[0], "eng_Latn", target, num_beams=num_beams, **OPTIONS) == expected[0]
 
