@@ -143,7 +143,7 @@ class StaticDecoder:
 def _windows(session: Any, geometry: CacheGeometry, part: str) -> list[int | None]:
     """The window of each layer that keeps no more: a number where the graph declares the length of its past."""
     lengths = {value.name: value.shape[2] for value in session.get_inputs() if value.name.endswith(".key")}
-    return [length if isinstance(length := lengths[key], int) else None for key in past_names(geometry, part)[::2]]
+    return [length if isinstance(length := lengths.get(key), int) else None for key in past_names(geometry, part)[::2]]
 
 
 def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:
