@@ -3,13 +3,16 @@
 A lowering that has no kernel for an op, or none that fits, puts the body in its place: slower, and always right. Bodies
 are also how passes are tested: a graph before and after a pass, both written out, must agree.
 
-Each function takes an `Emitter` and the op's node, emits the body and returns the values of the node's outputs.
+Each function takes an `Emitter`, the op's node and the form of the graph's caches, emits the body and returns the
+values of the node's outputs.
 """
 
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from edgeformer.contract import CacheForm
+from edgeformer.export import cache_forms
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of
@@ -17,13 +20,13 @@ from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of
 Outputs = Sequence[ir.Value]
 
 
-def rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
+def rms_norm(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """x / sqrt(mean(x²) + ε) · weight."""
     x, weight = [*node.inputs, None][:2]
     return [_rms_norm(emit, x, weight, node)]
 
 
-def skip_rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
+def skip_rms_norm(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """rms_norm(x + skip), x + skip."""
     x, skip, weight = node.inputs
     total = emit("Add", x, skip)
@@ -31,7 +34,7 @@ def skip_rms_norm(emit: Emitter, node: ir.Node) -> Outputs:
     return [_rms_norm(emit, total, weight, node), total]
 
 
-def skip_layer_norm(emit: Emitter, node: ir.Node) -> Outputs:
+def skip_layer_norm(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """layer_norm(x + skip), x + skip."""
     x, skip, weight, bias = [*node.inputs, None][:4]
     total = emit("Add", x, skip)
@@ -50,20 +53,20 @@ def _rms_norm(emit: Emitter, x: ir.Value | None, weight: ir.Value | None, node: 
     return normed if weight is None else emit("Mul", normed, weight)
 
 
-def token_positions(emit: Emitter, node: ir.Node) -> Outputs:
+def token_positions(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """max(length − S, 0) + [0 … S)."""
     attention_mask, input_ids = node.inputs
-    return [_token_positions(emit, attention_mask, emit("Shape", input_ids, start=1, end=2))]
+    assert attention_mask is not None
+    return [cache_forms.token_positions(emit, attention_mask, emit("Shape", input_ids, start=1, end=2), form)]
 
 
-def _token_positions(emit: Emitter, attention_mask: ir.Value | None, new: ir.Value) -> ir.Value:
-    length = emit("ReduceSum", attention_mask, emit.constant([1]), keepdims=1)  # [B, 1]
-    start = emit("Max", emit("Sub", length, new), emit.constant([0]))  # [B, 1]
-    steps = emit("Range", emit.constant(0), emit("Squeeze", new), emit.constant(1))  # [S]
-    return emit("Add", start, steps)  # [B, S]
+def key_positions(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
+    """[0 … T)."""
+    assert node.inputs[0] is not None
+    return [cache_forms.key_positions(emit, node.inputs[0], form)]
 
 
-def rotary_embedding(emit: Emitter, node: ir.Node) -> Outputs:
+def rotary_embedding(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """Rotate the leading elements of each head of x [B, S, H·D]."""
     x, positions, cos, sin = node.inputs
     num_heads = node.attributes.get_int("num_heads")
@@ -105,13 +108,11 @@ def _rotate(
     return emit("Concat", turned, _slice(emit, heads, 2 * half, width, axis=3), axis=3)
 
 
-def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
-    """Write new keys and values into the cache, then softmax(cap(q·kᵀ·scale) + bias)·v.
-
-    The past may also be longer than the tokens so far (a static cache, bound to a buffer); present then is as long.
-    """
+def group_query_attention(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
+    """Write new keys and values into the cache, then softmax(cap(q·kᵀ·scale) + bias)·v."""
     inputs = [*node.inputs, *[None] * 11]
     query, key, value, past_key, past_value, attention_mask, cos, sin, bias, sinks, relations = inputs[:11]
+    assert attention_mask is not None
     num_heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
     head_dim, dtype = head_dim_of(node), dtype_of(query)
     if key is None:
@@ -120,7 +121,7 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
 
     new = emit("Shape", query, start=1, end=2)  # [1]
     total = emit("Shape", attention_mask, start=1, end=2)  # [1]
-    positions = _token_positions(emit, attention_mask, new)  # [B, S]
+    positions = cache_forms.token_positions(emit, attention_mask, new, form)  # [B, S]
     q = emit("Reshape", query, emit.constant([0, 0, num_heads, head_dim]))  # [B, S, H, D]
     k = emit("Reshape", key, emit.constant([0, 0, kv_heads, head_dim]))  # [B, S, K, D]
     v = emit("Reshape", value, emit.constant([0, 0, kv_heads, head_dim]))
@@ -128,19 +129,19 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
         interleaved = bool(node.attributes.get_int("rotary_interleaved"))
         q, k = (_rotate(emit, heads, head_dim, positions, cos, sin, interleaved) for heads in (q, k))
 
-    if past_key is None:
-        present_key = keys = emit("Transpose", k, perm=[0, 2, 1, 3])  # [B, K, T, D]
-        present_value = values = emit("Transpose", v, perm=[0, 2, 1, 3])
-    else:
-        present_key = _write_cache(emit, past_key, k, positions, total)  # [B, K, C, D]
-        present_value = _write_cache(emit, past_value, v, positions, total)
-        keys = _slice(emit, present_key, 0, total, axis=2)  # [B, K, T, D]
-        values = _slice(emit, present_value, 0, total, axis=2)
+    present_key = keys = emit("Transpose", k, perm=[0, 2, 1, 3])  # [B, K, S, D]
+    present_value = values = emit("Transpose", v, perm=[0, 2, 1, 3])
+    if past_key is not None and past_value is not None:
+        present_key = keys = cache_forms.store(emit, past_key, keys, positions, total, form)  # [B, K, C, D]
+        present_value = values = cache_forms.store(emit, past_value, values, positions, total, form)
+        if form != "growing":
+            keys = _slice(emit, present_key, 0, total, axis=2)  # [B, K, T, D]
+            values = _slice(emit, present_value, 0, total, axis=2)
 
-    columns = emit("Range", emit.constant(0), emit("Squeeze", total), emit.constant(1))  # [T]
-    valid = emit("Cast", emit("Unsqueeze", attention_mask, emit.constant([1, 3])), to=ir.DataType.BOOL)  # [B, 1, T, 1]
+    columns = cache_forms.key_positions(emit, attention_mask, form)  # [B, T]
+    valid = emit("Cast", attention_mask, to=ir.DataType.BOOL)  # [B, T]
     # What was never written may be NaN, padding may overflow, and 0 · NaN is NaN.
-    values = emit("Where", valid, values, emit.constant(0.0, dtype))
+    values = emit("Where", emit("Unsqueeze", valid, emit.constant([1, 3])), values, emit.constant(0.0, dtype))
 
     group = num_heads // kv_heads
     q = emit("Mul", q, emit.constant(node.attributes.get_float("scale"), dtype))
@@ -154,17 +155,10 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
         scores = emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
     if bias is not None:
         scores = emit("Add", scores, _by_group(emit, bias, kv_heads, group))
-    rows = emit("Unsqueeze", positions, emit.constant([1, 2, 4]))  # [B, 1, 1, S, 1]
-    if node.attributes.get_int("causal"):
-        visible = emit("LessOrEqual", columns, rows)  # [B, 1, 1, S, T]
-    else:
-        visible = emit("Unsqueeze", valid, emit.constant([1]))  # [B, 1, 1, T, 1]
-        visible = emit("Transpose", visible, perm=[0, 1, 2, 4, 3])
-    window = node.attributes.get_int("window")
-    if window:
-        near = emit("Less", emit("Sub", rows, columns), emit.constant(window))
-        visible = emit("And", visible, near)
-    scores = emit("Where", visible, scores, emit.constant(float("-inf"), dtype))
+    causal, window = bool(node.attributes.get_int("causal")), node.attributes.get_int("window")
+    seen = visible_keys(emit, valid, positions, columns, causal, window, form)
+    visible = emit("Unsqueeze", seen, emit.constant([1, 2]))
+    scores = emit("Where", visible, scores, emit.constant(float("-inf"), dtype))  # [B, K, G, S, T]
     weights = _softmax(emit, scores, sinks, kv_heads, group)
     output = emit("MatMul", weights, emit("Unsqueeze", values, emit.constant([2])))  # [B, K, G, S, D]
     output = emit("Transpose", output, perm=[0, 3, 1, 2, 4])  # [B, S, K, G, D]
@@ -175,7 +169,32 @@ def group_query_attention(emit: Emitter, node: ir.Node) -> Outputs:
     return [output, present_key, present_value]
 
 
-def cross_attention(emit: Emitter, node: ir.Node) -> Outputs:
+def visible_keys(
+    emit: Emitter,
+    valid: ir.Value,
+    positions: ir.Value,
+    columns: ir.Value,
+    causal: bool,
+    window: int,
+    form: CacheForm,
+) -> ir.Value:
+    """Which keys each query sees: bool [B, S, T], or [B, 1, T] where all see the same.
+
+    valid: bool [B, T], which keys hold tokens; positions int64 [B, S] of the queries, columns int64 [B, T] of the keys.
+    """
+    tokens = emit("Unsqueeze", valid, emit.constant([1]))  # [B, 1, T]
+    if not causal:
+        return tokens
+    queries, keys = emit("Unsqueeze", positions, emit.constant([2])), emit("Unsqueeze", columns, emit.constant([1]))
+    distances = emit("Sub", queries, keys)  # [B, S, T]
+    visible = emit("GreaterOrEqual", distances, emit.constant(0))
+    if window:
+        visible = emit("And", visible, emit("Less", distances, emit.constant(window)))
+    # Where slot and position are the same, what is not valid stands behind all queries.
+    return emit("And", visible, tokens) if form == "growing" else visible
+
+
+def cross_attention(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """softmax(q·kᵀ·scale)·v, without the padding of the source."""
     query, key, value, mask = node.inputs
     heads, dtype = dim(key, 1), dtype_of(query)
@@ -213,22 +232,11 @@ def _related_values(
 ) -> ir.Value:
     """weights [B, K, G, S, T] times the relation vectors [2k + 1, D] of each pair: [B, S, K, G, D]."""
     reach = (dim(relations, 0) - 1) // 2
-    ahead = emit("Sub", columns, emit("Unsqueeze", positions, emit.constant([2])))  # [B, S, T]
+    queries, keys = emit("Unsqueeze", positions, emit.constant([2])), emit("Unsqueeze", columns, emit.constant([1]))
+    ahead = emit("Sub", keys, queries)  # [B, S, T]
     row = emit("Add", emit("Clip", ahead, emit.constant(-reach), emit.constant(reach)), emit.constant(reach))
     seen = emit("Unsqueeze", emit("Gather", relations, row, axis=0), emit.constant([2]))  # [B, S, 1, T, D]
     return emit("MatMul", emit("Transpose", weights, perm=[0, 3, 1, 2, 4]), seen)
-
-
-def _write_cache(emit: Emitter, past: ir.Value | None, new: ir.Value, positions: ir.Value, total: ir.Value) -> ir.Value:
-    """Past [B, K, P, D], grown to `total` where it is shorter, with new [B, S, K, D] at its positions."""
-    assert past is not None
-    new = emit("Transpose", new, perm=[0, 2, 1, 3])  # [B, K, S, D]
-    grow = emit("Max", emit("Sub", total, emit("Shape", past, start=2, end=3)), emit.constant([0]))
-    zeros = emit.constant([0, 0, 0, 0, 0, 0]), emit.constant([0])
-    padding = emit("Concat", zeros[0], grow, zeros[1], axis=0)  # 4 starts, then 4 ends; the end of axis 2 is the 7th
-    grown = emit("Pad", past, padding)
-    slots = emit("Expand", emit("Unsqueeze", positions, emit.constant([1, 3])), emit("Shape", new))
-    return emit("ScatterElements", grown, slots, new, axis=2)
 
 
 def _slice(emit: Emitter, value: ir.Value, start: int, end: int | ir.Value, *, axis: int, step: int = 1) -> ir.Value:
@@ -236,7 +244,7 @@ def _slice(emit: Emitter, value: ir.Value, start: int, end: int | ir.Value, *, a
     return emit("Slice", value, emit.constant([start]), end, emit.constant([axis]), emit.constant([step]))
 
 
-BODIES: dict[str, Callable[[Emitter, ir.Node], Outputs]] = {
+BODIES: dict[str, Callable[[Emitter, ir.Node, CacheForm], Outputs]] = {
     "RMSNorm": rms_norm,
     "SkipRMSNorm": skip_rms_norm,
     "SkipLayerNorm": skip_layer_norm,
@@ -244,17 +252,18 @@ BODIES: dict[str, Callable[[Emitter, ir.Node], Outputs]] = {
     "GroupQueryAttention": group_query_attention,
     "CrossAttention": cross_attention,
     "TokenPositions": token_positions,
+    "KeyPositions": key_positions,
 }
 
 
-def write_out(node: ir.Node) -> None:
+def write_out(node: ir.Node, form: CacheForm = "any") -> None:
     """Put the body of a canonical op in its place."""
     emit = Emitter(node.name or node.op_type)
-    replace_node(node, emit, BODIES[node.op_type](emit, node))
+    replace_node(node, emit, BODIES[node.op_type](emit, node, form))
 
 
-def write_out_all(model: ir.Model) -> None:
+def write_out_all(model: ir.Model, form: CacheForm = "any") -> None:
     """Put bodies in the place of every canonical op: what is left is standard ONNX."""
     for node in canonical_nodes(model, *BODIES):
-        write_out(node)
+        write_out(node, form)
     model.opset_imports.pop(DOMAIN, None)

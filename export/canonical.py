@@ -26,6 +26,7 @@ OPS = {
     "GroupQueryAttention": torch.ops.edgeformer.group_query_attention.default,
     "CrossAttention": torch.ops.edgeformer.cross_attention.default,
     "TokenPositions": torch.ops.edgeformer.token_positions.default,
+    "KeyPositions": torch.ops.edgeformer.key_positions.default,
 }
 
 _TENSOR_TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int64")]

@@ -18,13 +18,14 @@ Cache = tuple[Tensor, Tensor]
 class Context:
     """What an attention reads beside its input: where the tokens stand, and the tables that blocks share.
 
-    attention_mask int64 [B, T], positions int64 [B, S], rotary: its cosines and sines, bias [B or 1, H or 1, S, T],
-    distances: sinusoids of 0, 1, 2… tokens of distance [C, E], temperature: a factor for each query [B, S, 1],
-    source_mask: the encoder's padding int64 [B, source].
+    attention_mask int64 [B, T], positions int64 [B or 1, S], key_positions int64 [B or 1, T], rotary: its cosines and
+    sines, bias [B or 1, H or 1, S, T], distances: sinusoids of 0, 1, 2… tokens of distance [C, E], temperature: a
+    factor for each query [B, S, 1], source_mask: the encoder's padding int64 [B, source].
     """
 
     attention_mask: Tensor
     positions: Tensor
+    key_positions: Tensor
     rotary: RotaryTable | None = None
     bias: Tensor | None = None
     distances: Tensor | None = None
@@ -168,8 +169,7 @@ def _head_norm(config: QKNormConfig, num_heads: int, head_dim: int, dtype: torch
 
 def _distances(context: Context) -> Tensor:
     """Query position − key position: int64 [B, S, T]."""
-    columns = torch.arange(context.attention_mask.shape[1], device=context.positions.device)
-    return context.positions.unsqueeze(-1) - columns
+    return context.positions.unsqueeze(-1) - context.key_positions.unsqueeze(1)
 
 
 def _pick(products: Tensor, index: Tensor) -> Tensor:

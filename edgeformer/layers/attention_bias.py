@@ -67,9 +67,9 @@ class Visibility(nn.Module):
             count = math.ceil(context_length / config.random_blocks.size)
             self.register_buffer("blocks", torch.empty(count, count, dtype=torch.int64), persistent=False)
 
-    def forward(self, positions: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
-        """positions int64 [B, S] of the queries, columns int64 [T] of the keys → [B, 1, S, T]."""
-        config, rows = self.config, positions.unsqueeze(-1)  # [B, S, 1]
+    def forward(self, positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """positions int64 [B, S] of the queries, key_positions int64 [B, T] → [B, 1, S, T]; B may be 1 in both."""
+        config, rows, columns = self.config, positions.unsqueeze(-1), key_positions.unsqueeze(1)  # [B, S, 1], [B, 1, T]
         distances = rows - columns if config.causal else (rows - columns).abs()
         if config.chunk is not None:
             seen = _look_up(self.group, rows) == _look_up(self.group, columns)
@@ -81,7 +81,8 @@ class Visibility(nn.Module):
                     seen = seen | (rows < config.global_tokens)
             if config.random_blocks is not None:
                 of_query = F.embedding(_look_up(self.group, positions), self.blocks)  # [B, S, blocks]
-                seen = seen | (of_query.index_select(2, _look_up(self.group, columns)) > 0)
+                of_key = _look_up(self.group, columns).expand(-1, positions.shape[1], -1)  # [B, S, T]
+                seen = seen | (of_query.gather(2, of_key) > 0)
         # Padding behind a text may see nothing at all in its window; with −inf everywhere its states would be NaN.
         lowest = float("-inf") if config.causal else torch.finfo(dtype).min / 2
         hidden = torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill(~seen, lowest)

@@ -46,8 +46,9 @@ class Decoder(Stack):
         """Embeddings of tokens and positions [B, S, E], and what the blocks of this run share."""
         positions = ops.token_positions(attention_mask, input_ids)
         x = self.embedding_norm(self.add_positions(self.embed_tokens(input_ids), positions))
-        biases = self.shared_biases(positions, attention_mask.shape[1], x.dtype)
-        return x, Run(attention_mask, positions, biases, source_mask)
+        key_positions = ops.key_positions(attention_mask)
+        biases = self.shared_biases(positions, key_positions, x.dtype)
+        return x, Run(attention_mask, positions, key_positions, biases, source_mask)
 
     def unembed(self, x: Tensor) -> Tensor:
         """Final norm and head: [B, S, E] → logits [B, S, V]."""

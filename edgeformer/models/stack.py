@@ -36,12 +36,13 @@ DISTANCES = SinusoidalPositions(interleaved=False)
 
 @dataclass(frozen=True)
 class Run:
-    """What the blocks of one forward pass read: the mask [B, T], the positions [B, S], biases by their config, and the
-    padding of an encoder's text [B, source].
+    """What the blocks of one forward pass read: the mask [B, T], the positions of queries [B or 1, S] and of keys
+    [B or 1, T], biases by their config, and the padding of an encoder's text [B, source].
     """
 
     attention_mask: Tensor
     positions: Tensor
+    key_positions: Tensor
     biases: dict[Hashable, Tensor]
     source_mask: Tensor | None = None
 
@@ -95,15 +96,14 @@ class Stack(nn.Module):
         embedded: Tensor = self.position_embedding(positions + offset if offset else positions)
         return x + embedded
 
-    def shared_biases(self, positions: Tensor, keys: int, dtype: torch.dtype) -> dict[Hashable, Tensor]:
-        """The biases that blocks share, by their config, for queries at positions [B or 1, S] and a number of keys."""
+    def shared_biases(self, positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> dict[Hashable, Tensor]:
+        """The biases that blocks share, by their config; positions [B or 1, S] of queries and [B or 1, T] of keys."""
         biases: dict[Hashable, Tensor] = {}
         if self.shared.relatives or self.shared.patterns:
-            columns = torch.arange(keys, device=positions.device)
-            distances = positions.unsqueeze(-1) - columns  # [B, S, T]
+            distances = positions.unsqueeze(-1) - key_positions.unsqueeze(1)  # [B, S, T]
             biases |= {key: bias(distances) for key, bias in zip(self.shared.relatives, self.relative, strict=True)}
             for pattern, visibility in zip(self.shared.patterns, self.visibility, strict=True):
-                biases[pattern] = visibility(positions, columns, dtype)
+                biases[pattern] = visibility(positions, key_positions, dtype)
         return biases
 
     def run_block(
@@ -119,6 +119,7 @@ class Stack(nn.Module):
         context = Context(
             attention_mask=run.attention_mask,
             positions=run.positions,
+            key_positions=run.key_positions,
             rotary=None if rotary is None else self.rotary[shared.rotaries.index(rotary)],  # type: ignore[arg-type]
             bias=bias,
             distances=self.distances.table if isinstance(attention.relative, TransformerXLConfig) else None,

@@ -9,6 +9,7 @@ Ops are functional: nothing is mutated; a cache goes in and comes out.
 
 from edgeformer.ops.cross_attention import cross_attention
 from edgeformer.ops.group_query_attention import group_query_attention
+from edgeformer.ops.key_positions import key_positions
 from edgeformer.ops.layer_norm import skip_layer_norm
 from edgeformer.ops.rms_norm import rms_norm, skip_rms_norm
 from edgeformer.ops.rotary_embedding import rotary_embedding
@@ -17,6 +18,7 @@ from edgeformer.ops.token_positions import token_positions
 __all__ = [
     "cross_attention",
     "group_query_attention",
+    "key_positions",
     "rms_norm",
     "rotary_embedding",
     "skip_layer_norm",

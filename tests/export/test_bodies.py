@@ -108,6 +108,11 @@ def test_token_positions_of_a_padded_first_prompt_and_of_a_later_step():
     assert step.tolist() == [[3], [1]]
 
 
+def test_key_positions():
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    assert check(ops.key_positions, {"attention_mask": mask}, {})[0].tolist() == [[0, 1, 2]] * 2
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("rotary_dim", [8, 6, 2])
 def test_rotary_embedding(interleaved, rotary_dim):
@@ -346,7 +351,7 @@ def test_no_padding_of_a_source_is_seen():
 def test_every_canonical_op_has_a_body_and_a_test():
     tested = {
         "RMSNorm", "SkipRMSNorm", "SkipLayerNorm", "TokenPositions", "RotaryEmbedding", "GroupQueryAttention",
-        "CrossAttention",
+        "CrossAttention", "KeyPositions",
     }  # fmt: skip
     assert set(OPS) == set(BODIES) == tested
 

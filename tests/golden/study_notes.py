@@ -98,10 +98,8 @@ def empty_cache(config: AttentionConfig, batch: int = 1) -> Cache:
 
 def from_the_start(tokens: int, batch: int = 1) -> Context:
     """The context of a text that begins here."""
-    return Context(
-        attention_mask=torch.ones(batch, tokens, dtype=torch.int64),
-        positions=torch.arange(tokens).expand(batch, -1),
-    )
+    positions = torch.arange(tokens).expand(batch, -1)
+    return Context(torch.ones(batch, tokens, dtype=torch.int64), positions, key_positions=positions)
 
 
 def attend(attention: Attention, x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Attention, norms, activations and sinusoids are tested by themselves in the othe
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,7 +36,6 @@ from edgeformer.config import (
     SinusoidalPositions,
 )
 from edgeformer.layers import Block, CrossAttention
-from edgeformer.layers.attention import Context
 
 I_LOVE_AI = tensor([1.0, 0.5, -1.0, 0.3], [0.8, -0.2, 0.3, 0.7], [0.1, 0.9, -0.4, 0.5])
 EYE = torch.eye(6, dtype=torch.float64)
@@ -175,7 +175,7 @@ def test_three_sublayers_of_a_decoder_block():
     x, h, ones = noise(1, 5, 4), noise(1, 3, 6), torch.ones(1, 3).long()
     source = block.cross_attention.project(h)
     start = from_the_start(5)
-    context = Context(start.attention_mask, start.positions, source_mask=ones)
+    context = replace(start, source_mask=ones)
     first = block.attention_norm(x + block.attention(x, None, context)[0])
     second = block.cross_attention_norm(first + block.cross_attention(first, source, ones))
     third = block.feed_forward_norm(second + block.feed_forward(second))

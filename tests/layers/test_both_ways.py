@@ -174,7 +174,7 @@ def seen(config, length=12):
     if config.chunk is not None:
         visibility.group = group_table(config.chunk, length)
     positions = torch.arange(length)
-    bias = visibility(positions[None], positions, D64)
+    bias = visibility(positions[None], positions[None], D64)
     assert bias.shape == (1, 1, length, length)
     hidden = bias[0, 0] != 0
     # Not −inf, of which a row may have nothing else; and no score comes near it.
@@ -208,9 +208,9 @@ def test_padding_that_sees_nothing_gives_numbers():
     attention = Attention(config, 6, D64)
     fill(attention)
     visibility = Visibility(config, 8)
-    places = torch.arange(8)
-    mask = (places < 3).long()[None]
-    context = Context(mask, places[None], bias=visibility(places[None], places, D64))
+    places = torch.arange(8)[None]
+    mask = (places < 3).long()
+    context = Context(mask, places, places, bias=visibility(places, places, D64))
     output, _ = attention(noise(1, 8, 6), None, context)
     assert torch.isfinite(output).all()
 
@@ -220,9 +220,9 @@ def test_global_tokens_may_have_projections_of_their_own():
     config = attention_config(window=2, global_tokens=2, global_projections=True)
     attention = Attention(config, 6, D64)
     fill(attention)
-    x, places = noise(2, 5, 6, seed=20), torch.arange(5)
-    bias = Visibility(config, 5)(places[None], places, D64)
-    output, _ = attention(x, None, Context(PADDED, places[None], bias=bias))
+    x, places = noise(2, 5, 6, seed=20), torch.arange(5)[None]
+    bias = Visibility(config, 5)(places, places, D64)
+    output, _ = attention(x, None, Context(PADDED, places, places, bias=bias))
     near, overall = (
         flat(pair_by_pair(*(heads_of(part(x), 2) for part in parts), PADDED, 0.5, with_bias))
         for parts, with_bias in (

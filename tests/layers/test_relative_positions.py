@@ -76,7 +76,8 @@ def test_transformer_xl_is_the_sum_of_its_four_terms():
         torch.nn.init.normal_(parameter)
     x = torch.randn(1, 5, 6, dtype=D64)
     table = sinusoidal_table(SinusoidalPositions(interleaved=False), 16, 6)
-    context = Context(torch.ones(1, 5, dtype=torch.int64), torch.arange(5)[None], distances=table)
+    places = torch.arange(5)[None]
+    context = Context(torch.ones(1, 5, dtype=torch.int64), places, places, distances=table)
     empty = torch.zeros(1, 2, 0, 4, dtype=D64)
     actual, _ = attention(x, (empty, empty), context)
 
@@ -103,7 +104,7 @@ def seen(config, context_length=20):
         visibility.group = group_table(group_size(config), context_length)
     if config.random_blocks is not None:
         visibility.blocks = random_blocks(config.random_blocks, context_length)
-    return visibility(POSITIONS[None], POSITIONS, D64)[0, 0] == 0
+    return visibility(POSITIONS[None], POSITIONS[None], D64)[0, 0] == 0
 
 
 def test_a_chunk_sees_itself_alone():

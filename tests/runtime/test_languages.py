@@ -198,7 +198,7 @@ def m2m(make_model, tmp_path_factory):
 
 
 TEXTS = ["the cat sleeps", "the cat", "a"]
-# transformers' M2M100 counts no position for padding, not even where a model writes it; ours does. No trained one would.
+# transformers' M2M100 counts no position for padding, even where a model writes it; ours does. No trained one would.
 OPTIONS = {"max_new_tokens": 12, "no_repeat_ngram_size": 2, "suppress_tokens": [1]}
 
 
