@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from edgeformer import schema
 from edgeformer.config import ModelConfig
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import CacheForm, CacheGeometry
 from edgeformer.errors import BundleError, ConfigError
 
 FILE_NAME = "edgeformer.json"
@@ -20,6 +20,7 @@ SCHEMA_VERSION = 3
 
 Precision = Literal["fp32", "fp16"]
 Provider = Literal["cpu", "cuda"]
+OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 Via = Literal["transformers"]
 """Libraries whose own modules can be exported."""
@@ -60,12 +61,13 @@ class SpecialTokens:
 class Manifest:
     """Everything that a reader of the bundle may rely on.
 
-    provider: whose kernels the graph was lowered for. graph: of an encoder-decoder, that of the decoder; encoder_graph:
-    of the encoder, over the same weights. windowed_graph: the same graph over caches as long as each layer's window
-    (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the bundle. vocab_size,
-    context_length, cache: what clients must know of any decoder; an encoder's cache has no layers. model: None where
-    the module is not ours, so that the bundle does not tell what it computes. via: which library has the module then;
-    None for a module of the user. generation: how the makers of an encoder-decoder want it to generate, in the words of
+    ops: what the graphs are written in. provider: whose kernels they were lowered for. cache_form: how they keep their
+    caches. functions: whether our ops are functions in them. graph: of an encoder-decoder, that of the decoder;
+    encoder_graph: of the encoder, over the same weights. windowed_graph: the same graph over caches as long as each
+    layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the
+    bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's cache has no layers.
+    model: None where the module is not ours, so that the bundle does not tell what it computes. via: which library has
+    the module then; None for a module of the user. generation: how the makers of an encoder-decoder want it to generate, in the words of
     generation_config.json. files: every other file of the folder. weights: graph initializers by name. parity: the
     summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
@@ -75,7 +77,7 @@ class Manifest:
     name: str
     source: str
     random_weights: int | None
-    ops: Literal["ort"]
+    ops: OpSet
     precision: Precision
     provider: Provider
     graph: str
@@ -88,6 +90,8 @@ class Manifest:
     weights: dict[str, StoredWeight]
     versions: dict[str, str]
     parity: dict[str, Any] | None
+    cache_form: CacheForm = "any"
+    functions: bool = False
     via: Via | None = None
     encoder_graph: str | None = None
     generation: dict[str, Any] = field(default_factory=dict)

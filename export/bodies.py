@@ -111,13 +111,11 @@ def _rotate(
 def group_query_attention(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """Write new keys and values into the cache, then softmax(cap(q·kᵀ·scale) + bias)·v."""
     inputs = [*node.inputs, *[None] * 11]
-    query, key, value, past_key, past_value, attention_mask, cos, sin, bias, sinks, relations = inputs[:11]
+    past_key, past_value, attention_mask, cos, sin, bias, sinks, relations = inputs[3:11]
     assert attention_mask is not None
     num_heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
-    head_dim, dtype = head_dim_of(node), dtype_of(query)
-    if key is None:
-        sizes = emit.constant([num_heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
-        query, key, value = emit.many("Split", query, sizes, outputs=3, axis=-1)
+    head_dim, dtype = head_dim_of(node), dtype_of(node.inputs[0])
+    query, key, value = split_packed(emit, node)
 
     new = emit("Shape", query, start=1, end=2)  # [1]
     total = emit("Shape", attention_mask, start=1, end=2)  # [1]
@@ -167,6 +165,16 @@ def group_query_attention(emit: Emitter, node: ir.Node, form: CacheForm) -> Outp
         related = _related_values(emit, weights, relations, positions, columns)  # [B, S, K, G, D]
         output = emit("Add", output, emit("Reshape", related, emit.constant([0, 0, num_heads * head_dim])))
     return [output, present_key, present_value]
+
+
+def split_packed(emit: Emitter, node: ir.Node) -> Sequence[ir.Value]:
+    """Query [B, S, H·D], key and value [B, S, K·D] of an attention, which may have them in one."""
+    query, key, value = node.inputs[:3]
+    if key is not None and value is not None and query is not None:
+        return query, key, value
+    heads, kv_heads = node.attributes.get_int("num_heads"), node.attributes.get_int("num_kv_heads")
+    sizes = [count * head_dim_of(node) for count in (heads, kv_heads, kv_heads)]
+    return emit.many("Split", query, emit.constant(sizes), outputs=3, axis=-1)
 
 
 def visible_keys(

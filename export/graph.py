@@ -23,6 +23,17 @@ def streamed(value: ir.Value | None) -> StreamedTensor | None:
     return tensor if isinstance(tensor, StreamedTensor) else None
 
 
+def tied_products(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:
+    """Every MatMul(x, Transpose(W)) whose weight W is stored untransposed, with that weight."""
+    found = []
+    for node in model.graph:
+        if node.domain == "" and node.op_type == "MatMul":
+            transpose = producer(node.inputs[1], "Transpose")
+            if transpose is not None and streamed(transpose.inputs[0]) is not None:
+                found.append((node, transpose.inputs[0]))
+    return found  # type: ignore[return-value]
+
+
 def dim(value: ir.Value | None, axis: int) -> int:
     """A dimension that is a number: head_dim, a table's width…"""
     assert value is not None and value.shape is not None

@@ -17,11 +17,12 @@ from edgeformer.blueprint import Blueprint
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle import Progress, check_destination
+from edgeformer.export.lower import CacheChoice, choose_target
 from edgeformer.export.module_contract import FEWEST_TOKENS, check_contract
 from edgeformer.export.parity import Mode, Report, open_bundle, verify_graph
 from edgeformer.export.pipeline import ExportResult, Provenance, check_options, export_blueprint
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import Manifest, Precision, Provider, SpecialTokens
+from edgeformer.manifest import Manifest, OpSet, Precision, Provider, SpecialTokens
 
 
 def export_module(
@@ -36,6 +37,9 @@ def export_module(
     name: str | None = None,
     precision: Precision = "fp32",
     provider: Provider = "cpu",
+    ops: OpSet = "ort",
+    cache: CacheChoice | None = None,
+    functions: bool = False,
     tokenizer_folder: str | Path | None = None,
     eos: int | Sequence[int] = (),
     bos: int | None = None,
@@ -54,7 +58,8 @@ def export_module(
     text. The rest is as for `export_model`. Raises ExportError, before anything is written, where the module does not
     keep the contract, and ParityError where its graph computes something else.
     """
-    check_options(precision, provider, verify)
+    check_options(precision, provider, verify, ops=ops, cache=cache)
+    target = choose_target(ops, provider, cache, functions)
     destination = Path(output)
     check_destination(destination, overwrite)
     blueprint = _blueprint(
@@ -83,7 +88,7 @@ def export_module(
         provenance,
         destination,
         precision=precision,
-        provider=provider,
+        target=target,
         verify=verify,
         overwrite=overwrite,
         progress=progress,

@@ -23,13 +23,21 @@ from edgeformer.errors import EdgeformerError, ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.capture import capture
 from edgeformer.export.clients.genai import genai_config
-from edgeformer.export.lower import Lowered, joined, lower_captured, write_windowed_view
+from edgeformer.export.lower import (
+    CacheChoice,
+    Lowered,
+    Target,
+    choose_target,
+    joined,
+    lower_captured,
+    write_windowed_view,
+)
 from edgeformer.export.model_card import model_card
 from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision, Provider, SpecialTokens, Task, Via, sha256
+from edgeformer.manifest import SCHEMA_VERSION, Manifest, OpSet, Precision, Provider, SpecialTokens, Task, Via, sha256
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
@@ -80,13 +88,18 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What an export made. lowered: of all graphs together. report: None where it was not verified."""
+    """What an export made. graphs: what was done to each, by its file. report: None where it was not verified."""
 
     path: Path
     manifest: Manifest
-    lowered: Lowered
+    graphs: dict[str, Lowered]
     report: Report | None
     seconds: float
+
+    @property
+    def lowered(self) -> Lowered:
+        """What was done to all graphs together."""
+        return joined(list(self.graphs.values()))
 
 
 def export_model(
@@ -95,6 +108,9 @@ def export_model(
     *,
     precision: Precision = "fp32",
     provider: Provider = "cpu",
+    ops: OpSet = "ort",
+    cache: CacheChoice | None = None,
+    functions: bool = False,
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -106,13 +122,16 @@ def export_model(
     """Export a model to a bundle folder.
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
-    precision: of weights and arithmetic. provider: whose kernels the graph must find. context_length: positions to
+    precision: of weights and arithmetic. provider: whose kernels the graph must find. ops: which ops it is written in.
+    cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. functions: leave our
+    ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
     verify: how much to compare the graph with PyTorch before the bundle is put in place, None for not at all; a graph
     that fails is a ParityError and leaves nothing. via: the library whose own module to export, for architectures
     without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
-    check_options(precision, provider, verify, via)
+    check_options(precision, provider, verify, via, ops, cache)
+    target = choose_target(ops, provider, cache, functions)
     if via is not None:
         # Imported here, since transformers is an extra of its own, and takes its time.
         from edgeformer.export.via_transformers import export_via_transformers
@@ -124,7 +143,7 @@ def export_model(
             found,
             _destination(found, output),
             precision=precision,
-            provider=provider,
+            target=target,
             context_length=context_length,
             verify=verify,
             overwrite=overwrite,
@@ -146,7 +165,7 @@ def export_model(
         provenance,
         _destination(source, output),
         precision=precision,
-        provider=provider,
+        target=target,
         verify=verify,
         overwrite=overwrite,
         progress=progress,
@@ -161,13 +180,22 @@ def _client_config(source: ModelSource) -> dict[str, Any]:
     return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
 
 
-def check_options(precision: Precision, provider: Provider, verify: Mode | None, via: Via | None = None) -> None:
+def check_options(
+    precision: Precision,
+    provider: Provider,
+    verify: Mode | None,
+    via: Via | None = None,
+    ops: OpSet = "ort",
+    cache: CacheChoice | None = None,
+) -> None:
     """Raise ExportError for an option that does not exist."""
     for name, value, choices in (
         ("precision", precision, get_args(Precision)),
         ("provider", provider, get_args(Provider)),
         ("verify", verify, (None, *get_args(Mode))),
         ("via", via, (None, *get_args(Via))),
+        ("ops", ops, get_args(OpSet)),
+        ("cache", cache, (None, *get_args(CacheChoice))),
     ):
         if value not in choices:
             raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
@@ -180,7 +208,7 @@ def export_blueprint(
     destination: Path,
     *,
     precision: Precision,
-    provider: Provider,
+    target: Target,
     verify: Mode | None,
     overwrite: bool,
     progress: Progress,
@@ -194,15 +222,15 @@ def export_blueprint(
         onnxruntime()  # missing, it is better missed now than after the graph is written
     with staged(destination, overwrite) as folder:
         progress("capturing the graph", 0)
-        built = {spec.file: build_graph(blueprint, weights, precision, provider, spec) for spec in blueprint.graphs}
-        lowered = joined([how for _, how in built.values()])
+        built = {spec.file: build_graph(blueprint, weights, precision, target, spec) for spec in blueprint.graphs}
+        graphs = {name: how for name, (_, how) in built.items()}
         writer = GraphWriter(folder, progress)
         writer.write_all({name: graph for name, (graph, _) in built.items()}, WEIGHTS)
         del built
-        manifest = _manifest(blueprint, provenance, precision, provider, writer)
-        if manifest.task == "causal-lm":
+        manifest = _manifest(blueprint, provenance, precision, target, writer)
+        if manifest.task == "causal-lm" and target.ops == "ort":
             windows = write_windowed_view(
-                folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, provider
+                folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, target.provider
             )
             if windows:
                 manifest = replace(manifest, windowed_graph=WINDOWED_GRAPH, windows=windows)
@@ -224,7 +252,7 @@ def export_blueprint(
         manifest = replace(manifest, files=file_entries(folder, writer.hashes))
         manifest.write(folder)
     return ExportResult(
-        path=destination, manifest=manifest, lowered=lowered, report=report, seconds=time.perf_counter() - start
+        path=destination, manifest=manifest, graphs=graphs, report=report, seconds=time.perf_counter() - start
     )
 
 
@@ -232,7 +260,7 @@ def build_graph(
     blueprint: Blueprint,
     weights: Mapping[str, Tensor],
     precision: Precision = "fp32",
-    provider: Provider = "cpu",
+    target: Target | None = None,
     spec: GraphSpec | None = None,
 ) -> tuple[ir.Model, Lowered]:
     """Capture one graph of a model (by default its last) and lower it; weights are read when the graph is written."""
@@ -249,7 +277,7 @@ def build_graph(
         ) from error
     if blueprint.config is None:
         check_caches(graph, blueprint)
-    return graph, lower_captured(graph, spec, provider)
+    return graph, lower_captured(graph, spec, target or Target())
 
 
 def _destination(source: FoundModel, output: str | Path | None) -> Path:
@@ -261,7 +289,7 @@ def _destination(source: FoundModel, output: str | Path | None) -> Path:
 
 
 def _manifest(
-    blueprint: Blueprint, provenance: Provenance, precision: Precision, provider: Provider, writer: GraphWriter
+    blueprint: Blueprint, provenance: Provenance, precision: Precision, target: Target, writer: GraphWriter
 ) -> Manifest:
     task = TASKS[type(blueprint.config)]
     packages = ["torch", "onnx", "onnx-ir", "onnxscript", *([provenance.via] if provenance.via else [])]
@@ -271,9 +299,11 @@ def _manifest(
         name=provenance.name,
         source=provenance.origin,
         random_weights=provenance.random_weights,
-        ops="ort",
+        ops=target.ops,
         precision=precision,
-        provider=provider,
+        provider=target.provider,
+        cache_form=target.cache_form,
+        functions=target.functions,
         graph=DECODER_GRAPH if task == "seq2seq-lm" else GRAPH,
         encoder_graph=ENCODER_GRAPH if task == "seq2seq-lm" else None,
         vocab_size=blueprint.vocab_size,

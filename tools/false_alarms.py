@@ -27,6 +27,7 @@ from torch import Tensor
 from edgeformer import __version__, schema
 from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import ModelConfig
+from edgeformer.export.lower import Target
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.parity.tolerances import LIMITS
 from edgeformer.export.pipeline import ExportResult, Provenance, export_blueprint
@@ -68,7 +69,7 @@ def export_random(
     """Export a model to a bundle in `parent`, unverified."""
     provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
     return export_blueprint(
-        blueprint, weights, provenance, parent / "bundle", precision=precision, provider="cpu", verify=None,
+        blueprint, weights, provenance, parent / "bundle", precision=precision, target=Target(), verify=None,
         overwrite=False, progress=lambda what, part: None,
     )  # fmt: skip
 

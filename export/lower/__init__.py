@@ -2,8 +2,18 @@
 that loads and computes something else.
 """
 
-from edgeformer.export.lower.captured import lower_captured
-from edgeformer.export.lower.ort import Lowered, joined, lower_ort
+from edgeformer.export.lower.captured import Lowered, joined, lower, lower_captured
+from edgeformer.export.lower.target import CacheChoice, Target, choose_target, target_of
 from edgeformer.export.lower.windowed import write_windowed_view
 
-__all__ = ["Lowered", "joined", "lower_captured", "lower_ort", "write_windowed_view"]
+__all__ = [
+    "CacheChoice",
+    "Lowered",
+    "Target",
+    "choose_target",
+    "joined",
+    "lower",
+    "lower_captured",
+    "target_of",
+    "write_windowed_view",
+]

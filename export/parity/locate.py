@@ -21,6 +21,7 @@ from torch import Tensor
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle import Progress
+from edgeformer.export.lower import target_of
 from edgeformer.export.parity.localisation import SAME, Findings, Localisation, Suspect, describe, worst
 from edgeformer.export.parity.node_values import Array, Expected, NodeValues, Origin, difference
 from edgeformer.export.parity.teacher_forcing import CutGraph, element_types, first_line, open_model, optimised
@@ -95,7 +96,7 @@ class Locator:
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, blueprint.graphs, strict=True)):
             progress(f"computing the value of every node of {file} in float64", 0.4 * index / len(files))
-            values = NodeValues(blueprint, weights, manifest.precision, manifest.provider, spec)
+            values = NodeValues(blueprint, weights, manifest.precision, target_of(manifest), spec)
             self.graphs.append(GraphLocator(file, values, manifest.precision, manifest.provider))
         self._progress = progress
 

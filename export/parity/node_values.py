@@ -27,10 +27,10 @@ from edgeformer.config import EncoderConfig
 from edgeformer.export.canonical import DOMAIN, OPS
 from edgeformer.export.capture import OPSET, capture
 from edgeformer.export.graph import streamed
-from edgeformer.export.lower import lower_captured
+from edgeformer.export.lower import Target, lower_captured
 from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.graphs import GraphSpec
-from edgeformer.manifest import Precision, Provider
+from edgeformer.manifest import Precision
 from edgeformer.runtime.session import CACHE_DTYPES
 
 TOKENS = 12
@@ -94,7 +94,7 @@ class NodeValues:
         blueprint: Blueprint,
         weights: Mapping[str, Tensor],
         precision: Precision,
-        provider: Provider,
+        target: Target,
         spec: GraphSpec,
     ) -> None:
         graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[precision])
@@ -106,7 +106,7 @@ class NodeValues:
         }
         self._evaluate(graph)
         canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
-        lower_captured(graph, spec, provider)
+        lower_captured(graph, spec, target)
         self._evaluate(graph)
         self.origins = {node.name or "": _origin(node, canonical) for node in graph.graph}
         self._place = {

@@ -47,5 +47,5 @@ def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda he
         attention.replace_input_with(7, sin)
         attention.attributes["rotary_interleaved"] = ir.AttrInt64("rotary_interleaved", interleaved)
         remove_if_unused(model, query, key, source)
-        report.changed += 1
+        report.fire(attention)
     return report

@@ -51,7 +51,7 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
                 new.name = old.name
             ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         remove_if_unused(model, norm, add)
-        report.changed += 1
+        report.fire(norm)
     # What computes a norm's weight (an offset added to it) may stand behind the sum that the norm now stands for.
     model.graph.sort()
     return report

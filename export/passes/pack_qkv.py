@@ -66,7 +66,7 @@ def pack_qkv(model: ir.Model) -> PassReport:
             attention.replace_input_with(index, value)
         for projection in (q, k, v):
             remove_if_unused(model, projection.add, projection.matmul)
-        report.changed += 1
+        report.fire(attention)
     return report
 
 

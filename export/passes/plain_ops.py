@@ -24,7 +24,7 @@ def plain_ops(model: ir.Model) -> PassReport:
             replace = _split if node.op_type == "SplitToSequence" else _cast
             missing = replace(model, node)
             if missing is None:
-                report.changed += 1
+                report.fire(node)
             else:
                 report.miss(node, missing)
     return report

@@ -29,5 +29,5 @@ def transpose_weights(model: ir.Model) -> PassReport:
         for use in uses:
             ir.convenience.replace_all_uses_with(use.outputs[0], stored)
             remove_if_unused(model, use)
-        report.changed += 1
+        report.fire(node)
     return report

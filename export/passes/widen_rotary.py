@@ -38,7 +38,7 @@ def widen_rotary(model: ir.Model) -> PassReport:
         model.graph.insert_before(concat, emit.nodes)
         ir.convenience.replace_all_uses_with(concat.outputs[0], output)
         remove_if_unused(model, concat)
-        report.changed += 1
+        report.fire(rotary)
     common_passes.RemoveUnusedNodesPass()(model)
     return report
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
+from edgeformer.export.lower import Target
 from edgeformer.export.parity import Mode
 from edgeformer.export.via_transformers.hf_module import build, context_length, read_config
 from edgeformer.export.via_transformers.plan import Plan
@@ -19,7 +20,7 @@ from edgeformer.export.via_transformers.planning import make_plan
 from edgeformer.export.via_transformers.proof import prove
 from edgeformer.export.via_transformers.rerouted import Rerouted, reroute
 from edgeformer.export.via_transformers.weights import RoutedWeights, TransformersWeights
-from edgeformer.manifest import Manifest, Precision, Provider
+from edgeformer.manifest import Manifest, Precision
 from edgeformer.source import FoundModel
 
 LIMIT = "max_position_embeddings"
@@ -69,7 +70,7 @@ def export_via_transformers(
     destination: Path,
     *,
     precision: Precision,
-    provider: Provider,
+    target: Target,
     context_length: int | None,
     verify: Mode | None,
     overwrite: bool,
@@ -101,13 +102,13 @@ def export_via_transformers(
         provenance,
         destination,
         precision=precision,
-        provider=provider,
+        target=target,
         verify=verify,
         overwrite=overwrite,
         progress=progress,
     )
-    fallbacks = [*via.plan.notes, *exported.lowered.fallbacks]
-    return replace(exported, lowered=replace(exported.lowered, fallbacks=fallbacks))
+    graphs = {name: replace(lowered, notes=tuple(via.plan.notes)) for name, lowered in exported.graphs.items()}
+    return replace(exported, graphs=graphs)
 
 
 def reopen(folder: Path, manifest: Manifest) -> ViaTransformers:

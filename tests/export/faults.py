@@ -24,6 +24,7 @@ from torch import Tensor
 from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
 from edgeformer.export.bundle import GraphWriter
+from edgeformer.export.lower import target_of
 from edgeformer.export.pipeline import build_graph
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
@@ -91,7 +92,7 @@ def plant(fault: Fault, clean: Path, folder: Path, manifest: Manifest, weights: 
     if fault.kind == "config":
         config = fault.apply(manifest.model)
         assert config != manifest.model, f"{fault.name} found nothing to change"
-        graph, _ = build_graph(blueprint_of(config), weights, manifest.precision, manifest.provider)
+        graph, _ = build_graph(blueprint_of(config), weights, manifest.precision, target_of(manifest))
         folder.mkdir(exist_ok=True)
         GraphWriter(folder, lambda what, part: None).write(graph, manifest.graph)
         return

@@ -24,7 +24,8 @@ from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
 from edgeformer.export import bodies
 from edgeformer.export.bundle import GraphWriter
-from edgeformer.export.lower import ort as lower_ort
+from edgeformer.export.lower import Target
+from edgeformer.export.lower.ort import attention as lower_ort
 from edgeformer.export.parity import locate as locate_module
 from edgeformer.export.parity import teacher_forcing
 from edgeformer.export.parity.locate import FLOOR, Locator, describe, locate
@@ -39,7 +40,9 @@ FAULT = {fault.name: fault for fault in FAULTS}
 
 def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", provider="cpu", weights=None) -> Manifest:
     """Export a model, with random weights of seed 1 by default; its graph, its weights and no more."""
-    graph, _ = build_graph(blueprint_of(config), weights or RandomWeights(config, 1), precision, provider)
+    graph, _ = build_graph(
+        blueprint_of(config), weights or RandomWeights(config, 1), precision, Target(provider=provider)
+    )
     writer = GraphWriter(folder, lambda what, part: None)
     writer.write(graph, "onnx/model.onnx")
     return Manifest(
@@ -244,9 +247,9 @@ def keys_packed_last(monkeypatch):
 def rotation_unturned(monkeypatch):
     real = bodies.BODIES["RotaryEmbedding"]
 
-    def wrong(emit, node):
+    def wrong(emit, node, form):
         node.replace_input_with(3, node.inputs[2])  # cosines for sines
-        return real(emit, node)
+        return real(emit, node, form)
 
     monkeypatch.setitem(bodies.BODIES, "RotaryEmbedding", wrong)
 
@@ -301,7 +304,7 @@ MADE_BY = {
 
 def values_of(config):
     blueprint = blueprint_of(config)
-    return NodeValues(blueprint, RandomWeights(config, 1), "fp32", "cpu", *blueprint.graphs)
+    return NodeValues(blueprint, RandomWeights(config, 1), "fp32", Target(), *blueprint.graphs)
 
 
 def test_every_node_has_an_origin():

@@ -260,14 +260,15 @@ def test_another_weight_is_found_in_every_graph_that_reads_it(make_clean, tmp_pa
 
 def test_a_bug_in_the_lowering_of_cross_attention_is_found(monkeypatch, tmp_path):
     """The references must not come from the code that they judge."""
-    real = lower_ort._lower_cross_attention
+    real = lower_ort.lower_cross_attention
 
-    def wrong(model, provider):
+    def wrong(model, target):
         for each in canonical_nodes(model, "CrossAttention"):
             each.attributes["scale"] = ir.AttrFloat32("scale", 0.25)
-        return real(model, provider)
+        return real(model, target)
 
-    monkeypatch.setattr(lower_ort, "_lower_cross_attention", wrong)
+    rules = tuple(wrong if rule is real else rule for rule in lower_ort.RULES)
+    monkeypatch.setattr(lower_ort, "RULES", rules)
     config = CONFIGS["t5"]
     blueprint, weights = blueprint_of(config), RandomWeights(config, 1)
     bundle = export_random(blueprint, weights, "fp32", tmp_path)

@@ -18,7 +18,7 @@ from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out_all
 from edgeformer.export.capture import capture
-from edgeformer.export.lower import lower_ort
+from edgeformer.export.lower import Target, lower
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder
@@ -201,12 +201,12 @@ def test_all_passes_in_the_order_of_the_lowering():
 def test_a_pass_that_fires_less_often_than_it_must_is_an_error():
     graph = captured(config(), dtype=torch.float32)
     with pytest.raises(ExportError, match="pass pack_qkv changed 2 places where this model has 3. This is a bug"):
-        lower_ort(graph, "cpu", expected={"pack_qkv": LAYERS + 1})
+        lower(graph, Target(), expected={"pack_qkv": LAYERS + 1})
 
 
 def test_the_ort_graph_has_nothing_but_the_ops_it_should():
     graph = captured(config(), dtype=torch.float32)
-    lowered = lower_ort(graph, "cpu")
+    lowered = lower(graph, Target())
     assert lowered.fallbacks == []
     contrib = {node.op_type for node in graph.graph if node.domain == "com.microsoft"}
     assert contrib == {"GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
@@ -215,7 +215,7 @@ def test_the_ort_graph_has_nothing_but_the_ops_it_should():
 
 def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
     graph = captured(config(), dtype=torch.float32)
-    lowered = lower_ort(graph, "cuda")
-    reason = "GroupQueryAttention written out in 2 layers: there is no float32 CUDA kernel (float16 has one)"
+    lowered = lower(graph, Target(provider="cuda"))
+    reason = "GroupQueryAttention written out in 2 places: there is no float32 CUDA kernel (float16 has one)"
     assert lowered.fallbacks == [reason]
     assert count(graph, "GroupQueryAttention") == 0

@@ -1,0 +1,3 @@
+"""What ONNX Runtime calls its own ops."""
+
+CONTRIB = "com.microsoft"

@@ -1,0 +1,37 @@
+"""Norms, with and without the residual sum before them, by ONNX Runtime's own ops. They require nothing."""
+
+import onnx_ir as ir
+
+from edgeformer.export.emit import Emitter, replace_node
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of
+from edgeformer.export.lower.ort.names import CONTRIB
+from edgeformer.export.lower.target import Target
+from edgeformer.export.passes import PassReport
+
+
+def lower_norms(model: ir.Model, target: Target) -> PassReport:
+    """Use the kernels for every norm."""
+    report = PassReport("norms")
+    for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm", "SkipLayerNorm"):
+        report.fire(node)
+        _lower_norm(node)
+    return report
+
+
+def _lower_norm(node: ir.Node) -> None:
+    emit = Emitter(node.name or "")
+    epsilon = node.attributes.get_float("epsilon")
+    if node.op_type == "RMSNorm":
+        x, weight = [*node.inputs, None][:2]
+        if weight is None:
+            weight = emit.constant([1.0] * dim(x, -1), dtype_of(x))
+        # ONNX Runtime keeps this op in the default domain.
+        replace_node(node, emit, [emit("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=epsilon)])
+        return
+    op = "SkipLayerNormalization" if node.op_type == "SkipLayerNorm" else "SkipSimplifiedLayerNormalization"
+    outputs = emit.many(op, *node.inputs, outputs=4, domain=CONTRIB, epsilon=epsilon)
+    replace_node(node, emit, [outputs[0], outputs[3]])
+    # Outputs 1 and 2 are statistics for training; 3 is the sum, which nothing reads behind a post-norm.
+    for output in outputs[1:]:
+        if not output.uses() and not output.is_graph_output():
+            output.name = ""

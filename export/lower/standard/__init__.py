@@ -1,0 +1,30 @@
+"""Op set `standard`: what ONNX itself has since opset 23 (24, for a static cache), and no vendor's domain.
+
+| canonical           | emitted                                            | written out             |
+|---------------------|----------------------------------------------------|-------------------------|
+| RMSNorm             | RMSNormalization                                   |                         |
+| RotaryEmbedding     | RotaryEmbedding                                    |                         |
+| GroupQueryAttention | Attention, with its own past and present, or over  | sinks, relation vectors |
+|                     | a cache that TensorScatter writes to               |                         |
+| CrossAttention      | Attention                                          |                         |
+| tied head           | Gemm over the embedding, transposed                |                         |
+"""
+
+import onnx_ir as ir
+
+from edgeformer.export.lower.standard.attention import lower_attention
+from edgeformer.export.lower.standard.cross_attention import lower_cross_attention
+from edgeformer.export.lower.standard.norms import lower_norms
+from edgeformer.export.lower.standard.rotary import lower_rotary
+from edgeformer.export.lower.tied_head import lower_tied_head
+from edgeformer.export.passes import PassReport, transpose_weights
+
+RULES = (lower_attention, lower_cross_attention, lower_rotary, lower_norms, lower_tied_head)
+
+
+def rewrite(model: ir.Model) -> list[PassReport]:
+    """The passes that make what these ops want to read."""
+    return [transpose_weights(model)]
+
+
+__all__ = ["RULES", "rewrite"]

@@ -1,0 +1,47 @@
+"""What a graph is lowered to."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeformer.contract import CacheForm
+from edgeformer.errors import ExportError
+from edgeformer.manifest import Manifest, OpSet, Provider
+
+CacheChoice = Literal["growing", "static"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """An op set, and what may vary within it.
+
+    provider: whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches. functions: for
+    `portable`, leave our ops in the graph as functions of the model.
+    """
+
+    ops: OpSet = "ort"
+    provider: Provider = "cpu"
+    cache_form: CacheForm = "any"
+    functions: bool = False
+
+
+def choose_target(
+    ops: OpSet = "ort", provider: Provider = "cpu", cache: CacheChoice | None = None, functions: bool = False
+) -> Target:
+    """What a user asks for. Raises ExportError for what excludes each other."""
+    if functions and ops != "portable":
+        raise ExportError(f"functions are for the op set portable; {ops} has ops of its own for what they compute.")
+    if ops == "ort":
+        if cache is not None:
+            raise ExportError("a graph of the op set ort takes a growing cache and a static one; leave cache out.")
+        return Target(provider=provider)
+    return Target(ops=ops, provider=provider, cache_form=cache or "growing", functions=functions)
+
+
+def target_of(manifest: Manifest) -> Target:
+    """What the graphs of a bundle were lowered to."""
+    return Target(
+        ops=manifest.ops,
+        provider=manifest.provider,
+        cache_form=manifest.cache_form,
+        functions=manifest.functions,
+    )

@@ -1,0 +1,60 @@
+"""Find the graph that a path means, and read it without its weights."""
+
+from pathlib import Path
+
+import click
+import onnx
+from google.protobuf.message import DecodeError
+
+from edgeformer.errors import BundleError
+from edgeformer.manifest import FILE_NAME, Manifest
+
+
+def find_graph(path: Path, name: str | None = None) -> Path:
+    """The file of a graph: `path` itself, or the graph of the bundle there.
+
+    name: which graph of a bundle that has several: its file name, with or without folder and suffix. Raises
+    ClickException, naming the choices, where it is needed and absent, or does not exist.
+    """
+    if not path.exists():
+        raise click.ClickException(f"there is no file or folder {path}.")
+    if path.is_file():
+        return path
+    if not (path / FILE_NAME).is_file():
+        graphs = sorted(str(graph) for graph in path.rglob("*.onnx"))
+        instead = f"Name one of its graphs: {', '.join(graphs)}" if graphs else "Name an ONNX file or a bundle."
+        raise click.ClickException(f"{path} is not a bundle: it has no {FILE_NAME}. {instead}")
+    try:
+        graphs = list(Manifest.read(path).graphs)
+    except BundleError as error:
+        raise click.ClickException(str(error)) from None
+    missing = [graph for graph in graphs if not (path / graph).is_file()]
+    if missing:
+        raise click.ClickException(f"the bundle {path} is damaged: {', '.join(missing)} is missing.")
+    choices = ", ".join(Path(graph).stem for graph in graphs)
+    if name is None:
+        if len(graphs) > 1:
+            raise click.ClickException(f"the bundle {path} has several graphs. Choose with --graph: {choices}")
+        return path / graphs[0]
+    for graph in graphs:
+        if name in (graph, Path(graph).name, Path(graph).stem):
+            return path / graph
+    raise click.ClickException(f"the bundle {path} has no graph {name!r}. Choose with --graph: {choices}")
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """Read a file. Tensors that are stored beside it stay there. Raises ClickException if it is not ONNX."""
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    except DecodeError:
+        model = onnx.ModelProto()
+    # Protobuf reads many a file that is something else, and an empty one always.
+    if not model.HasField("graph") or not model.ir_version:
+        raise click.ClickException(f"{path} is not an ONNX file.")
+    return model
+
+
+def label_of(path: Path, file: Path) -> str:
+    """What to call a graph beside others: its file's name, or its bundle's where that is what was given."""
+    name = path.resolve().name
+    return name if path == file or len(Manifest.read(path).graphs) == 1 else f"{name}/{file.stem}"
