@@ -67,9 +67,9 @@ class Manifest:
     layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the
     bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's cache has no layers.
     model: None where the module is not ours, so that the bundle does not tell what it computes. via: which library has
-    the module then; None for a module of the user. generation: how the makers of an encoder-decoder want it to generate, in the words of
-    generation_config.json. files: every other file of the folder. weights: graph initializers by name. parity: the
-    summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
+    the module then; None for a module of the user. generation: how the makers of an encoder-decoder want it to
+    generate, in the words of generation_config.json. files: every other file of the folder. weights: graph initializers
+    by name. parity: the summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int
@@ -144,6 +144,14 @@ class Manifest:
         last.
         """
         return tuple(name for name in (self.encoder_graph, self.graph, self.windowed_graph) if name is not None)
+
+    @property
+    def written_in(self) -> str:
+        """The op set of the graphs, in words."""
+        if self.ops == "ort":
+            return f"op set ort for {self.provider.upper()}"
+        cache = f" with a {self.cache_form} cache" if self.cache.num_layers else ""
+        return f"op set {self.ops}{cache}{', our ops as functions of it' if self.functions else ''}"
 
     def graph_hashes(self) -> dict[str, str]:
         """SHA-256 of the graph and its weights, by file name: what a certificate speaks of."""

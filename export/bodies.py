@@ -16,6 +16,7 @@ from edgeformer.export import cache_forms
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of
+from edgeformer.export.passes._report import PassReport
 
 Outputs = Sequence[ir.Value]
 
@@ -270,8 +271,11 @@ def write_out(node: ir.Node, form: CacheForm = "any") -> None:
     replace_node(node, emit, BODIES[node.op_type](emit, node, form))
 
 
-def write_out_all(model: ir.Model, form: CacheForm = "any") -> None:
+def write_out_all(model: ir.Model, form: CacheForm = "any") -> PassReport:
     """Put bodies in the place of every canonical op: what is left is standard ONNX."""
+    report = PassReport("bodies")
     for node in canonical_nodes(model, *BODIES):
+        report.fire(node)
         write_out(node, form)
     model.opset_imports.pop(DOMAIN, None)
+    return report

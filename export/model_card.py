@@ -38,8 +38,8 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
             examples = _encoder_examples(manifest, mask)
     return f"""# {manifest.name}
 
-{manifest.source}, exported to ONNX by edgeformer {manifest.versions["edgeformer"]}: op set `{manifest.ops}` for
-{manifest.provider.upper()}, {manifest.precision}.
+{manifest.source}, exported to ONNX by edgeformer {manifest.versions["edgeformer"]}: {manifest.written_in},
+{manifest.precision}.
 {warning}
 | | |
 |---|---|
@@ -79,6 +79,7 @@ def _mask_token(folder: Path) -> str:
 
 def _decoder_examples(manifest: Manifest) -> str:
     cache = manifest.cache
+    empty, slots = _empty_cache(manifest)
     return f"""```python
 from edgeformer.runtime import load
 
@@ -96,9 +97,9 @@ import onnxruntime as ort
 session = ort.InferenceSession("{manifest.graph}")
 ids = np.array([[1, 2, 3]])
 feeds = {{"input_ids": ids, "attention_mask": np.ones_like(ids)}}
-for tensor in session.get_inputs()[2:]:  # an empty cache: past_key_values.0.key, …
+for tensor in session.get_inputs()[2:]:  # {empty}: past_key_values.0.key, …
     dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
-    feeds[tensor.name] = np.zeros((1, {cache.num_kv_heads}, 0, {cache.head_dim}), dtype)
+    feeds[tensor.name] = np.zeros((1, {cache.num_kv_heads}, {slots}, {cache.head_dim}), dtype)
 logits = session.run(["logits"], feeds)[0]
 print(logits[0, -1].argmax())
 ```
@@ -120,6 +121,14 @@ print(generator.get_sequence(0))
 """
 
 
+def _empty_cache(manifest: Manifest) -> tuple[str, int]:
+    """What a client starts with, in words, and how long that is."""
+    if manifest.cache_form == "static":
+        slots = min(16, manifest.context_length)
+        return f"an empty cache with room for {slots} tokens", slots
+    return "an empty cache", 0
+
+
 def _seq2seq_examples(manifest: Manifest) -> str:
     config = manifest.model
     assert isinstance(config, Seq2SeqConfig)
@@ -135,6 +144,7 @@ read = encoder.run(None, {{"input_features": features}})"""
         source = """source = np.array([[5, 6, 7, 1]])
 mask = np.ones_like(source)
 read = encoder.run(None, {"input_ids": source, "attention_mask": mask})"""
+    empty, slots = _empty_cache(manifest)
     bos, pad = manifest.tokens.bos, manifest.tokens.pad
     start = manifest.generation.get("decoder_start_token_id", (pad or 0) if bos is None else bos)
     return f"""```python
@@ -157,10 +167,10 @@ decoder = ort.InferenceSession("{manifest.graph}")
 feeds = {{"encoder_attention_mask": mask}}
 for tensor, value in zip(encoder.get_outputs()[1:], read[1:]):  # present.0.encoder.key, …
     feeds[tensor.name.replace("present", "past_key_values")] = value
-for tensor in decoder.get_inputs():  # an empty cache: past_key_values.0.decoder.key, …
+for tensor in decoder.get_inputs():  # {empty}: past_key_values.0.decoder.key, …
     if ".decoder." in tensor.name:
         dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
-        feeds[tensor.name] = np.zeros((1, {manifest.cache.num_kv_heads}, 0, {manifest.cache.head_dim}), dtype)
+        feeds[tensor.name] = np.zeros((1, {manifest.cache.num_kv_heads}, {slots}, {manifest.cache.head_dim}), dtype)
 tokens = [{start}]
 for _ in range(8):
     ids, length = np.array([tokens[-1:]]), np.ones((1, len(tokens)), np.int64)

@@ -150,6 +150,8 @@ def export_model(
             progress=progress,
         )
     source = open_source(model, context_length, pooling, normalize)
+    if cache is not None and isinstance(source.config, EncoderConfig):
+        raise ExportError(f"{source.name} is an encoder, which has no cache; leave cache out.")
     provenance = Provenance(
         name=source.name,
         origin=source.origin,

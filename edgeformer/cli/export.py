@@ -1,12 +1,14 @@
 """edgeformer export"""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
-from edgeformer.manifest import Precision, Provider, Via
+from edgeformer.manifest import OpSet, Precision, Provider, Via
 from edgeformer.sentence_transformers import Pooling
 
 
@@ -22,6 +24,19 @@ from edgeformer.sentence_transformers import Pooling
     help="Whose kernels the graph must find.",
 )
 @click.option(
+    "--ops",
+    type=click.Choice(get_args(OpSet)),
+    default="ort",
+    show_default=True,
+    help="Which ops the graph is made of.",
+)
+@click.option(
+    "--cache",
+    type=click.Choice(["growing", "static"]),
+    help="Of other graphs than ort's, which take both. [default: growing]",
+)
+@click.option("--functions", is_flag=True, help="Keep our ops in a portable graph, as functions of the model.")
+@click.option(
     "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
 )
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
@@ -30,9 +45,16 @@ from edgeformer.sentence_transformers import Pooling
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
 @click.option("--full-verify", is_flag=True, help="Verify as thoroughly as `edgeformer verify` does.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the graph with PyTorch.")
+@click.option("--explain", "explained", is_flag=True, help="Say where each pass and rule fired, and why not elsewhere.")
 @json_option
 def export_command(
-    model: str, output: Path | None, full_verify: bool, no_verify: bool, as_json: bool, **options: Any
+    model: str,
+    output: Path | None,
+    full_verify: bool,
+    no_verify: bool,
+    explained: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Export a model to a bundle, and verify it."""
     if full_verify and no_verify:
@@ -60,6 +82,7 @@ def export_command(
                 "passes": {
                     done.name: {"changed": done.changed, "missed": done.missed} for done in result.lowered.passes
                 },
+                "graphs": {name: asdict(lowered) for name, lowered in result.graphs.items()} if explained else None,
                 "fallbacks": result.lowered.fallbacks,
                 "parity": report.to_json() if report else None,
             }
@@ -67,7 +90,10 @@ def export_command(
         return
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
     click.echo(f"exported {manifest.source} to {result.path}: {size / 1e6:.1f} MB, {result.seconds:.1f} s")
-    click.echo(f"graph: {manifest.ops} for {manifest.provider}, {manifest.precision}; {passes}")
+    click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
+    if explained:
+        for name, lowered in result.graphs.items():
+            click.echo(explain(name, lowered))
     for fallback in result.lowered.fallbacks:
         click.echo(f"slower form: {fallback}")
     if report:

@@ -96,10 +96,8 @@ def lower(model: ir.Model, target: Target, expected: dict[str, int] | None = Non
                 "This is a bug in edgeformer; please report it with the model's config.json."
             )
     rules = [rule(model, target) for rule in op_set.RULES]
-    if target.functions:
-        keep_as_functions(model, target.cache_form)
-    else:
-        write_out_all(model, target.cache_form)
+    rest = keep_as_functions if target.functions else write_out_all
+    rules.append(rest(model, target.cache_form))
     _clean_up(model)
     _declare_opsets(model, target)
     return Lowered(passes, rules)

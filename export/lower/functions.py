@@ -13,10 +13,12 @@ from edgeformer.export.bodies import BODIES
 from edgeformer.export.canonical import DOMAIN, VERSION
 from edgeformer.export.emit import Emitter
 from edgeformer.export.graph import canonical_nodes
+from edgeformer.export.passes import PassReport
 
 
-def keep_as_functions(model: ir.Model, form: CacheForm) -> None:
+def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:
     """Give the model a function for every canonical op that is left in it."""
+    report = PassReport("functions")
     names: dict[tuple[str, bytes], str] = {}
     for node in canonical_nodes(model, *BODIES):
         function = _function(node, form)
@@ -28,8 +30,10 @@ def keep_as_functions(model: ir.Model, form: CacheForm) -> None:
             function.name = names[key]
             model.functions[function.identifier()] = function
         node.op_type = names[key]
+        report.fire(node)
     if names:
         model.opset_imports[DOMAIN] = VERSION
+    return report
 
 
 def _function(node: ir.Node, form: CacheForm) -> ir.Function:

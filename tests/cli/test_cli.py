@@ -10,6 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from edgeformer.cli._explain import summarised
 from edgeformer.cli.main import cli
 from edgeformer.runtime import load
 
@@ -45,6 +46,40 @@ def test_export_without_verification_says_so(tmp_path, llama_folder):
 def test_export_names_a_slower_form(tmp_path, llama_folder):
     result = run("export", "--model", llama_folder, "-o", tmp_path / "b", "--provider", "cuda", "--no-verify")
     assert "slower form: GroupQueryAttention written out in 3 places: there is no float32 CUDA kernel" in result.stdout
+
+
+def test_export_explains_itself(tmp_path, llama_folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    options = ["export", "--model", llama_folder, "--no-verify", "--overwrite", "-o", tmp_path / "b", "--explain"]
+    result = run(*options, "--provider", "cuda")
+    lines = result.stdout.splitlines()
+    assert "  fold_rotary changed 3 places: blocks.0–2.attention/GroupQueryAttention" in lines
+    assert "    not blocks.0–2.attention/GroupQueryAttention: there is no float32 CUDA kernel" in lines
+    assert "  CrossAttention found nothing to change" in lines
+    assert max(map(len, lines[2:-2])) <= 80
+    result = run(*options, "--ops", "portable", "--functions", "--json")
+    (rules,) = (graph["rules"] for graph in json.loads(result.stdout)["graphs"].values())
+    functions = {rule["name"]: rule["places"] for rule in rules}["functions"]
+    assert "blocks.1.attention/GroupQueryAttention" in functions
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cache", "static"], "error: a graph of the op set ort takes a growing cache and a static one; leave"),
+        (["--ops", "standard", "--functions"], "error: functions are for the op set portable; standard has ops of"),
+    ],
+)
+def test_options_that_exclude_each_other(tmp_path, options, message):
+    result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", *options)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(message)
+    assert not list(tmp_path.iterdir())
+
+
+def test_places_that_differ_in_their_block_alone_are_said_once():
+    places = ["a/X", *(f"blocks.{block}.b/Y" for block in (0, 1, 2, 5)), "decoder.blocks.3.c/Z"]
+    assert summarised(places) == ["a/X", "blocks.0–2,5.b/Y", "decoder.blocks.3.c/Z"]
 
 
 def test_an_error_is_one_message_and_exit_code_1(tmp_path):

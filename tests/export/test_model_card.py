@@ -31,27 +31,59 @@ BERT = {
 # By name: a family and the class that makes a model, its config, and options of its export.
 MODELS = {
     "bart": (
-        "bart", "AutoModelForSeq2SeqLM",
+        "bart",
+        "AutoModelForSeq2SeqLM",
         BART | {"max_position_embeddings": 48, "decoder_start_token_id": 7, "forced_eos_token_id": None},
         {},
     ),
     "whisper": (
-        "whisper", "AutoModelForSpeechSeq2Seq",
-        BART | {
-            "num_mel_bins": 8, "max_source_positions": 50, "max_target_positions": 24, "decoder_start_token_id": 2,
-            "eos_token_id": 0, "pad_token_id": 0, "bos_token_id": 0,
+        "whisper",
+        "AutoModelForSpeechSeq2Seq",
+        BART
+        | {
+            "num_mel_bins": 8,
+            "max_source_positions": 50,
+            "max_target_positions": 24,
+            "decoder_start_token_id": 2,
+            "eos_token_id": 0,
+            "pad_token_id": 0,
+            "bos_token_id": 0,
         },
         {"precision": "fp16"},
     ),
     "masked": ("bert", "AutoModelForMaskedLM", BERT, {}),
-    "labels": ("distilbert", "AutoModelForSequenceClassification", {
-        "vocab_size": 64, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 48,
-    }, {}),
+    "labels": (
+        "distilbert",
+        "AutoModelForSequenceClassification",
+        {
+            "vocab_size": 64,
+            "dim": 32,
+            "hidden_dim": 48,
+            "n_layers": 2,
+            "n_heads": 4,
+            "max_position_embeddings": 48,
+        },
+        {},
+    ),
     "sentences": ("roberta", "AutoModel", BERT | {"type_vocab_size": 1, "pad_token_id": 0}, {"pooling": "mean"}),
-    "llama": ("llama", "AutoModelForCausalLM", {
-        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 48,
-    }, {}),
+    "llama": (
+        "llama",
+        "AutoModelForCausalLM",
+        {
+            "vocab_size": 64,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 48,
+        },
+        {},
+    ),
+}
+MODELS |= {
+    "llama-static": (*MODELS["llama"][:3], {"ops": "standard", "cache": "static"}),
+    "bart-static": (*MODELS["bart"][:3], {"ops": "standard", "cache": "static"}),
 }  # fmt: skip
 ALONE = [name for name in MODELS if name != "whisper"]
 
