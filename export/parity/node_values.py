@@ -30,7 +30,7 @@ from edgeformer.export.graph import streamed
 from edgeformer.export.lower import Target, lower_captured
 from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.graphs import GraphSpec
-from edgeformer.manifest import Precision
+from edgeformer.manifest import OpSet, Precision
 from edgeformer.runtime.session import CACHE_DTYPES
 
 TOKENS = 12
@@ -99,7 +99,7 @@ class NodeValues:
     ) -> None:
         graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[precision])
         self.precision = np.dtype(CACHE_DTYPES[precision])
-        self.feeds = make_feeds(spec, blueprint, self.precision)
+        self.feeds = make_feeds(spec, blueprint, self.precision, target)
         self._expected: dict[str, list[Expected]] = {
             name: [Expected(feed.inputs[name], feed.inputs[name]) for feed in self.feeds]
             for name in self.feeds[0].inputs
@@ -108,7 +108,7 @@ class NodeValues:
         canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
         lower_captured(graph, spec, target)
         self._evaluate(graph)
-        self.origins = {node.name or "": _origin(node, canonical) for node in graph.graph}
+        self.origins = {node.name or "": _origin(node, canonical, target.ops) for node in graph.graph}
         self._place = {
             (node.name or "", index): output.name or ""
             for node in graph.graph
@@ -185,10 +185,13 @@ class NodeValues:
         return value.astype(self.precision).astype(np.float64) if value.dtype.kind == "f" else value
 
 
-def make_feeds(spec: GraphSpec, blueprint: Blueprint, precision: np.dtype[Any]) -> list[Feed]:
+def make_feeds(spec: GraphSpec, blueprint: Blueprint, precision: np.dtype[Any], target: Target) -> list[Feed]:
     """For a decoder: a padded batch of prompts, a chunk after a past, and a batch of single steps after pasts of
     different lengths; for an encoder: a padded batch of texts, or a recording. Shorter where the model's context is.
+
+    A cache that grows knows padding by the mask alone, where our ops count: its rows have no padding.
     """
+    form = target.cache_form
     context = spec.stack.context_length if spec.stack is not None else blueprint.context_length
     total = min(TOKENS, context)
     feeds: list[tuple[str, tuple[int, ...], int, int]]
@@ -199,12 +202,20 @@ def make_feeds(spec: GraphSpec, blueprint: Blueprint, precision: np.dtype[Any]) 
         feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
     else:
         prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
-        feeds = [("prompt", (prompt, max(prompt // 2, 1)), prompt, 0)]
+        shorter = (lambda length: length) if form == "growing" else (lambda length: max(length // 2, 1))
+        feeds = [("prompt", (prompt, shorter(prompt)), prompt, prompt if form == "static" else 0)]
         if total > 1:
-            # Clients have both: the cache grows behind the chunk, and is static behind the steps.
-            feeds += [("chunk", (total,), chunk, total - chunk), ("step", (total, total // 2), 1, total)]
+            # Where a graph takes both, the cache grows behind the chunk, and is static behind the steps.
+            behind = total if form == "static" else total - chunk
+            slots = total - 1 if form == "growing" else total
+            feeds += [("chunk", (total,), chunk, behind), ("step", (total, shorter(total)), 1, slots)]
     random = np.random.default_rng(SEED)
-    return [_feed(name, spec, blueprint, precision, random, np.array(rows), *sizes) for name, rows, *sizes in feeds]
+    # Attention of the standard multiplies what it must not see with zero.
+    unwritten = 0.0 if target.ops == "standard" and form == "static" else np.nan
+    return [
+        _feed(name, spec, blueprint, precision, random, unwritten, np.array(rows), *sizes)
+        for name, rows, *sizes in feeds
+    ]
 
 
 def _feed(
@@ -213,6 +224,7 @@ def _feed(
     blueprint: Blueprint,
     precision: np.dtype[Any],
     random: np.random.Generator,
+    unwritten: float,
     lengths: NDArray[np.int64],
     new: int,
     past: int,
@@ -240,7 +252,7 @@ def _feed(
             # error. What is not written may be anything; padding of a source is zero.
             value = random.normal(size=shape).astype(precision).astype(np.float64)
             if "past_sequence_length" in tensor.dims:
-                value = np.where(before[:, None, :, None], value, np.nan)
+                value = np.where(before[:, None, :, None], value, unwritten)
             elif "source_length" in tensor.dims:
                 value = np.where(source[:, None, :, None], value, 0.0)
             inputs[tensor.name] = value
@@ -364,7 +376,7 @@ def _widened(array: Array) -> Array:
 FUSED_NORMS = {"SkipSimplifiedLayerNormalization": "SkipRMSNorm", "SkipLayerNormalization": "SkipLayerNorm"}
 
 
-def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
+def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]], ops: OpSet) -> Origin:
     """Tell from its op and its name who made a node of a fresh lowering."""
     name = node.name or ""
     module, _, _ = name.rpartition("/")
@@ -384,12 +396,13 @@ def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]]) -> Origin:
             by += ["packed by pack_qkv"] if node.inputs[1] is None else []
             by += ["RoPE folded in by fold_rotary"] if len(node.inputs) > 7 and node.inputs[7] is not None else []
         stands_for = f"{domain}::{op}" if domain else op
-        return Origin(stands_for, ", ".join([f"emitted by lower/ort for {stands_for}", *by]))
+        return Origin(stands_for, ", ".join([f"emitted by lower/{ops} for {stands_for}", *by]))
     if module in canonical and canonical[module][0] == DOMAIN:
         op = f"{DOMAIN}::{canonical[module][1]}"
         return Origin(op, f"written out by export/bodies.py for {op}")
     if module.endswith(".qkv"):
         return Origin(f"three of {node.op_type}", "packed by pack_qkv")
     if module == "source_mask":
-        return Origin(f"{DOMAIN}::CrossAttention", "emitted by lower/ort for the mask that cross-attention reads")
-    return Origin(f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads")
+        return Origin(f"{DOMAIN}::CrossAttention", f"emitted by lower/{ops} for the mask that cross-attention reads")
+    what = "lengths" if ops == "ort" else "masks and lengths"
+    return Origin(f"{DOMAIN}::GroupQueryAttention", f"emitted by lower/{ops} for the {what} that attention reads")

@@ -1,25 +1,30 @@
 """Ways to feed a graph. Each is a way that clients use; each returns logits of positions whose float64 value is known.
 
-Every run starts from a cache that is full of NaN (or of another value, to show that it changes nothing), so that
-reading one element too many shows.
+Every run over a static cache starts from one that is full of NaN, or of the worst that the graph bears, so that reading
+one element too many shows.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.decoder import Decoder, GrowingDecoder, StaticDecoder, needs_numbers, new_decoder
 from edgeformer.runtime.sources import Sources
 
 Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 
+Side = Literal["right", "left"]
+
 SPARE = 7
 """Slots of the cache that no token ever takes."""
+
+LARGE = 1e4
+"""Larger than any key or value, and a number of float16."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +36,39 @@ class Graph:
     provider: Provider
     sources: Sources | None = None
 
-    def decoder(self, rows: int, tokens: int, fill: float = float("nan")) -> StaticDecoder:
-        """A fresh cache of `rows` × `tokens` (and some to spare), filled with `fill`."""
-        decoder = StaticDecoder(self.session, self.manifest, rows, tokens + SPARE, self.provider, self.sources)
-        decoder.cache.fill(fill)
+    @property
+    def fillings(self) -> tuple[float, ...]:
+        """What a static cache may hold where no token is, the worst first; a growing one has no such place."""
+        if self.manifest.cache_form == "growing":
+            return ()
+        return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Where the prompts of a batch may be padded."""
+        return ("right", "left") if self.manifest.cache_form == "growing" else ("right",)
+
+    def decoder(self, rows: int, tokens: int, filling: float | None = None) -> Decoder:
+        """A fresh cache of `rows` × `tokens` (and some to spare); a static one is filled, with the worst by default."""
+        decoder = new_decoder(self.session, self.manifest, rows, tokens + SPARE, self.provider, self.sources)
+        if isinstance(decoder, StaticDecoder):
+            decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder
 
 
-def prefill(graph: Graph, tokens: Tokens, fill: float = float("nan")) -> tuple[Logits, StaticDecoder]:
+def prefill(graph: Graph, tokens: Tokens, filling: float | None = None) -> tuple[Logits, Decoder]:
     """The whole text in one run: logits [n, V], and the decoder with its cache."""
-    decoder = graph.decoder(1, len(tokens), fill)
+    decoder = graph.decoder(1, len(tokens), filling)
     return decoder.prefill_all(0, tokens, chunk=len(tokens)), decoder
 
 
-def single_steps(graph: Graph, tokens: Tokens) -> tuple[Logits, StaticDecoder]:
+def single_steps(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
     """The text token by token from an empty cache: logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens]), decoder
 
 
-def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, StaticDecoder]:
+def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
     """The text in chunks of 1, 2, 3, 5, 8… tokens: logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     pieces, start, sizes = [], 0, (1, 2)
@@ -71,19 +89,39 @@ def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
     return np.array(tokens, np.int64), np.stack(logits)
 
 
-def ragged_batch(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
-    """Right-padded prompts of `lengths` in one run, then `steps` single steps of all: logits of each row, in order."""
+def ragged_batch(
+    graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int, side: Side = "right"
+) -> list[Logits]:
+    """Prompts of `lengths` in one run, padded on one side, then `steps` single steps of all.
+
+    Returns the logits of each row, in order, without its padding.
+    """
     decoder = graph.decoder(len(rows), max(lengths) + steps)
-    padded = np.zeros((len(rows), max(lengths)), np.int64)
-    for row, (tokens, length) in enumerate(zip(rows, lengths, strict=True)):
-        padded[row, :length] = tokens[:length]
-    first = decoder.prefill_batch(padded, lengths)
-    logits = [[first[row, :length]] for row, length in enumerate(lengths)]
+    slots = np.arange(max(lengths))
+    ends = np.array(lengths)[:, None]
+    mask = slots < ends if side == "right" else slots >= len(slots) - ends
+    padded = np.zeros(mask.shape, np.int64)
+    for row, tokens in enumerate(rows):
+        padded[row, mask[row]] = tokens[: lengths[row]]
+    if side == "right":
+        first = decoder.prefill_batch(padded, lengths)
+    else:
+        assert isinstance(decoder, GrowingDecoder)
+        first = decoder.prefill_padded(padded, mask)
+    logits = [[first[row, mask[row]]] for row in range(len(rows))]
     for step in range(steps):
         tokens_of_step = [tokens[length + step] for tokens, length in zip(rows, lengths, strict=True)]
         for row, new in enumerate(decoder.decode_one_token(tokens_of_step)):
             logits[row].append(new[None].copy())
     return [np.concatenate(pieces) for pieces in logits]
+
+
+def behind_padding(graph: Graph, tokens: Tokens, padding: int) -> Logits:
+    """The whole text in one run, behind slots of padding that hold a token: logits [n, V]."""
+    decoder = graph.decoder(1, SPARE + len(tokens))
+    assert isinstance(decoder, GrowingDecoder)
+    ids = np.concatenate([np.full(SPARE, padding), tokens])
+    return decoder.prefill_padded(ids[None], np.arange(len(ids))[None] >= SPARE)[0, SPARE:]
 
 
 def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:

@@ -23,7 +23,7 @@ from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import random_tokens
-from edgeformer.export.parity.trial import Extent
+from edgeformer.export.parity.trial import Extent, judge_empty_slots
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.runtime.session import CACHE_DTYPES
 from edgeformer.runtime.sources import Sources, pad_right
@@ -189,29 +189,32 @@ class Seq2SeqTrial:
         steps, rows = self.extent.steps, len(known)
         lengths = [max(1, (len(each.target) - steps) // (1 + index)) for index, each in enumerate(known)]
         graph = self._reading([each.source for each in known])
-        logits = runs.ragged_batch(graph, [each.target for each in known], lengths, steps)
-        name = f"batch of {rows}"
-        what = f"{rows} padded sources, targets of {', '.join(map(str, lengths))} tokens, then {steps} steps"
-        self.judge.logits(name, what, [each.piece(row) for row, each in zip(logits, known, strict=True)])
-        if rows > 1:
-            solo = [
-                runs.prefill(self._reading([each.source]), each.target[: len(row)])[0]
-                for row, each in zip(logits, known, strict=True)
-            ]
-            first = known[0]
-            pairs = zip(logits, solo, strict=True)
-            self.judge.agreement(f"{name} against solo", pairs, first.eager.logits, first.expected.logits)
+        targets = [each.target for each in known]
+        prompts = f"targets of {', '.join(map(str, lengths))} tokens, then {steps} steps"
+        solo: list[Array] = []
+        for side in graph.sides[:rows]:
+            logits = runs.ragged_batch(graph, targets, lengths, steps, side)
+            name = f"batch of {rows}" if side == "right" else f"batch of {rows}, padded on the left"
+            what = f"{rows} padded sources, {prompts}"
+            self.judge.logits(name, what, [each.piece(row) for row, each in zip(logits, known, strict=True)])
+            if rows > 1:
+                solo = solo or [
+                    runs.prefill(self._reading([each.source]), each.target[: len(row)])[0]
+                    for row, each in zip(logits, known, strict=True)
+                ]
+                first = known[0]
+                pairs = zip(logits, solo, strict=True)
+                self.judge.agreement(f"{name} against solo", pairs, first.eager.logits, first.expected.logits)
 
     def _judge_identity(self, known: list[_Known]) -> None:
-        """What must not differ by a bit: another run, another filling of the unused cache, other padding."""
+        """What must not differ by a bit: another run, other content where no token is, other padding."""
         sources, tokens = [each.source for each in known], known[0].target[:33]
         graph = self._reading(sources[:1])
         once = runs.prefill(graph, tokens)[0]
         self.judge.identical(
             "repeat", "the same source and target again", once, runs.prefill(self._reading(sources[:1]), tokens)[0]
         )
-        zeros = runs.prefill(graph, tokens, fill=0)[0]
-        self.judge.identical("unused cache", "zeros instead of NaN behind the valid tokens", once, zeros)
+        judge_empty_slots(self.judge, graph, tokens)
         if self.config.encoder.audio is None and len(known) > 1:
             batches = [self._prefill_all(self._reading(sources, padding), tokens) for padding in (0, 1)]
             self.judge.identical("padding", "other tokens behind the sources", *batches)

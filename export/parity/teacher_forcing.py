@@ -101,6 +101,7 @@ class CutGraph:
         """A model of these nodes, cut."""
         model = onnx.ModelProto(ir_version=self.model.ir_version)
         model.opset_import.extend(self.model.opset_import)
+        model.functions.extend(self.model.functions)
         graph = model.graph
         graph.name = self.model.graph.name
         read: set[str] = set()

@@ -28,7 +28,7 @@ from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.decoder import Decoder
 
 Mode = Literal["quick", "full"]
 """Quick is what an export runs; full has every length, language and batch, and the end of the context."""
@@ -211,7 +211,7 @@ class Trial:
         self.judge.eager_worst = worst_of((each.eager, each.expected) for each in known.values())
         return [known[index] for index in range(len(samples))]
 
-    def _judge_caches(self, run: str, known: _Known, decoder: StaticDecoder) -> list[LayerError]:
+    def _judge_caches(self, run: str, known: _Known, decoder: Decoder) -> list[LayerError]:
         """Hold the keys and values that a run left in its one-row cache to those of float64."""
         length = int(decoder.lengths[0])
         graph = [(key[0], value[0]) for key, value in decoder.cache.read(length)]
@@ -225,25 +225,27 @@ class Trial:
         steps = self.extent.steps
         chosen = known[:rows]
         lengths = [max(1, (self.extent.other - steps) // (1 + index)) for index in range(rows)]
-        logits = runs.ragged_batch(self.graph, [each.sample.tokens for each in chosen], lengths, steps)
-        prompts = "prompt" if rows == 1 else "prompts"
-        what = f"{rows} right-padded {prompts} of {', '.join(map(str, lengths))} tokens, then {steps} steps"
-        name = f"batch of {rows}"
-        self.judge.logits(name, what, [each.piece(row) for row, each in zip(logits, chosen, strict=True)])
-        if rows > 1:
-            solo = [
-                runs.prefill(self.graph, each.sample.tokens[: len(row)])[0]
-                for row, each in zip(logits, chosen, strict=True)
-            ]
-            first = known[0]
-            self.judge.agreement(f"{name} against solo", zip(logits, solo, strict=True), first.eager, first.expected)
+        texts = [each.sample.tokens for each in chosen]
+        prompts = f"padded prompt{'s' * (rows > 1)} of {', '.join(map(str, lengths))} tokens, then {steps} steps"
+        solo: list[NDArray[np.float32]] = []
+        for side in self.graph.sides[:rows]:
+            logits = runs.ragged_batch(self.graph, texts, lengths, steps, side)
+            name = f"batch of {rows}" if side == "right" else f"batch of {rows}, padded on the left"
+            what = f"{rows} {side}-{prompts}"
+            self.judge.logits(name, what, [each.piece(row) for row, each in zip(logits, chosen, strict=True)])
+            if rows > 1:
+                solo = solo or [
+                    runs.prefill(self.graph, text[: len(row)])[0] for row, text in zip(logits, texts, strict=True)
+                ]
+                first = known[0]
+                pairs = zip(logits, solo, strict=True)
+                self.judge.agreement(f"{name} against solo", pairs, first.eager, first.expected)
 
     def _judge_identity(self, tokens: NDArray[np.int64]) -> None:
-        """What must not differ by a bit: the same run again, and another filling of the unused cache."""
-        once = runs.prefill(self.graph, tokens)[0]
-        again, zeros = runs.prefill(self.graph, tokens)[0], runs.prefill(self.graph, tokens, fill=0)[0]
+        """What must not differ by a bit: the same run again, and other content where no token is."""
+        once, again = (runs.prefill(self.graph, tokens)[0] for _ in range(2))
         self.judge.identical("repeat", "a second run of the same text", once, again)
-        self.judge.identical("unused cache", "zeros instead of NaN behind the valid tokens", once, zeros)
+        judge_empty_slots(self.judge, self.graph, tokens)
 
     def _judge_windowed(self, windowed: Graph, main: _Known, known: list[_Known]) -> None:
         """The view whose caches are as long as the windows must come to what the whole caches come to."""
@@ -313,6 +315,19 @@ class Trial:
             top1_agreement=agreement,
             nmse=figures["nmse"][0],
         )
+
+
+def judge_empty_slots(judge: Judge, graph: Graph, tokens: NDArray[np.int64]) -> None:
+    """What is in slots without tokens must not change a bit: the unused part of a static cache, padding in front of a
+    text in a growing one.
+    """
+    once = runs.prefill(graph, tokens)[0]
+    for filling in graph.fillings[1:]:
+        what = f"{filling:g} instead of {graph.fillings[0]:g} behind the valid tokens"
+        judge.identical("unused cache", what, once, runs.prefill(graph, tokens, filling)[0])
+    if "left" in graph.sides:
+        batches = [runs.behind_padding(graph, tokens, padding) for padding in (0, 1)]
+        judge.identical("left padding", "other tokens in the padding in front of a text", *batches)
 
 
 def _arrays(cache: tuple[Tensor, Tensor]) -> tuple[NDArray[Any], NDArray[Any]]:
