@@ -38,16 +38,15 @@ from edgeformer.weights import RandomWeights
 FAULT = {fault.name: fault for fault in FAULTS}
 
 
-def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", provider="cpu", weights=None) -> Manifest:
+def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", target=Target(), weights=None) -> Manifest:  # noqa: B008
     """Export a model, with random weights of seed 1 by default; its graph, its weights and no more."""
-    graph, _ = build_graph(
-        blueprint_of(config), weights or RandomWeights(config, 1), precision, Target(provider=provider)
-    )
+    graph, _ = build_graph(blueprint_of(config), weights or RandomWeights(config, 1), precision, target)
     writer = GraphWriter(folder, lambda what, part: None)
     writer.write(graph, "onnx/model.onnx")
     return Manifest(
-        schema_version=SCHEMA_VERSION, task="causal-lm", name="tiny", source="random", random_weights=1, ops="ort",
-        precision=precision, provider=provider, graph="onnx/model.onnx", vocab_size=config.vocab_size,
+        schema_version=SCHEMA_VERSION, task="causal-lm", name="tiny", source="random", random_weights=1,
+        ops=target.ops, precision=precision, provider=target.provider, cache_form=target.cache_form,
+        functions=target.functions, graph="onnx/model.onnx", vocab_size=config.vocab_size,
         context_length=config.context_length, cache=config.cache_geometry, model=config,
         tokens=SpecialTokens(eos=(), bos=None, pad=None), files={}, weights=writer.weights, versions={}, parity=None,
     )  # fmt: skip
@@ -142,23 +141,50 @@ def test_a_clean_graph_has_no_suspect(clean):
 
 
 CLEAN = {
-    "attention written out": ({"head_dim": 12}, "fp32", "cpu"),
-    "attention written out, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", "cpu"),
-    "rotation written out": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", "cpu"),
-    "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", "cuda"),
-    "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", "cpu"),
-    "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", "cpu"),
+    "attention written out": ({"head_dim": 12}, "fp32", Target()),
+    "attention written out, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", Target()),
+    "rotation written out": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", Target()),
+    "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", Target(provider="cuda")),
+    "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", Target()),
+    "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", Target()),
+    "standard, growing": ({}, "fp32", Target(ops="standard", cache_form="growing")),
+    "standard, static, float16": ({"hidden_act": "gelu"}, "fp16", Target(ops="standard", cache_form="static")),
+    "portable, growing": ({"head_dim": 12}, "fp32", Target(ops="portable", cache_form="growing")),
+    "portable, static": ({}, "fp32", Target(ops="portable", cache_form="static")),
+    "functions": ({}, "fp32", Target(ops="portable", cache_form="growing", functions=True)),
 }
 
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
-    options, precision, provider = CLEAN[name]
-    manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=2, **options), precision, provider)
+    options, precision, target = CLEAN[name]
+    manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=2, **options), precision, target)
     found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
     assert suspects(found) == [], describe(found)
     assert found.differences == ()
     assert max(only(found).blocks.values()) < FLOOR[precision] / 5
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "op"),
+    [
+        (Target(ops="standard", cache_form="static"), "blocks.1.attention/", "Attention"),
+        (Target(ops="portable", cache_form="growing", functions=True), "blocks.1.attention_norm/", "RMSNorm"),
+    ],
+    ids=["standard", "functions"],
+)
+def test_a_fault_in_another_op_set_is_found(tmp_path, target, module, op):
+    manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=2), target=target)
+    path = tmp_path / "onnx/model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    (faulty,) = (each for each in model.graph.node if each.name.startswith(module) and each.op_type == op)
+    if target.functions:  # the weight of the other norm
+        faulty.input[1] = "blocks.1.feed_forward_norm.weight"
+    else:
+        next(each for each in faulty.attribute if each.name == "scale").f *= 1.01
+    onnx.save(model, path)
+    found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
+    assert suspects(found) == [faulty.name], describe(found)
 
 
 def test_reference_values_are_those_of_the_eager_decoder(free):
