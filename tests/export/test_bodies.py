@@ -35,7 +35,7 @@ class Call(nn.Module):
         return self.op(**given, **self.attributes)
 
 
-def body_of(op, tensors, attributes):
+def body_of(op, tensors, attributes, form="any"):
     """Capture the op on these tensors (None stays absent), write it out, and return a function that runs it."""
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     absent = {name: None for name, tensor in tensors.items() if tensor is None}
@@ -49,7 +49,7 @@ def body_of(op, tensors, attributes):
     model = program.model
     model.ir_version = 10
     assert [node.domain for node in model.graph] == ["edgeformer"]
-    write_out_all(model)
+    write_out_all(model, form)
     assert all(node.domain == "" for node in model.graph)
     session = ort.InferenceSession(ir.serde.serialize_model(model).SerializeToString())
     return lambda **feeds: session.run(None, {name: np.asarray(tensor) for name, tensor in feeds.items()})
@@ -265,6 +265,67 @@ def body_of_dynamic(tensors):
     write_out_all(program.model)
     session = ort.InferenceSession(ir.serde.serialize_model(program.model).SerializeToString())
     return lambda **feeds: session.run(None, {name: np.asarray(tensor) for name, tensor in feeds.items()})
+
+
+GAPS = {
+    "left-padded prompts": (5, 0, [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
+    "right-padded prompts": (5, 0, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
+    "steps of rows of different lengths": (1, 4, [[1, 1, 1, 1, 1], [0, 1, 1, 0, 1]]),
+    "a chunk behind a gap": (3, 4, [[1] * 7, [1, 0, 0, 0, 1, 1, 1]]),
+}
+
+
+@pytest.mark.parametrize("feature", ["plain", "rotary", "window", "bias", "value_relations"])
+@pytest.mark.parametrize("name", GAPS)
+def test_a_growing_cache_has_padding_anywhere(name, feature):
+    """Each row comes to what the op makes of its own tokens alone; the present is the past with the new ones behind."""
+    new, past, mask = GAPS[name]
+    tensors = attention_tensors(new=new, past=past, mask=mask, rotary=feature == "rotary")
+    attributes = ATTENTION | ({"window": 2} if feature == "window" else {})
+    if feature == "bias":
+        tensors["attention_bias"] = random(2, 4, new, past + new, seed=8)
+    if feature == "value_relations":
+        tensors["value_relations"] = random(5, 8, seed=9)
+    feeds = {part: tensor for part, tensor in tensors.items() if tensor is not None}
+    output, present_key, present_value = body_of(ops.group_query_attention, tensors, attributes, "growing")(**feeds)
+    for present, part in ((present_key, "key"), (present_value, "value")):
+        if feature == "rotary" and part == "key":
+            continue  # new keys are turned first
+        grown = torch.cat((tensors[f"past_{part}"], tensors[part].unflatten(-1, (2, 8)).transpose(1, 2)), 2)
+        np.testing.assert_array_equal(present, grown.numpy())
+    for row, slots in enumerate(mask):
+        held, fresh = (torch.tensor(part).bool() for part in (slots[:past], slots[past:]))
+        own = {part: tensor[row : row + 1] for part, tensor in feeds.items() if tensor.shape[0] == 2}
+        own |= {f"past_{part}": tensors[f"past_{part}"][row : row + 1, :, held] for part in ("key", "value")}
+        own |= {part: own[part][:, fresh] for part in ("query", "key", "value")}
+        own["attention_mask"] = torch.ones(1, int(held.sum() + fresh.sum()), dtype=torch.int64)
+        if feature == "bias":
+            own["attention_bias"] = own["attention_bias"][:, :, fresh][..., torch.cat((held, fresh))]
+        alone, *_ = ops.group_query_attention(**(tensors | own), **attributes)
+        np.testing.assert_allclose(output[row, fresh.numpy()], alone[0].numpy(), rtol=0, atol=1e-12)
+    # Negative control: the mask is read.
+    seen = body_of(ops.group_query_attention, tensors, attributes, "growing")
+    full, *_ = seen(**feeds | {"attention_mask": torch.ones_like(tensors["attention_mask"])})
+    assert np.abs(full[1] - output[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", ["any", "static"])
+def test_a_buffer_is_written_to_at_the_positions(form):
+    tensors = attention_tensors(new=1, past=5, mask=[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    feeds = {part: tensor for part, tensor in tensors.items() if tensor is not None}
+    expected = ops.group_query_attention(**tensors, **ATTENTION)
+    for actual, theirs in zip(
+        body_of(ops.group_query_attention, tensors, ATTENTION, form)(**feeds), expected, strict=True
+    ):
+        np.testing.assert_allclose(actual, theirs.numpy(), rtol=0, atol=1e-12)
+
+
+def test_positions_in_a_growing_cache_count_tokens():
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 0, 1, 0]])
+    keys = body_of(ops.key_positions, {"attention_mask": mask}, {}, "growing")(attention_mask=mask)[0]
+    assert keys.tolist() == [[0, 0, 0, 1, 2], [0, 1, 1, 2, 2]]
+    tensors = {"attention_mask": mask, "input_ids": mask[:, :2]}
+    assert body_of(ops.token_positions, tensors, {}, "growing")(**tensors)[0].tolist() == [[1, 2], [2, 2]]
 
 
 TEXTS = [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
