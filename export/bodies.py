@@ -58,7 +58,7 @@ def token_positions(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
     """max(length − S, 0) + [0 … S)."""
     attention_mask, input_ids = node.inputs
     assert attention_mask is not None
-    return [cache_forms.token_positions(emit, attention_mask, emit("Shape", input_ids, start=1, end=2), form)]
+    return [cache_forms.token_positions(emit, attention_mask, length_of(emit, node, input_ids), form)]
 
 
 def key_positions(emit: Emitter, node: ir.Node, form: CacheForm) -> Outputs:
@@ -118,7 +118,7 @@ def group_query_attention(emit: Emitter, node: ir.Node, form: CacheForm) -> Outp
     head_dim, dtype = head_dim_of(node), dtype_of(node.inputs[0])
     query, key, value = split_packed(emit, node)
 
-    new = emit("Shape", query, start=1, end=2)  # [1]
+    new = length_of(emit, node, node.inputs[0])  # [1]
     total = emit("Shape", attention_mask, start=1, end=2)  # [1]
     positions = cache_forms.token_positions(emit, attention_mask, new, form)  # [B, S]
     q = emit("Reshape", query, emit.constant([0, 0, num_heads, head_dim]))  # [B, S, H, D]
@@ -166,6 +166,19 @@ def group_query_attention(emit: Emitter, node: ir.Node, form: CacheForm) -> Outp
         related = _related_values(emit, weights, relations, positions, columns)  # [B, S, K, G, D]
         output = emit("Add", output, emit("Reshape", related, emit.constant([0, 0, num_heads * head_dim])))
     return [output, present_key, present_value]
+
+
+def length_of(emit: Emitter, node: ir.Node, value: ir.Value | None) -> ir.Value:
+    """The second dimension of one of a node's inputs, int64 [1].
+
+    Read off an input of the graph that has the same, so that what all layers make of it is made once.
+    """
+    assert value is not None
+    size = None if value.shape is None else value.shape[1]
+    for each in node.graph.inputs if isinstance(node.graph, ir.Graph) else ():
+        if isinstance(size, ir.SymbolicDim) and size.value and each.shape is not None and size in list(each.shape)[1:2]:
+            return emit("Shape", each, start=1, end=2)
+    return emit("Shape", value, start=1, end=2)
 
 
 def split_packed(emit: Emitter, node: ir.Node) -> Sequence[ir.Value]:

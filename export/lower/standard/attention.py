@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
 from edgeformer.export import cache_forms
-from edgeformer.export.bodies import split_packed, visible_keys, write_out
+from edgeformer.export.bodies import length_of, split_packed, visible_keys, write_out
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import canonical_nodes, dtype_of, head_dim_of
 from edgeformer.export.lower.target import Target
@@ -119,7 +119,7 @@ def _mask_of(node: ir.Node) -> ir.Value:
 
 def _new(emit: Emitter, node: ir.Node) -> ir.Value:
     """S as int64 [1]."""
-    return emit("Shape", node.inputs[0], start=1, end=2)
+    return length_of(emit, node, node.inputs[0])
 
 
 def _to_capacity(emit: Emitter, bias: ir.Value, past: ir.Value) -> ir.Value:
