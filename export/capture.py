@@ -6,6 +6,7 @@ thousand. Initializers keep the module's parameter names and become `StreamedTen
 
 import inspect
 import logging
+import operator
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from torch.export import Dim
 from edgeformer.blueprint import Blueprint
 from edgeformer.contract import TensorSpec
 from edgeformer.errors import ExportError
-from edgeformer.export.canonical import translation_table
+from edgeformer.export.canonical import OPS, translation_table
 from edgeformer.export.tensors import Recipe, StreamedTensor
 from edgeformer.graphs import GraphSpec
 
@@ -31,6 +32,16 @@ IR_VERSION = 10
 
 NO_MODULE = "_empty_nn_module_stack"
 """How torch.export calls the place of sizes that it works out before anything runs."""
+
+aten = torch.ops.aten
+
+WHOLE = {
+    operator.getitem, *OPS.values(), aten._assert_tensor_metadata.default, aten.add.Tensor, aten.arange.default,
+    aten.div.Tensor, aten.embedding.default, aten.gelu.default, aten.layer_norm.default,
+    aten.linear.default, aten.mul.Tensor, aten.neg.default, aten.relu.default, aten.silu.default, aten.sub.Tensor,
+    aten.sym_size.int, aten.tanh.default, aten.to.dtype, aten.unsqueeze.default,
+}  # fmt: skip
+"""Ops that torch.onnx.export leaves as they are, but for `to`, which becomes a copy or nothing."""
 
 SIZES = {
     "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
@@ -64,7 +75,7 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
         with _quiet(), torch.no_grad():
             exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
             program = torch.onnx.export(
-                exported,
+                _decomposed(exported),
                 dynamo=True,
                 optimize=False,
                 verbose=False,
@@ -90,6 +101,24 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
     ):
         clean_up(captured)
     return captured
+
+
+def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Spare torch.onnx.export from tracing a program once more, which takes as long as all else together.
+
+    It does so to take composite ops apart; where a program has none, it gets the same graph by itself.
+    """
+    nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
+    casts = [node for node in nodes if node.target is aten.to.dtype]
+    if any(node.target not in WHOLE for node in nodes) or any(len(node.args) != 2 or node.kwargs for node in casts):
+        return program
+    for node in casts:
+        value, dtype = node.args
+        same = value.meta["val"].dtype == dtype
+        node.target, node.args = (aten.alias if same else aten._to_copy).default, (value,)
+        node.kwargs = {} if same else {"dtype": dtype}
+    program.run_decompositions = lambda table=None: program
+    return program
 
 
 def _by_signature(module: nn.Module, axes: Sequence[dict[int, Any]]) -> tuple[Any, ...]:

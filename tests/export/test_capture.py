@@ -1,0 +1,105 @@
+"""A program that capture keeps from a second trace becomes the graph that torch.onnx.export makes of it with one."""
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch.export import ExportedProgram
+
+from edgeformer.blueprint import blueprint_of
+from edgeformer.export import capture as capture_module
+from edgeformer.export.canonical import OPS
+from edgeformer.export.tensors import StreamedTensor
+from edgeformer.source import open_source
+from edgeformer.weights import RandomWeights
+
+SIZES = {
+    "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+BART_SIZES = {
+    "vocab_size": 61, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "forced_eos_token_id": None,
+}  # fmt: skip
+WHISPER = BART_SIZES | {"pad_token_id": 0, "num_mel_bins": 8, "max_source_positions": 15, "max_target_positions": 64}
+GPT2_SIZES = {"vocab_size": 61, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}
+CAUSAL, PAIR = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
+# By name: the class of transformers, its config, the precision, and how many of its graphs hold composite ops.
+MODELS = {
+    "llama": (CAUSAL, SIZES, torch.float32, 0),
+    "gpt2": (CAUSAL, GPT2_SIZES, torch.float16, 0),
+    "bloom": (CAUSAL, {"vocab_size": 61, "hidden_size": 32, "n_layer": 1, "n_head": 4}, torch.float32, 0),
+    "gemma2": (CAUSAL, SIZES | {"head_dim": 8, "num_key_value_heads": 2}, torch.float16, 0),
+    "opt": (CAUSAL, {
+        "vocab_size": 61, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+    }, torch.float32, 0),
+    "bart": (PAIR, BART_SIZES, torch.float32, 1),
+    "whisper": ("AutoModelForSpeechSeq2Seq", WHISPER, torch.float16, 1),
+    "bert": ("AutoModelForMaskedLM", SIZES, torch.float16, 0),
+    "qwen3": (CAUSAL, SIZES | {"num_key_value_heads": 2}, torch.float32, 1),
+}  # fmt: skip
+
+
+def described(graph: ir.Graph) -> list[object]:
+    """All that a graph says, but for the names of values within, which torch counts up."""
+    numbers: dict[ir.Value, int] = {}
+
+    def read(value):
+        if value is None or not value.is_initializer():
+            return value and numbers.setdefault(value, len(numbers))
+        if isinstance(value.const_value, StreamedTensor):
+            return value.name, value.const_value.dtype, str(value.const_value.shape)
+        return value.const_value.dtype, value.const_value.numpy().tolist()
+
+    def made(value):
+        return numbers.setdefault(value, len(numbers)), str(value.shape), value.dtype
+
+    inputs = [(value.name, made(value)) for value in graph.inputs]
+    nodes = [
+        (node.domain, node.op_type, node.name, [read(value) for value in node.inputs],
+         [made(value) for value in node.outputs], sorted((name, str(each)) for name, each in node.attributes.items()))
+        for node in graph
+    ]  # fmt: skip
+    return [*inputs, *nodes, *((value.name, made(value)) for value in graph.outputs)]
+
+
+@pytest.fixture(scope="module")
+def met():
+    """The ops of the programs that were captured as they are."""
+    return set()
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """What torch.onnx.export traced a second time."""
+    traced, real = [], ExportedProgram.run_decompositions
+    monkeypatch.setattr(
+        ExportedProgram, "run_decompositions", lambda self, table: traced.append(self) or real(self, table)
+    )
+    return traced
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_program_without_composite_ops_needs_no_second_trace(make_model, monkeypatch, traces, met, family):
+    auto, options, dtype, composite = MODELS[family]
+    config = open_source(make_model(family, auto=auto, **options), context_length=64).config
+    blueprint, weights = blueprint_of(config), RandomWeights(config, 0)
+    plain = {spec.file: capture_module.capture(spec, blueprint, weights, dtype) for spec in blueprint.graphs}
+    assert len(traces) == composite
+
+    def untouched(program):
+        ops = {node.target for node in program.graph.nodes if node.op == "call_function"}
+        met.update(ops if ops <= capture_module.WHOLE else ())
+        return program
+
+    monkeypatch.setattr(capture_module, "_decomposed", untouched)
+    for spec in blueprint.graphs:
+        expected = capture_module.capture(spec, blueprint, weights, dtype)
+        assert described(plain[spec.file].graph) == described(expected.graph)
+        # Negative control: one other input of one node is seen.
+        expected.graph[-1].replace_input_with(0, expected.graph.inputs[-1])
+        assert described(plain[spec.file].graph) != described(expected.graph)
+    assert len(traces) == composite + len(blueprint.graphs)
+
+
+def test_every_op_that_is_taken_to_be_whole_was_met_above(met):
+    assert met | set(OPS.values()) == capture_module.WHOLE
