@@ -1,5 +1,7 @@
 """Fixtures shared by all tests: Hugging Face folders of seeded random models, and the bundles made from them."""
 
+import copy
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -33,8 +35,26 @@ class ByFixtures(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
-    """Let pytest-xdist use it."""
+    """Let pytest-xdist use it, file by file: by numbers of tests, files of few long tests would come last."""
+    config.option.loadscopereorder = False
     return ByFixtures(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_registry_of_torch():
+    """Build torch's registry of operators once a process: torch.onnx.export builds it anew, for 0.3 s of CPU a time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    build = functools.cache(ONNXRegistry.from_torchlib)
+
+    def copied(opset_version: int) -> ONNXRegistry:
+        registry = copy.copy(build(opset_version))
+        registry.functions = {op: list(found) for op, found in registry.functions.items()}
+        return registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
+        yield
 
 
 MakeModel = Callable[..., Path]
