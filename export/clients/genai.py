@@ -46,6 +46,6 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
         "search": {
             "do_sample": False,
             "max_length": min(manifest.context_length, MAX_LENGTH),
-            "past_present_share_buffer": True,
+            "past_present_share_buffer": manifest.cache_form != "growing",
         },
     }

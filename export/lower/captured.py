@@ -8,7 +8,7 @@ and, where it did not though the place looked right, why.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
@@ -77,7 +77,7 @@ def lower_captured(graph: ir.Model, spec: GraphSpec, target: Target) -> Lowered:
     # A module that was not written for our ops takes detours from one to the next.
     straightened = straighten(graph)
     lowered = lower(graph, target)
-    return Lowered([*straightened, *lowered.passes], lowered.rules)
+    return replace(lowered, passes=[*straightened, *lowered.passes])
 
 
 def lower(model: ir.Model, target: Target, expected: dict[str, int] | None = None) -> Lowered:

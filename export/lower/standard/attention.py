@@ -74,7 +74,7 @@ class _Shared:
         return self._once(node, ("lengths", mask), lambda emit: emit("ReduceSum", mask, emit.constant([1]), keepdims=0))
 
     def visible(self, node: ir.Node) -> ir.Value:
-        """What is added to the scores, or which keys are seen: [B, 1 or H, S, keys], of all slots of the cache."""
+        """What is added to the scores: the bias, or −inf for what is not seen: [B, 1 or H, S, keys], of all slots."""
         bias = node.inputs[8] if len(node.inputs) > 8 else None
         causal, window = bool(node.attributes.get_int("causal")), node.attributes.get_int("window")
         key = "visible", _mask_of(node), bias, causal, window, dtype_of(node.inputs[0])
@@ -96,10 +96,12 @@ class _Shared:
             seen = visible_keys(emit, valid, positions, slots, causal, window, self.form)
             rows = emit("Concat", emit.constant([1]), _new(emit, node), emit.constant([1]), axis=0)
             seen = emit("Unsqueeze", seen if causal else emit("Expand", seen, rows), emit.constant([1]))
-            if bias is None:
-                return seen
-            hidden = emit.constant(float("-inf"), dtype_of(bias))
-            return emit("Where", seen, bias if past is None else _to_capacity(emit, bias, past), hidden)
+            # Added to the scores, since onnxruntime takes twice as long for a mask of bools where there is a past.
+            dtype = dtype_of(node.inputs[0])
+            added = emit.constant(0.0, dtype)
+            if bias is not None:
+                added = bias if past is None else _to_capacity(emit, bias, past)
+            return emit("Where", seen, added, emit.constant(float("-inf"), dtype))
 
         return self._once(node, key, make)
 

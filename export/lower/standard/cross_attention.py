@@ -2,8 +2,9 @@
 
 import onnx_ir as ir
 
+from edgeformer.export.bodies import length_of
 from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of
 from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 
@@ -19,15 +20,17 @@ def lower_cross_attention(model: ir.Model, target: Target) -> PassReport:
         assert query is not None and mask is not None
         if mask not in masks:
             emit = Emitter("source_mask")
-            masks[mask] = emit("Unsqueeze", emit("Cast", mask, to=ir.DataType.BOOL), emit.constant([1, 2]))
+            seen = emit("Unsqueeze", emit("Cast", mask, to=ir.DataType.BOOL), emit.constant([1, 2]))  # [B, 1, 1, T]
+            dtype = dtype_of(query)
+            added = emit("Where", seen, emit.constant(0.0, dtype), emit.constant(float("-inf"), dtype))
+            # One row for all queries would be standard; onnxruntime wants one for each.
+            rows = emit("Concat", emit.constant([1, 1]), length_of(emit, node, query), emit.constant([1]), axis=0)
+            masks[mask] = emit("Expand", added, rows)  # [B, 1, S, T]
             model.graph.insert_before(node, emit.nodes)
         emit = Emitter(node.name or "")
         heads, head_dim = dim(key, 1), dim(key, 3)
-        rows = emit("Concat", emit.constant([1, 1]), emit("Shape", query, start=1, end=2), emit.constant([1]), axis=0)
         q = emit("Transpose", emit("Reshape", query, emit.constant([0, 0, heads, head_dim])), perm=HEADS_FIRST)
-        # A mask of one row for all queries is standard, and onnxruntime wants one for each.
-        visible = emit("Expand", masks[mask], rows)  # [B, 1, S, T]
-        attended = emit("Attention", q, key, value, visible, scale=node.attributes.get_float("scale"))
+        attended = emit("Attention", q, key, value, masks[mask], scale=node.attributes.get_float("scale"))
         output = emit("Reshape", emit("Transpose", attended, perm=HEADS_FIRST), emit.constant([0, 0, heads * head_dim]))
         report.fire(node)
         replace_node(node, emit, [output])
