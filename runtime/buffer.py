@@ -12,14 +12,18 @@ from edgeformer.runtime.session import onnxruntime
 
 
 class Buffer:
-    """An array of fixed shape. Its first rows can be bound by themselves, and any one of them."""
+    """An array of fixed shape. Its first rows can be bound by themselves, and any one of them.
 
-    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic], provider: Provider):
+    value: what a graph gave and is kept; None for new memory, uninitialised: what is never written is never taken.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic], provider: Provider, value: Any = None):
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self._provider = provider
-        # Uninitialised: memory that is never written is never taken.
-        self._value: Any = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
+        if value is None:
+            value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
+        self._value = value
 
     @property
     def nbytes(self) -> int:

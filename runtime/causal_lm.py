@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.sampling import Sampling
@@ -18,9 +18,9 @@ from edgeformer.runtime.tokenizer import Message
 class CausalLM(Model):
     """A decoder-only language model."""
 
-    def new_decoder(self, batch_size: int, capacity: int) -> StaticDecoder:
-        """Allocate a static cache for `batch_size` rows of `capacity` tokens, to feed by hand."""
-        return StaticDecoder(self.session, self.manifest, batch_size, capacity, self.provider)
+    def new_decoder(self, batch_size: int, capacity: int) -> Decoder:
+        """Make an empty cache for `batch_size` rows of up to `capacity` tokens, to feed by hand."""
+        return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider)
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after every token of one text: float32 [S, V]."""
@@ -76,7 +76,7 @@ class CausalLM(Model):
         max_new_tokens: int | None,
         stop: str | Sequence[str],
         sampling: Sampling,
-    ) -> tuple[list[Row], StaticDecoder]:
+    ) -> tuple[list[Row], Decoder]:
         stop = [stop] if isinstance(stop, str) else list(stop)
         if stop:
             self.require_tokenizer()

@@ -1,10 +1,12 @@
-"""Feed a decoder graph over a static cache: `prefill` one row, `decode_one_token` for all rows.
+"""Feed a decoder graph over a cache of its form: `prefill` one row, `decode_one_token` for all rows.
 
-Everything that a step needs is allocated and bound once; a step writes the new tokens, rebinds the mask (whose shape
-grows) and runs.
+static    past and present are one buffer, bound once; a step writes the new tokens, rebinds the mask and runs
+growing   every run makes a present that is the past of the next
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.growing_cache import GrowingCache
 from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.runtime.session import CACHE_DTYPES
 from edgeformer.runtime.sources import Sources
@@ -22,12 +25,33 @@ past."""
 
 
 Tokens = Sequence[int] | NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Logits = NDArray[Any]
 """float32 from our graphs; those of others may give the precision that they compute in."""
 
 
-class StaticDecoder:
+def new_decoder(
+    session: Any,
+    manifest: Manifest,
+    batch_size: int,
+    capacity: int,
+    provider: Provider = "cpu",
+    sources: Sources | None = None,
+) -> "Decoder":
+    """A decoder of `batch_size` empty rows of up to `capacity` tokens, over the form of cache that the graph has."""
+    kind = GrowingDecoder if manifest.cache_form == "growing" else StaticDecoder
+    return kind(session, manifest, batch_size, capacity, provider, sources)
+
+
+def needs_numbers(manifest: Manifest) -> bool:
+    """Whether a static cache must hold finite numbers where no token is: ONNX's Attention multiplies them with zero."""
+    return manifest.ops == "standard" and manifest.cache_form == "static"
+
+
+class Decoder(ABC):
     """One request: a cache for its rows, their lengths, and the bindings of its decode steps."""
+
+    cache: KVCache | GrowingCache
 
     def __init__(
         self,
@@ -41,21 +65,17 @@ class StaticDecoder:
         self._session = session
         self._sources = sources
         self._mask_name = "attention_mask" if sources is None else "decoder_attention_mask"
-        part = "" if sources is None else "decoder."
         self._vocab_size = manifest.vocab_size
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
-        dtype = CACHE_DTYPES[manifest.precision]
-        windows = _windows(session, manifest.cache, part)
-        self.cache = KVCache(manifest.cache, dtype, batch_size, capacity, provider, windows, part)
+        part = "" if sources is None else "decoder."
+        self.cache = self._new_cache(manifest, batch_size, capacity, provider, part)
         self.lengths = np.zeros(batch_size, np.int64)
         # Decode steps: one binding, filled in place.
+        self._all_rows = np.ones(batch_size, np.bool_)
         self._tokens = np.zeros((batch_size, 1), np.int64)
         self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
-        self._mask = np.ones(batch_size * capacity, np.int64)
-        self._step = self._new_binding()
-        _bind_input(self._step, "input_ids", self._tokens)
-        _bind_output(self._step, "logits", self._logits)
+        self._step = self._new_binding(self._tokens, self._logits)
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
@@ -76,46 +96,29 @@ class StaticDecoder:
 
     def _run_row(self, row: int, tokens: Tokens, logits: Logits) -> None:
         """One row by itself: its result is the same whatever stands in the other rows."""
-        self._check_room(self.lengths[row] + len(tokens))
-        self.lengths[row] += len(tokens)
         ids = np.asarray(tokens, np.int64)[None]
-        mask = np.ones((1, self.lengths[row]), np.int64)
-        binding = self._new_binding(row)
-        _bind_input(binding, "input_ids", ids)
-        _bind_input(binding, self._mask_name, mask)
-        _bind_output(binding, "logits", logits[None])
-        self._session.run_with_iobinding(binding)
+        self._run(self._new_binding(ids, logits[None], row), np.ones(ids.shape, np.bool_), row)
 
     def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> Logits:
         """Feed right-padded prompts [B, S] to empty rows in one run, as simple clients do. Returns logits [B, S, V]."""
+        return self._run_batch(tokens, np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None])
+
+    def _run_batch(self, tokens: NDArray[np.int64], new: Mask) -> Logits:
+        """Feed padded prompts [B, S] to empty rows in one run; new: where they have tokens [B, S]."""
         assert not self.lengths.any(), "only empty rows take a padded batch"
         self._check_room(tokens.shape[1])
-        self.lengths[:] = lengths
-        logits = np.empty((*tokens.shape, self._vocab_size), self._logits_dtype)
-        mask = (np.arange(tokens.shape[1]) < self.lengths[:, None]).astype(np.int64)
-        binding = self._new_binding()
         tokens = np.ascontiguousarray(tokens)
-        _bind_input(binding, "input_ids", tokens)
-        _bind_input(binding, self._mask_name, mask)
-        _bind_output(binding, "logits", logits)
-        self._session.run_with_iobinding(binding)
+        logits = np.empty((*tokens.shape, self._vocab_size), self._logits_dtype)
+        self._run(self._new_binding(tokens, logits), new)
         return logits
 
-    def decode_one_token(self, tokens: Tokens, active: NDArray[np.bool_] | None = None) -> Logits:
+    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Append one token to every active row (all, by default). Returns logits [B, V], overwritten by the next step.
 
-        A row that is not active is finished: it no longer grows, and what is computed in its last slot is never read.
+        A row that is not active is finished: it no longer grows, and what is computed for it is never read.
         """
-        self.lengths += 1 if active is None else active
-        total = int(self.lengths.max())
-        self._check_room(total)
         self._tokens[:, 0] = tokens
-        batch = self.cache.batch_size
-        mask = self._mask[: batch * total].reshape(batch, total)
-        if batch > 1:  # a single row's mask is all ones, whatever its length
-            np.less(np.arange(total), self.lengths[:, None], out=mask, casting="unsafe")
-        _bind_input(self._step, self._mask_name, mask)
-        self._session.run_with_iobinding(self._step)
+        self._run(self._step, (self._all_rows if active is None else active)[:, None])
         return self._logits[:, 0]
 
     def reorder(self, parents: NDArray[np.int64]) -> int:
@@ -127,17 +130,85 @@ class StaticDecoder:
         self.lengths = self.lengths[parents]
         return copied
 
-    def _new_binding(self, row: int | None = None) -> Any:
-        """A binding of the cache and of what the decoder reads of its source, for all rows or one."""
+    @abstractmethod
+    def _new_cache(
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
+    ) -> KVCache | GrowingCache:
+        """An empty cache; part: what its tensors are called."""
+
+    def _new_binding(self, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
+        """A binding of tokens, logits and what the decoder reads of its source, for all rows or one."""
         binding = self._session.io_binding()
-        self.cache.bind(binding, row)
+        _bind_input(binding, "input_ids", tokens)
+        _bind_output(binding, "logits", logits)
         if self._sources is not None:
             self._sources.bind(binding, row)
         return binding
 
+    def _run(self, binding: Any, new: Mask, row: int | None = None) -> None:
+        """Run what is bound for all rows or one; new: which of the tokens it has count [R, S]."""
+        rows = slice(None) if row is None else slice(row, row + 1)
+        lengths = self.lengths[rows] + new.sum(1)
+        self._check_room(int(lengths.max()))
+        self.lengths[rows] = lengths
+        with self._over_cache(binding, new, row) as mask:
+            _bind_input(binding, self._mask_name, mask)
+            self._session.run_with_iobinding(binding)
+
+    @abstractmethod
+    def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
+        """Bind what changes from run to run; around the run itself, give its attention mask."""
+
     def _check_room(self, length: int) -> None:
         if length > self.cache.capacity:
             raise ValueError(f"{length} tokens do not fit a cache of {self.cache.capacity}")
+
+
+class StaticDecoder(Decoder):
+    """Over buffers that are allocated and bound once: a token stands in the slot of its position."""
+
+    cache: KVCache
+
+    def _new_cache(self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str) -> KVCache:
+        self._slots = np.arange(capacity)
+        self._mask = np.empty(batch_size * capacity, np.int64)
+        windows = _windows(self._session, manifest.cache, part)
+        dtype = CACHE_DTYPES[manifest.precision]
+        cache = KVCache(manifest.cache, dtype, batch_size, capacity, provider, windows, part)
+        if needs_numbers(manifest):
+            cache.fill(0)
+        return cache
+
+    def _new_binding(self, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
+        binding = super()._new_binding(tokens, logits, row)
+        self.cache.bind(binding, row)
+        return binding
+
+    def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
+        """What is no token stands behind those of its row, where the next one will take its place."""
+        lengths = self.lengths if row is None else self.lengths[row : row + 1]
+        total = max(int(lengths.max()), new.shape[1])
+        mask = self._mask[: len(lengths) * total].reshape(-1, total)
+        np.less(self._slots[:total], lengths[:, None], out=mask, casting="unsafe")
+        return nullcontext(mask)
+
+
+class GrowingDecoder(Decoder):
+    """Over a cache that every run makes anew: tokens stand in the order in which they were fed, padding among them."""
+
+    cache: GrowingCache
+
+    def prefill_padded(self, tokens: NDArray[np.int64], mask: Mask) -> Logits:
+        """As `prefill_batch`, but with padding anywhere: mask [B, S] says where there are tokens."""
+        return self._run_batch(tokens, mask)
+
+    def _new_cache(
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
+    ) -> GrowingCache:
+        return GrowingCache(manifest.cache, CACHE_DTYPES[manifest.precision], batch_size, capacity, provider, part)
+
+    def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
+        return self.cache.grow(binding, new, row)
 
 
 def _windows(session: Any, geometry: CacheGeometry, part: str) -> list[int | None]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.runtime.decoder import Logits, StaticDecoder
+from edgeformer.runtime.decoder import Decoder, Logits
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.streaming import TextStream
@@ -98,9 +98,7 @@ class Row:
         )
 
 
-def run_rows(
-    decoder: StaticDecoder, rows: Sequence[Row], first_logits: Logits | None = None
-) -> Iterator[tuple[int, str]]:
+def run_rows(decoder: Decoder, rows: Sequence[Row], first_logits: Logits | None = None) -> Iterator[tuple[int, str]]:
     """Prefill each row by itself, then decode all together; yield (row, new text) after each token.
 
     Prompts of different lengths need no padding this way, and a prompt's result does not depend on its neighbours.
@@ -128,7 +126,7 @@ def run_rows(
 class GenerationStream(Iterator[str]):
     """Pieces of text as they are generated; `finish` runs to the end and returns the `Generation`."""
 
-    def __init__(self, row: Row, decoder: StaticDecoder, first_logits: Logits | None = None):
+    def __init__(self, row: Row, decoder: Decoder, first_logits: Logits | None = None):
         self._row = row
         self._pieces = (piece for _, piece in run_rows(decoder, [row], first_logits) if piece)
 

@@ -47,13 +47,9 @@ class KVCache:
         self._slots = [window or capacity for window in windows or [None] * geometry.num_layers]
         # A window's buffer may be longer than this request ever gets; memory that is never written is never taken.
         self.bytes = geometry.elements(batch_size, capacity, windows) * np.dtype(dtype).itemsize
-        available = _available_memory() if provider == "cpu" else None
-        if available is not None and self.bytes > available:
-            raise RequestError(
-                f"the cache for {batch_size} × {capacity} tokens takes {self.bytes / 1e9:.1f} GB, and "
-                f"{available / 1e9:.1f} GB of memory are free. Ask for fewer tokens (max_new_tokens) or rows."
-            )
-        # What is beyond a row's length is never read.
+        if provider == "cpu":
+            check_memory(self.bytes, batch_size, capacity)
+        # What is beyond a row's length counts for nothing; some graphs multiply it with zero.
         self._buffers = [
             Buffer((batch_size, geometry.num_kv_heads, slots, geometry.head_dim), dtype, provider)
             for slots in self._slots
@@ -91,16 +87,28 @@ class KVCache:
 
         length: tokens that the rows have. Returns how many bytes were copied.
         """
-        moved = np.flatnonzero(parents != np.arange(self.batch_size))
-        copied = 0
-        for buffer in self._buffers:
-            content = buffer.host()
-            # A copy of what moves, since a row may be read after it was overwritten.
-            rows = content[parents[moved], :, :length]
-            content[moved, :, :length] = rows
-            buffer.put(content)
-            copied += rows.nbytes
-        return copied
+        return sum(move_rows(buffer, parents, length) for buffer in self._buffers)
+
+
+def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int) -> int:
+    """Let every row r of a buffer [B, K, C, D] hold what row parents[r] held in its first slots; return the bytes."""
+    moved = np.flatnonzero(parents != np.arange(len(parents)))
+    content = buffer.host()
+    # A copy of what moves, since a row may be read after it was overwritten.
+    rows = content[parents[moved], :, :slots]
+    content[moved, :, :slots] = rows
+    buffer.put(content)
+    return rows.nbytes
+
+
+def check_memory(needed: int, batch_size: int, capacity: int) -> None:
+    """Raise RequestError where a cache takes more bytes than are free."""
+    available = _available_memory()
+    if available is not None and needed > available:
+        raise RequestError(
+            f"the cache for {batch_size} × {capacity} tokens takes {needed / 1e9:.1f} GB, and "
+            f"{available / 1e9:.1f} GB of memory are free. Ask for fewer tokens (max_new_tokens) or rows."
+        )
 
 
 def _available_memory() -> int | None:

@@ -14,7 +14,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.audio import SAMPLE_RATE, load_audio, log_mel
 from edgeformer.runtime.beam_search import BeamSearch, beam_search
-from edgeformer.runtime.decoder import Logits, StaticDecoder
+from edgeformer.runtime.decoder import Decoder, Logits, new_decoder
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.logits_rules import Rules
@@ -58,10 +58,10 @@ class Seq2SeqLM(Model):
             inputs, mask = self._pad([self._encode_source(source) for source in sources])
         return Sources(self._encoder, self.manifest, inputs, mask, self.provider, copies)
 
-    def new_decoder(self, sources: Sources, capacity: int) -> StaticDecoder:
-        """Allocate a static cache of `capacity` tokens for every row of the sources, to feed by hand."""
+    def new_decoder(self, sources: Sources, capacity: int) -> Decoder:
+        """Make an empty cache of up to `capacity` tokens for every row of the sources, to feed by hand."""
         rows = len(sources.mask)
-        return StaticDecoder(self.session, self.manifest, rows, capacity, self.provider, sources)
+        return new_decoder(self.session, self.manifest, rows, capacity, self.provider, sources)
 
     def generate(
         self,
@@ -275,7 +275,7 @@ class Seq2SeqLM(Model):
         stop: str | Sequence[str],
         rules: Rules,
         sampling: Sampling,
-    ) -> tuple[list[Row], StaticDecoder, Logits]:
+    ) -> tuple[list[Row], Decoder, Logits]:
         """Rows that have read their sources and prompts, and the logits [B, V] that follow."""
         stop = [stop] if isinstance(stop, str) else list(stop)
         if stop:
@@ -350,7 +350,7 @@ def _want_one(options: dict[str, Any]) -> None:
         )
 
 
-def _feed(decoder: StaticDecoder, prompt: Sequence[int]) -> Logits:
+def _feed(decoder: Decoder, prompt: Sequence[int]) -> Logits:
     """Feed one prompt to all rows; logits after it [B, V]."""
     rows = decoder.cache.batch_size
     if len(prompt) == 1:

@@ -47,7 +47,8 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     """Resolve `auto` and refuse what cannot work here, instead of running slowly somewhere else."""
     available = onnxruntime().get_available_providers()
     has_cuda = "CUDAExecutionProvider" in available
-    runs_on_cuda = manifest.precision != "fp32" or manifest.provider == "cuda"
+    # Of float32 attention only onnxruntime's own op has no CUDA kernel.
+    runs_on_cuda = manifest.precision != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
     if choice == "auto":
         return "cuda" if has_cuda and runs_on_cuda else "cpu"
     if choice == "cuda":
@@ -59,7 +60,7 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
         if not runs_on_cuda:
             raise RequestError(
                 "this bundle is fp32 for the CPU, and its attention has no float32 CUDA kernel. Export it with "
-                "--precision fp16, or with --provider cuda."
+                "--precision fp16, with --provider cuda or with --ops standard."
             )
         return "cuda"
     if choice != "cpu":

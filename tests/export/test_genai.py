@@ -1,5 +1,7 @@
 """onnxruntime-genai loads the bundles as they are and finds the same greedy tokens."""
 
+import json
+
 import numpy as np
 import onnxruntime_genai as og
 import pytest
@@ -48,6 +50,18 @@ def test_genai_finds_the_same_tokens(make_llama, tmp_path, options, precision):
     expected = ours_greedy(bundle, prompts, STEPS)
     # With min_length it bans the end of text; a sequence that has one says nothing.
     assert all(130 not in tokens for tokens in expected)
+    assert genai_greedy(bundle, prompts, STEPS) == expected
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("ops", ["standard", "portable"])
+def test_genai_finds_the_same_tokens_over_every_form_of_cache(tiny_llama_bundle, tmp_path, ops, cache):
+    bundle = export_model("tiny-llama", tmp_path / "bundle", ops=ops, cache=cache, verify=None).path
+    config = json.loads((bundle / "genai_config.json").read_text())
+    assert config["search"]["past_present_share_buffer"] is (cache == "static")
+    prompts = np.random.default_rng(0).integers(3, 480, (2, 11)).tolist()
+    expected = ours_greedy(tiny_llama_bundle, prompts, STEPS)
+    assert ours_greedy(bundle, prompts, STEPS) == expected
     assert genai_greedy(bundle, prompts, STEPS) == expected
 
 
