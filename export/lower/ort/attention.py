@@ -31,8 +31,7 @@ def lower_attention(model: ir.Model, target: Target) -> PassReport:
         if mask not in lengths:
             emit = Emitter("lengths")
             lengths[mask] = _lengths(emit, mask)
-            first = next(iter(model.graph))
-            model.graph.insert_before(first, emit.nodes)
+            model.graph.insert_before(node, emit.nodes)
         report.fire(node)
         _emit_attention(node, *lengths[mask])
     return report

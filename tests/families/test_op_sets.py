@@ -1,0 +1,182 @@
+"""Every family and every kind of block, in every op set: one capture, six graphs, run by onnxruntime.
+
+What our own module computes in float64 is the measure, over whole texts and without a cache; the graphs read them at
+once, in pieces, and in batches whose rows have unequal lengths, padded behind and, where a cache grows, in front.
+Error: max |Δ| / max |expected|. Other runtimes are in `test_op_set_runtimes.py`.
+"""
+
+import functools
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from op_set_kinds import KINDS
+from op_set_models import (
+    ENCODERS,
+    FAMILIES,
+    PAIRS,
+    TARGETS,
+    captured,
+    comparable,
+    computed,
+    errors,
+    family_config,
+    make_texts,
+    reference,
+)
+from op_set_rules import OPSETS, assert_domains, check, foreign_ops
+
+from edgeformer.config import DecoderConfig
+from edgeformer.export.lower import lower
+from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+from edgeformer.families import family_names
+from edgeformer.weights import RandomWeights
+
+LIMITS = {torch.float32: 1e-5, torch.float16: 5e-3}
+MODELS = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
+
+
+@functools.cache
+def model(name, dtype=torch.float32):
+    return captured(KINDS[name] if name in KINDS else family_config(name), dtype)
+
+
+@functools.cache
+def outcome(name, target, dtype=torch.float32):
+    return computed(model(name, dtype), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_op_set_computes_what_our_module_computes(name, target):
+    found = errors(model(name), outcome(name, target))
+    assert max(found.values()) <= LIMITS[torch.float32], found
+    assert not np.isnan(list(found.values())).any(), found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_op_sets_agree(name):
+    parts = set.intersection(*(set(outcome(name, target)) for target in TARGETS))
+    assert len(parts) >= (3 if "tokens" in model(name).texts else 2)
+    for part in parts:
+        pairs = [comparable(model(name), part, outcome(name, target)[part]) for target in TARGETS]
+        spread = np.ptp([actual for actual, _ in pairs], axis=0).max() / np.abs(pairs[0][1]).max()
+        assert spread <= LIMITS[torch.float32], part
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["gemma2", "bart", "bert"])
+def test_half_precision(name, target):
+    found = errors(model(name, torch.float16), outcome(name, target, torch.float16))
+    assert max(found.values()) <= LIMITS[torch.float16], found
+    assert max(found.values()) > 10 * max(errors(model(name), outcome(name, target)).values())
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "ort"])
+@pytest.mark.parametrize("name", ["wide-rotary", "partial-rotary", "gpt2"])
+def test_packed_and_fused_ops_lower_too(name, target):
+    """As modules of users may have them: rotation inside the attention, query, key and value in one, sums in norms."""
+    graph = model(name).graphs[0].clone()
+    fold_rotary(graph)
+    for rewrite in (transpose_weights, pack_qkv, fuse_skip_norm):
+        assert rewrite(graph).changed
+    found = errors(model(name), computed(replace(model(name), graphs=[graph]), target))
+    assert max(found.values()) <= LIMITS[torch.float32], found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_graph_is_valid_onnx_of_its_version(name, target):
+    for graph in model(name).lowered(target):
+        check(graph)
+        if target == "ort":
+            assert {node.domain for node in graph.graph.node} <= {"", "com.microsoft"}
+        else:
+            assert_domains(graph, OPSETS[target])
+            assert foreign_ops(graph, OPSETS[target]) == set()
+        assert bool(graph.functions) == (target == "portable functions")
+
+
+def test_functions_are_valid_where_nobody_knows_our_ops(tmp_path):
+    """In this process `edgeformer.GroupQueryAttention` has a schema, which a checker may read in a function's place."""
+    for name in ("gemma2", "t5", "bert", "shaw"):
+        for index, graph in enumerate(model(name).lowered("portable functions")):
+            onnx.save(graph, tmp_path / f"{name}-{index}.onnx")
+    script = (
+        "import onnx, pathlib, sys\n"
+        "for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):\n"
+        "    onnx.checker.check_model(onnx.load(path), full_check=True); print(path.name)\n"
+        "assert not onnx.defs.has('GroupQueryAttention', domain='edgeformer')\n"
+    )
+    line = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.split())) == (0, 5), done.stderr
+
+
+def test_ops_that_a_version_lacks_are_seen():
+    def lowered(name, target):
+        return model(name).lowered(target)[0]
+
+    contrib = {"GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
+    assert foreign_ops(lowered("llama", "ort"), 20) == {"SimplifiedLayerNormalization", *contrib}
+    assert foreign_ops(lowered("llama", "standard"), 18) == {"RMSNormalization", "RotaryEmbedding", "Attention"}
+    # Attention itself is there, and has no lengths yet.
+    assert foreign_ops(lowered("llama", "standard static"), 23) == {"TensorScatter", "Attention"}
+    assert foreign_ops(ir.serde.serialize_model(model("gpt_bigcode").graphs[0]), 18) >= {"Gelu"}
+    functions = lowered("llama", "portable functions")
+    functions.functions[0].node[0].op_type = "Attention"
+    assert foreign_ops(functions, 18) == {"Attention"}
+    del functions.functions[:]
+    assert foreign_ops(functions, 18) >= {"GroupQueryAttention", "RMSNorm"}
+    for target in ("ort", "standard"):
+        with pytest.raises(AssertionError):
+            assert_domains(lowered("llama", target), 18)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_checker_sees_types_that_do_not_fit(target):
+    graph = model("llama").lowered(target)[0]
+    graph.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.STRING
+    with pytest.raises(onnx.shape_inference.InferenceError, match="type"):
+        check(graph)
+
+
+def neighbour(config, **attention):
+    """The same model, but for one field of its attention."""
+    blocks = tuple(replace(block, attention=replace(block.attention, **attention)) for block in config.blocks)
+    return replace(config, blocks=blocks)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("name", "other"), [("mistral", {"window": 7}), ("gemma2", {"softcap": 2.5}), ("chunk", {"chunk": 6})]
+)
+def test_the_comparison_sees_a_neighbouring_model(name, other, target):
+    config = neighbour(model(name).config, **other)
+    assert isinstance(config, DecoderConfig)
+    expected = reference(config, RandomWeights(config, 0), make_texts(config))
+    found = errors(replace(model(name), expected=expected), outcome(name, target))
+    assert min(found.values()) > 100 * LIMITS[torch.float32], found
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "reasons"),
+    [
+        ("sinks", "standard", ["GroupQueryAttention written out in 2 places: Attention has no sinks"]),
+        ("shaw", "standard static", ["GroupQueryAttention written out in 1 place: Attention has no relation vectors"]),
+        ("gemma2", "standard", []),
+        ("odd-heads", "standard", []),
+    ],
+)
+def test_what_an_op_set_cannot_say_is_written_out_and_reported(name, target, reasons):
+    assert lower(model(name).graphs[0].clone(), TARGETS[target]).fallbacks == reasons
+
+
+def test_every_family_is_here():
+    # `generic` may be anything: the kinds of blocks are models of it.
+    assert {*FAMILIES, *PAIRS, *(name.replace("-", "_") for name in ENCODERS), "generic"} == set(family_names())
