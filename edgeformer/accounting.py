@@ -21,9 +21,9 @@ from edgeformer.config import (
     T5BiasConfig,
     TransformerXLConfig,
 )
-from edgeformer.manifest import Precision
+from edgeformer.manifest import Arithmetic
 
-ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2}
+ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Account:
         return sum(self.bytes.values())
 
 
-def account(config: ModelConfig, precision: Precision = "fp32") -> Account:
+def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
     """Count what a model costs."""
     parts, source, size = _parts(config), None, ELEMENT_BYTES[precision]
     stack = config.decoder if isinstance(config, Seq2SeqConfig) else config

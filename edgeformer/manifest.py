@@ -14,11 +14,14 @@ from edgeformer import schema
 from edgeformer.config import ModelConfig
 from edgeformer.contract import CacheForm, CacheGeometry
 from edgeformer.errors import BundleError, ConfigError
+from edgeformer.quantization import Quantization, WeightFormat
 
 FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 3
 
-Precision = Literal["fp32", "fp16"]
+Arithmetic = Literal["fp32", "fp16"]
+"""Of activations, caches, and weights that are not quantized."""
+Precision = Literal["fp32", "fp16", "int8", "int4"]
 Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
@@ -42,10 +45,17 @@ def sha256(path: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """How one tensor of the graph was made: parameters joined along its last axis, each transposed or not."""
+    """How one tensor of the graph was made: parameters joined along its last axis, each transposed or not.
+
+    quantized: the matrix made so is stored in this format, by its rows or by its columns, and the tensor is one part of
+    it: integers, scales or zero_points.
+    """
 
     parameters: tuple[str, ...]
     transposed: bool
+    quantized: WeightFormat | None = None
+    part: str | None = None
+    columns: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +71,16 @@ class SpecialTokens:
 class Manifest:
     """Everything that a reader of the bundle may rely on.
 
-    ops: what the graphs are written in. provider: whose kernels they were lowered for. cache_form: how they keep their
-    caches. functions: whether our ops are functions in them. graph: of an encoder-decoder, that of the decoder;
-    encoder_graph: of the encoder, over the same weights. windowed_graph: the same graph over caches as long as each
-    layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint stands behind the
-    bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's cache has no layers.
-    model: None where the module is not ours, so that the bundle does not tell what it computes. via: which library has
-    the module then; None for a module of the user. generation: how the makers of an encoder-decoder want it to
-    generate, in the words of generation_config.json. files: every other file of the folder. weights: graph initializers
-    by name. parity: the summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
+    ops: what the graphs are written in. provider: whose kernels they were lowered for. cache_form: how they keep
+    their caches. functions: whether our ops are functions in them. graph: of an encoder-decoder, that of the
+    decoder; encoder_graph: of the encoder, over the same weights. windowed_graph: the same graph over caches as
+    long as each layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint
+    stands behind the bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's
+    cache has no layers. model: None where the module is not ours, so that the bundle does not tell what it
+    computes. via: which library has the module then; None for a module of the user. quantization: the recipe of a
+    quantized bundle. generation: how the makers of an encoder-decoder want it to generate, in the words of
+    generation_config.json. files: every other file of the folder. weights: graph initializers by name. parity: the
+    summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int
@@ -94,6 +105,7 @@ class Manifest:
     functions: bool = False
     via: Via | None = None
     encoder_graph: str | None = None
+    quantization: Quantization | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     windowed_graph: str | None = None
     windows: tuple[int | None, ...] = ()
@@ -144,6 +156,14 @@ class Manifest:
         last.
         """
         return tuple(name for name in (self.encoder_graph, self.graph, self.windowed_graph) if name is not None)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What activations and caches are made of."""
+        if self.quantization is None:
+            assert self.precision in ("fp32", "fp16")
+            return self.precision
+        return "fp16" if self.provider == "cuda" else "fp32"
 
     @property
     def written_in(self) -> str:

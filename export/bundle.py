@@ -129,13 +129,13 @@ class GraphWriter:
     def write_all(self, models: Mapping[str, ir.Model], data_name: str) -> None:
         """Write graphs by their names (onnx/model.onnx) and their weights, one tensor at a time, into one file.
 
-        A weight that several graphs read is written once.
+        A weight that several graphs read, or one graph in several shapes, is written once.
         """
         values: dict[str, list[tuple[ir.Value, StreamedTensor]]] = {}
         for model in models.values():
-            for name, value in model.graph.initializers.items():
+            for value in model.graph.initializers.values():
                 if isinstance(value.const_value, StreamedTensor):
-                    values.setdefault(name, []).append((value, value.const_value))
+                    values.setdefault(value.const_value.storage, []).append((value, value.const_value))
         total = sum(readers[0][1].nbytes for readers in values.values())
         check_space(self._folder, total + PAGE * len(values))
         path = self._folder / data_name
@@ -154,17 +154,15 @@ class GraphWriter:
                     digest.update(chunk)
                 offset = written + len(padding)
                 written = offset + len(data)
-                self.weights[weight] = StoredWeight(
-                    parameters=tensor.recipe.parameters, transposed=tensor.recipe.transposed
-                )
-                for value, _ in readers:
+                for value, read in readers:
+                    self.weights[value.name or ""] = read.stored()
                     value.const_value = ir.ExternalTensor(
                         path.name,
                         offset,
                         len(data),
-                        tensor.dtype,
-                        shape=tensor.shape,
-                        name=weight,
+                        read.dtype,
+                        shape=read.shape,
+                        name=value.name or "",
                         base_dir=path.parent,
                     )
                 self._progress(f"writing {weight}", written / max(total, 1))

@@ -135,7 +135,7 @@ def _seq2seq_examples(manifest: Manifest) -> str:
     audio = config.encoder.audio
     if audio is not None:
         use = 'print(model.transcribe("recording.wav"))'
-        dtype = "np.float16" if manifest.precision == "fp16" else "np.float32"
+        dtype = "np.float16" if manifest.arithmetic == "fp16" else "np.float32"
         source = f"""features = np.zeros((1, {audio.mel_bins}, {2 * config.encoder.context_length}), {dtype})
 mask = np.ones((1, {config.encoder.context_length}), np.int64)
 read = encoder.run(None, {{"input_features": features}})"""
@@ -235,7 +235,7 @@ def _sizes(manifest: Manifest) -> str:
             rows |= {"layers": _stack(model)}
     rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if cache.num_layers:
-        rows |= {"cache": f"{cache.elements(1, 1) * ELEMENT_BYTES[manifest.precision]:,} bytes a token"}
+        rows |= {"cache": f"{cache.elements(1, 1) * ELEMENT_BYTES[manifest.arithmetic]:,} bytes a token"}
     return "\n".join(f"| {name} | {value} |" for name, value in rows.items())
 
 

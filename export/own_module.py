@@ -20,9 +20,17 @@ from edgeformer.export.bundle import Progress, check_destination
 from edgeformer.export.lower import CacheChoice, choose_target
 from edgeformer.export.module_contract import FEWEST_TOKENS, check_contract
 from edgeformer.export.parity import Mode, Report, open_bundle, verify_graph
-from edgeformer.export.pipeline import ExportResult, Provenance, check_options, export_blueprint
+from edgeformer.export.pipeline import (
+    ExportResult,
+    Provenance,
+    arithmetic_of,
+    check_options,
+    export_blueprint,
+    recipe_of,
+)
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import Manifest, OpSet, Precision, Provider, SpecialTokens
+from edgeformer.quantization import Quantization
 
 
 def export_module(
@@ -40,6 +48,7 @@ def export_module(
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
     functions: bool = False,
+    quantization: Quantization | None = None,
     tokenizer_folder: str | Path | None = None,
     eos: int | Sequence[int] = (),
     bos: int | None = None,
@@ -59,7 +68,7 @@ def export_module(
     keep the contract, and ParityError where its graph computes something else.
     """
     check_options(precision, provider, verify, ops=ops, cache=cache)
-    target = choose_target(ops, provider, cache, functions)
+    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization))
     destination = Path(output)
     check_destination(destination, overwrite)
     blueprint = _blueprint(
@@ -75,7 +84,9 @@ def export_module(
         )
     weights = ModuleWeights(module)
     progress("running the module", 0)
-    check_contract(blueprint, weights, TORCH_PRECISIONS[precision], in_float64=verify is not None)
+    check_contract(
+        blueprint, weights, TORCH_PRECISIONS[arithmetic_of(precision, target)], in_float64=verify is not None
+    )
     provenance = Provenance(
         name=name or destination.resolve().name,
         origin=f"module {type(module).__qualname__}",
@@ -110,7 +121,7 @@ def verify_module(
     folder = Path(bundle)
     manifest = open_bundle(folder, progress)
     blueprint, weights = module_blueprint(module, manifest), ModuleWeights(module)
-    check_contract(blueprint, weights, TORCH_PRECISIONS[manifest.precision])
+    check_contract(blueprint, weights, TORCH_PRECISIONS[manifest.arithmetic])
     reference = f"module {type(module).__qualname__}"
     return verify_graph(folder, manifest, blueprint, weights, mode=mode, reference=reference, progress=progress)
 

@@ -37,7 +37,19 @@ from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, OpSet, Precision, Provider, SpecialTokens, Task, Via, sha256
+from edgeformer.manifest import (
+    SCHEMA_VERSION,
+    Arithmetic,
+    Manifest,
+    OpSet,
+    Precision,
+    Provider,
+    SpecialTokens,
+    Task,
+    Via,
+    sha256,
+)
+from edgeformer.quantization import DEFAULTS, Quantization, recipe
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
@@ -111,6 +123,7 @@ def export_model(
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
     functions: bool = False,
+    quantization: Quantization | None = None,
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -122,7 +135,8 @@ def export_model(
     """Export a model to a bundle folder.
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
-    precision: of weights and arithmetic. provider: whose kernels the graph must find. ops: which ops it is written in.
+    precision: of weights and arithmetic; of int8 and int4, quantization is the recipe, if another than the default one.
+    provider: whose kernels the graph must find. ops: which ops it is written in.
     cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. functions: leave our
     ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
@@ -131,7 +145,7 @@ def export_model(
     without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
     check_options(precision, provider, verify, via, ops, cache)
-    target = choose_target(ops, provider, cache, functions)
+    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization))
     if via is not None:
         # Imported here, since transformers is an extra of its own, and takes its time.
         from edgeformer.export.via_transformers import export_via_transformers
@@ -172,6 +186,22 @@ def export_model(
         overwrite=overwrite,
         progress=progress,
     )
+
+
+def recipe_of(precision: Precision, quantization: Quantization | None) -> Quantization | None:
+    """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for."""
+    if precision in DEFAULTS:
+        return quantization or recipe(precision)
+    if quantization is not None:
+        raise ExportError(
+            f"a recipe of quantization is for {' and '.join(DEFAULTS)}, and the precision is {precision}."
+        )
+    return None
+
+
+def arithmetic_of(precision: Precision, target: Target) -> Arithmetic:
+    """What activations, caches and weights that are not quantized are made of."""
+    return precision if precision in ("fp32", "fp16") else target.arithmetic
 
 
 def _client_config(source: ModelSource) -> dict[str, Any]:
@@ -224,7 +254,8 @@ def export_blueprint(
         onnxruntime()  # missing, it is better missed now than after the graph is written
     with staged(destination, overwrite) as folder:
         progress("capturing the graph", 0)
-        built = {spec.file: build_graph(blueprint, weights, precision, target, spec) for spec in blueprint.graphs}
+        arithmetic = arithmetic_of(precision, target)
+        built = {spec.file: build_graph(blueprint, weights, arithmetic, target, spec) for spec in blueprint.graphs}
         graphs = {name: how for name, (_, how) in built.items()}
         writer = GraphWriter(folder, progress)
         writer.write_all({name: graph for name, (graph, _) in built.items()}, WEIGHTS)
@@ -261,14 +292,14 @@ def export_blueprint(
 def build_graph(
     blueprint: Blueprint,
     weights: Mapping[str, Tensor],
-    precision: Precision = "fp32",
+    arithmetic: Arithmetic = "fp32",
     target: Target | None = None,
     spec: GraphSpec | None = None,
 ) -> tuple[ir.Model, Lowered]:
     """Capture one graph of a model (by default its last) and lower it; weights are read when the graph is written."""
     spec = spec or blueprint.graphs[-1]
     try:
-        graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[precision])
+        graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[arithmetic])
     except Exception as error:
         # Somebody else's code may fail in any way; ours failing is a bug, and its traceback is wanted.
         if blueprint.config is not None or isinstance(error, EdgeformerError):
@@ -306,6 +337,7 @@ def _manifest(
         provider=target.provider,
         cache_form=target.cache_form,
         functions=target.functions,
+        quantization=target.quantization,
         graph=DECODER_GRAPH if task == "seq2seq-lm" else GRAPH,
         encoder_graph=ENCODER_GRAPH if task == "seq2seq-lm" else None,
         vocab_size=blueprint.vocab_size,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
-from edgeformer.manifest import Precision
+from edgeformer.manifest import Arithmetic, StoredWeight
 
-TORCH_PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
+TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
 
 TORCH_DTYPES = {
     ir.DataType.FLOAT: torch.float32,
@@ -37,17 +37,25 @@ class Recipe:
 
 
 class StreamedTensor(ir.LazyTensor):
-    """An initializer computed from `values` by its recipe whenever it is asked for, and never kept."""
+    """An initializer computed from `values` by its recipe whenever it is asked for, and never kept.
+
+    storage: tensors of equal storage are the same bytes in the file, whatever shapes they have.
+    """
 
     def __init__(self, name: str, dtype: ir.DataType, shape: ir.Shape, recipe: Recipe, values: Mapping[str, Tensor]):
         super().__init__(self._evaluate, dtype=dtype, shape=shape, name=name, cache=False)
         self.recipe = recipe
         self.values = values
+        self.storage = name
 
     @property
     def sizes(self) -> list[int]:
         """The shape as plain numbers."""
         return [int(size) for size in self.shape.numpy()]
+
+    def stored(self) -> StoredWeight:
+        """What the manifest says of it."""
+        return StoredWeight(parameters=self.recipe.parameters, transposed=self.recipe.transposed)
 
     def _evaluate(self) -> ir.TensorProtocol:
         return ir.tensor_adapters.TorchTensor(self.read())

@@ -207,7 +207,7 @@ class Seq2SeqLM(Model):
         samples = [load_audio(each) if isinstance(each, str | Path) else each for each in recordings]
         features = np.stack([log_mel(each, audio.mel_bins, self._seconds) for each in samples])
         mask = np.ones((len(recordings), self._encoder_config.context_length), np.int64)
-        return {"input_features": features.astype(CACHE_DTYPES[self.manifest.precision])}, mask
+        return {"input_features": features.astype(CACHE_DTYPES[self.manifest.arithmetic])}, mask
 
     def _options(self, given: dict[str, Any]) -> tuple[BeamSearch, Rules, Sampling]:
         """What a call asks for, over what the model's makers set."""

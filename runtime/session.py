@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 
 from edgeformer.errors import BundleError, RequestError, require
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Arithmetic, Manifest, Provider
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
-CACHE_DTYPES: dict[str, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
-"""Element type of the cache, by the bundle's precision."""
+CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
+"""Element type of the cache, by the bundle's arithmetic."""
 
 
 def onnxruntime() -> Any:
@@ -48,7 +48,7 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     available = onnxruntime().get_available_providers()
     has_cuda = "CUDAExecutionProvider" in available
     # Of float32 attention only onnxruntime's own op has no CUDA kernel.
-    runs_on_cuda = manifest.precision != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
+    runs_on_cuda = manifest.arithmetic != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
     if choice == "auto":
         return "cuda" if has_cuda and runs_on_cuda else "cpu"
     if choice == "cuda":

@@ -42,7 +42,7 @@ class Sources:
         geometry = config.decoder.cross_geometry
         assert geometry is not None
         batch, length = mask.shape
-        dtype = CACHE_DTYPES[manifest.precision]
+        dtype = CACHE_DTYPES[manifest.arithmetic]
         shape = (batch, geometry.num_kv_heads, length, geometry.head_dim)
         binding = session.io_binding()
         for name, array in inputs.items():

@@ -9,6 +9,7 @@ import click
 from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
 from edgeformer.manifest import OpSet, Precision, Provider, Via
+from edgeformer.quantization import DEFAULTS, Rounding, recipe
 from edgeformer.sentence_transformers import Pooling
 
 
@@ -39,6 +40,11 @@ from edgeformer.sentence_transformers import Pooling
 @click.option(
     "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
 )
+@click.option("--block", type=int, help="Of int4 and int8: inputs that share a scale. [default: 32 and 128]")
+@click.option("--asymmetric", is_flag=True, help="Of int4 and int8: store a zero point for every block.")
+@click.option("--rounding", type=click.Choice(get_args(Rounding)), help="Of int4 and int8. [default: mse and nearest]")
+@click.option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), help="Of the head and the embeddings.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Do not quantize parameters of such names.")
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
 @click.option("--pooling", type=click.Choice(get_args(Pooling)), help="Make one vector of an encoder's states.")
 @click.option("--normalize/--no-normalize", default=None, help="Give that vector length one, or not.")
@@ -53,12 +59,30 @@ def export_command(
     full_verify: bool,
     no_verify: bool,
     explained: bool,
+    block: int | None,
+    asymmetric: bool,
+    rounding: Rounding | None,
+    head_precision: str | None,
+    keep: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
     """Export a model to a bundle, and verify it."""
     if full_verify and no_verify:
         raise click.UsageError("--full-verify and --no-verify exclude each other.")
+    changes = {
+        "block": block,
+        "symmetric": False if asymmetric else None,
+        "rounding": rounding,
+        "head": head_precision,
+        "keep": keep,
+    }
+    if options["precision"] in DEFAULTS:
+        options["quantization"] = recipe(options["precision"], **changes)
+    elif any(changes.values()) or asymmetric:
+        raise click.UsageError(
+            "--block, --asymmetric, --rounding, --head-precision and --keep are for --precision int4 and int8."
+        )
     if options["via"] is None:
         from edgeformer.source import open_source
 
@@ -91,6 +115,8 @@ def export_command(
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
     click.echo(f"exported {manifest.source} to {result.path}: {size / 1e6:.1f} MB, {result.seconds:.1f} s")
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
+    if manifest.quantization is not None:
+        click.echo(f"weights: {manifest.quantization}")
     if explained:
         for name, lowered in result.graphs.items():
             click.echo(explain(name, lowered))

@@ -11,14 +11,14 @@ from edgeformer.accounting import ELEMENT_BYTES, account
 from edgeformer.cli._output import json_option, print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry
-from edgeformer.manifest import FILE_NAME, Manifest, Precision
+from edgeformer.manifest import FILE_NAME, Arithmetic, Manifest
 
 
 @click.command("info")
 @click.argument("model")
-@click.option("--precision", type=click.Choice(get_args(Precision)), help="Of a model that is not exported yet.")
+@click.option("--precision", type=click.Choice(get_args(Arithmetic)), help="Of a model that is not exported yet.")
 @json_option
-def info_command(model: str, precision: Precision | None, as_json: bool) -> None:
+def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> None:
     """Show what MODEL (a bundle, or whatever `export` takes) costs. Reads no weights."""
     if (Path(model) / FILE_NAME).is_file():
         manifest = Manifest.read(Path(model))
@@ -27,7 +27,7 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
         if manifest.model is None:
             _show_module(manifest, files, as_json)
         else:
-            _show_model(manifest.model, manifest.precision, manifest.source, files, as_json)
+            _show_model(manifest.model, manifest.arithmetic, manifest.source, files, as_json, manifest)
         return
     from edgeformer.source import open_source
 
@@ -38,7 +38,7 @@ def info_command(model: str, precision: Precision | None, as_json: bool) -> None
 def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> None:
     """What the manifest knows of a module that is not ours; its parameters and arithmetic only its code tells."""
     cache = manifest.cache
-    cache_bytes = cache.elements(1, 1) * ELEMENT_BYTES[manifest.precision]
+    cache_bytes = cache.elements(1, 1) * ELEMENT_BYTES[manifest.arithmetic]
     weights = files[f"{manifest.graph}_data"]
     data: dict[str, Any] = {
         "source": manifest.source,
@@ -62,14 +62,25 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     print_table(
         [
             (f"bytes in {manifest.precision}", f"{weights:,}"),
-            *_cache_rows(cache, manifest.windows, manifest.context_length, ELEMENT_BYTES[manifest.precision]),
+            *_cache_rows(cache, manifest.windows, manifest.context_length, ELEMENT_BYTES[manifest.arithmetic]),
             *_file_rows(files),
         ]
     )
 
 
-def _show_model(config: ModelConfig, precision: Precision, source: str, files: dict[str, int], as_json: bool) -> None:
-    numbers = account(config, precision)
+def _show_model(
+    config: ModelConfig,
+    arithmetic: Arithmetic,
+    source: str,
+    files: dict[str, int],
+    as_json: bool,
+    manifest: Manifest | None = None,
+) -> None:
+    numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.precision
+    quantized = manifest is not None and manifest.quantization is not None
+    # What a recipe leaves as it is, the file knows.
+    total = sum(size for name, size in files.items() if name.endswith("_data")) if quantized else numbers.total_bytes
+    parts = {} if quantized else numbers.bytes
     stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
     if as_json:
         counted = {name: value for name, value in asdict(numbers).items() if value is not None}
@@ -81,18 +92,19 @@ def _show_model(config: ModelConfig, precision: Precision, source: str, files: d
                 **_sizes(stack),
                 **({"encoder": _sizes(config.encoder)} if isinstance(config, Seq2SeqConfig) else {}),
                 **counted,
-                "total_bytes": numbers.total_bytes,
+                "bytes": parts,
+                "total_bytes": total,
                 **({"files": files} if files else {}),
             }
         )
         return
     rows = [
         ("parameters", f"{numbers.parameters:,}"),
-        (f"bytes in {precision}", f"{numbers.total_bytes:,}"),
-        *((f"  {part}", f"{size:,}") for part, size in numbers.bytes.items()),
+        (f"bytes in {precision}", f"{total:,}"),
+        *((f"  {part}", f"{size:,}") for part, size in parts.items()),
     ]
     if isinstance(stack, DecoderConfig):
-        rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, ELEMENT_BYTES[precision])
+        rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, ELEMENT_BYTES[arithmetic])
     rows += [
         ("FLOPs a token", f"{numbers.flops_per_token:,}"),
         (

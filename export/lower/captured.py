@@ -21,7 +21,7 @@ from edgeformer.export.graph import remove_initializer
 from edgeformer.export.lower import ort, portable, standard
 from edgeformer.export.lower.functions import keep_as_functions
 from edgeformer.export.lower.target import Target
-from edgeformer.export.passes import PassReport, expected_changes, straighten
+from edgeformer.export.passes import PassReport, expected_changes, quantize_weights, straighten
 from edgeformer.export.tensors import StreamedTensor
 from edgeformer.graphs import GraphSpec
 
@@ -95,6 +95,8 @@ def lower(model: ir.Model, target: Target, expected: dict[str, int] | None = Non
                 f"pass {report.name} changed {report.changed} places where this model has {wanted}. "
                 "This is a bug in edgeformer; please report it with the model's config.json."
             )
+    if target.quantization is not None:
+        passes.append(quantize_weights(model, target.quantization))
     rules = [rule(model, target) for rule in op_set.RULES]
     rest = keep_as_functions if target.functions else write_out_all
     rules.append(rest(model, target.cache_form))

@@ -5,7 +5,8 @@ from typing import Literal
 
 from edgeformer.contract import CacheForm
 from edgeformer.errors import ExportError
-from edgeformer.manifest import Manifest, OpSet, Provider
+from edgeformer.manifest import Arithmetic, Manifest, OpSet, Provider
+from edgeformer.quantization import Quantization
 
 CacheChoice = Literal["growing", "static"]
 
@@ -15,25 +16,39 @@ class Target:
     """An op set, and what may vary within it.
 
     provider: whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches. functions: for
-    `portable`, leave our ops in the graph as functions of the model.
+    `portable`, leave our ops in the graph as functions of the model. quantization: of the weights.
     """
 
     ops: OpSet = "ort"
     provider: Provider = "cpu"
     cache_form: CacheForm = "any"
     functions: bool = False
+    quantization: Quantization | None = None
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Of a quantized graph, what its other weights and its activations are made of: the fastest that the provider
+        has.
+        """
+        return "fp16" if self.provider == "cuda" else "fp32"
 
 
 def choose_target(
-    ops: OpSet = "ort", provider: Provider = "cpu", cache: CacheChoice | None = None, functions: bool = False
+    ops: OpSet = "ort",
+    provider: Provider = "cpu",
+    cache: CacheChoice | None = None,
+    functions: bool = False,
+    quantization: Quantization | None = None,
 ) -> Target:
     """What a user asks for. Raises ExportError for what excludes each other."""
+    if quantization is not None and ops != "ort":
+        raise ExportError(f"quantized products are ops of onnxruntime's own. Leave ops {ops} out, or quantization.")
     if functions and ops != "portable":
         raise ExportError(f"functions are for the op set portable; {ops} has ops of its own for what they compute.")
     if ops == "ort":
         if cache is not None:
             raise ExportError("a graph of the op set ort takes a growing cache and a static one; leave cache out.")
-        return Target(provider=provider)
+        return Target(provider=provider, quantization=quantization)
     return Target(ops=ops, provider=provider, cache_form=cache or "growing", functions=functions)
 
 
@@ -44,4 +59,5 @@ def target_of(manifest: Manifest) -> Target:
         provider=manifest.provider,
         cache_form=manifest.cache_form,
         functions=manifest.functions,
+        quantization=manifest.quantization,
     )

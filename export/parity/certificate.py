@@ -91,6 +91,12 @@ def paragraph(report: Report) -> str:
     ]
     if report.greedy.steps:
         sentences.append(greedy_words(report))
+    if report.quantization is not None:
+        loss = report.quantization
+        sentences.append(
+            f"Quantization costs a KL divergence of {figure(loss.mean_kl)} nats in the mean against the original "
+            f"weights, and {figure(100 - 100 * loss.top1_agreement)} % of the favourite tokens (on random tokens)."
+        )
     return " ".join(sentences)
 
 
@@ -126,13 +132,25 @@ def greedy_words(report: Report) -> str:
     return f"{report.greedy.describe()}." if report.greedy.steps else "No free-running text was made."
 
 
-def rounding_words(rounding: Rounding, precision: str) -> str:
-    """What storing the weights in the graph's precision costs, in two sentences."""
+def rounding_words(report: Report) -> str | None:
+    """What storing the weights in the graph's precision costs, in a few sentences; None where that was not measured."""
+    if report.rounding is None:
+        return None
+    used = ""
+    if report.quantization is not None:
+        used = f" With activations rounded to 8 bits, as the graph is used, it is {_loss_words(report.quantization)}."
     return (
-        f"Storing the weights in {precision} moves the model itself from the original one, whatever runs it: KL "
-        f"divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at the worst, the same "
-        f"favourite token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean square error "
-        f"{figure(rounding.nmse)}. No limit is set on it: it is the price of the precision, not an error of the graph."
+        f"Storing the weights in {report.precision} moves the model itself from the original one, whatever runs it: "
+        f"{_loss_words(report.rounding)}.{used} No limit is set on it: it is the price of the precision, not an error "
+        "of the graph."
+    )
+
+
+def _loss_words(rounding: Rounding) -> str:
+    return (
+        f"KL divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at the worst, the "
+        f"same favourite token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean square "
+        f"error {figure(rounding.nmse)}"
     )
 
 
@@ -234,7 +252,7 @@ def _page(report: Report, title: str, pictures: dict[Section, plots.Picture]) ->
         verdict=verdict(report),
         tiles=_tiles(report),
         greedy=greedy_words(report),
-        rounding=rounding_words(report.rounding, report.precision) if report.rounding else None,
+        rounding=rounding_words(report),
         sections=[(section, Markup(picture.wide), Markup(picture.narrow)) for section, picture in pictures.items()],
         groups=plots.by_figure(report.checks),
         figures=figures,

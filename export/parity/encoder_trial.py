@@ -14,12 +14,13 @@ from edgeformer.config import EncoderConfig, MaskedLMHead
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Judge, Piece
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.reference import references
 from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trial import Extent
 from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.sources import pad_right
 
 Array = NDArray[Any]
@@ -53,15 +54,14 @@ class EncoderTrial:
     weights: Mapping[str, Tensor]
     extent: Extent
     progress: Progress
+    activations: Mapping[str, WeightFormat] | None = None
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
 
     def __post_init__(self) -> None:
-        precision = self.graph.manifest.precision
-        dtype = TORCH_PRECISIONS[precision]
-        rounded = Rounded(self.weights, dtype)
-        self.judge = Judge(precision)
-        self.exact = Reference(self.blueprint, rounded)
-        self.rounding_only = Reference(self.blueprint, rounded, dtype)
+        arithmetic = self.graph.manifest.arithmetic
+        dtype = TORCH_PRECISIONS[arithmetic]
+        self.judge = Judge(arithmetic)
+        self.exact, self.rounding_only = references(self.blueprint, self.weights, dtype, self.activations)
         self.outputs = self.blueprint.graphs[0].outputs
 
     def run(self) -> None:

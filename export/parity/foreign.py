@@ -9,13 +9,13 @@ from pathlib import Path
 from edgeformer.config import DecoderConfig
 from edgeformer.contract import input_names, output_names
 from edgeformer.errors import BundleError
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, Precision
+from edgeformer.manifest import SCHEMA_VERSION, Arithmetic, Manifest
 from edgeformer.runtime.session import open_session
 from edgeformer.source import ModelSource
 
 # Where exporters put the graph of a decoder.
 PLACES = ("onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx")
-PRECISIONS: dict[str, Precision] = {"tensor(float)": "fp32", "tensor(float16)": "fp16"}
+PRECISIONS: dict[str, Arithmetic] = {"tensor(float)": "fp32", "tensor(float16)": "fp16"}
 
 
 def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgeformer.export.parity.figures import Errors, Worst, largest_difference, margins, relative_rmse
 from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError
 from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
-from edgeformer.manifest import Precision
+from edgeformer.manifest import Arithmetic
 
 Array = NDArray[Any]
 Caches = Sequence[tuple[Array, Array]]
@@ -39,7 +39,7 @@ class Judge:
     eager_worst: of any position that is known, since chance picks those of one run.
     """
 
-    precision: Precision
+    precision: Arithmetic
     checks: list[Check] = field(default_factory=list)
     layers: list[LayerError] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)

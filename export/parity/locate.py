@@ -26,17 +26,17 @@ from edgeformer.export.parity.localisation import SAME, Findings, Localisation, 
 from edgeformer.export.parity.node_values import Array, Expected, NodeValues, Origin, difference
 from edgeformer.export.parity.teacher_forcing import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.wiring import Wiring, node_differences, wrong_weights
-from edgeformer.manifest import Manifest, Precision, Provider
+from edgeformer.manifest import Arithmetic, Manifest, Provider
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
 
 __all__ = ["Localisation", "Locator", "Suspect", "describe", "locate"]
 
 # Of 60 clean random Llamas (2 and 3 blocks, all kinds of heads and activations, CPU kernels and written out), the worst
 # node was off by 6.6e-7 in fp32 and by 9.3e-4 in fp16; of 30 blocks of SmolLM2's size, by 7.7e-7 and 9.5e-4.
-FLOOR: dict[Precision, float] = {"fp32": 1e-5, "fp16": 1e-2}
+FLOOR: dict[Arithmetic, float] = {"fp32": 1e-5, "fp16": 1e-2}
 """The smallest max |Δ| / max |value| that puts a node out of line."""
 
-FLOOR_IF_DIFFERENT: dict[Precision, float] = {"fp32": 2e-6, "fp16": 3e-3}
+FLOOR_IF_DIFFERENT: dict[Arithmetic, float] = {"fp32": 2e-6, "fp16": 3e-3}
 """The same for a node that is not what a fresh lowering has there: a slip in epsilon moves little."""
 
 ROUNDING = 8.0
@@ -96,8 +96,8 @@ class Locator:
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, blueprint.graphs, strict=True)):
             progress(f"computing the value of every node of {file} in float64", 0.4 * index / len(files))
-            values = NodeValues(blueprint, weights, manifest.precision, target_of(manifest), spec)
-            self.graphs.append(GraphLocator(file, values, manifest.precision, manifest.provider))
+            values = NodeValues(blueprint, weights, manifest.arithmetic, target_of(manifest), spec)
+            self.graphs.append(GraphLocator(file, values, manifest.arithmetic, manifest.provider))
         self._progress = progress
 
     def locate(self, folder: Path) -> Localisation:
@@ -112,7 +112,7 @@ class Locator:
 class GraphLocator:
     """Judges one graph of such bundles, by its values."""
 
-    def __init__(self, file: str, values: NodeValues, precision: Precision, provider: Provider) -> None:
+    def __init__(self, file: str, values: NodeValues, precision: Arithmetic, provider: Provider) -> None:
         self.file = file
         self.values = values
         self._precision = precision

@@ -30,7 +30,7 @@ from edgeformer.export.graph import streamed
 from edgeformer.export.lower import Target, lower_captured
 from edgeformer.export.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.graphs import GraphSpec
-from edgeformer.manifest import OpSet, Precision
+from edgeformer.manifest import Arithmetic, OpSet
 from edgeformer.runtime.session import CACHE_DTYPES
 
 TOKENS = 12
@@ -93,7 +93,7 @@ class NodeValues:
         self,
         blueprint: Blueprint,
         weights: Mapping[str, Tensor],
-        precision: Precision,
+        precision: Arithmetic,
         target: Target,
         spec: GraphSpec,
     ) -> None:

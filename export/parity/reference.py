@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.blueprint import Blueprint
+from edgeformer.export.parity.activations import round_activations
 from edgeformer.export.parity.streaming import streamed
 from edgeformer.layers import Cache
+from edgeformer.quantization import WeightFormat
 
 
 class Reference:
@@ -91,6 +93,22 @@ def _filled(module: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype
 def _put(owners: Iterable[tuple[nn.Module, str]], parameter: nn.Parameter) -> None:
     for owner, last in owners:
         owner._parameters[last] = parameter
+
+
+def references(
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    activations: Mapping[str, WeightFormat] | None = None,
+) -> tuple[Reference, Reference]:
+    """The module over weights as a graph stores them: in float64, and in the graph's own arithmetic.
+
+    activations: the formats of weights whose products round their inputs, in the latter.
+    """
+    stored = Rounded(weights, dtype)
+    exact, eager = Reference(blueprint, stored), Reference(blueprint, stored, dtype)
+    round_activations(eager.module, activations or {})
+    return exact, eager
 
 
 class Rounded(Mapping[str, Tensor]):

@@ -118,7 +118,8 @@ class Report:
     """All that was found about one graph.
 
     mode: quick or full. reference: what it was compared with. hashes: SHA-256 of the graph's files, by name.
-    environment: versions, providers, threads, TF32, machine.
+    environment: versions, providers, threads, TF32, machine. rounding: what storing the weights changes; quantization:
+    what that and rounding activations change, in the graph as it is used.
     """
 
     version: int
@@ -133,6 +134,7 @@ class Report:
     layers: tuple[LayerError, ...]
     curves: tuple[Curve, ...]
     rounding: Rounding | None
+    quantization: Rounding | None = None
 
     @property
     def passed(self) -> bool:

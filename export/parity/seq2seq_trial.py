@@ -19,12 +19,13 @@ from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.reference import references
 from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trial import Extent, judge_empty_slots
 from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.session import CACHE_DTYPES
 from edgeformer.runtime.sources import Sources, pad_right
 
@@ -69,15 +70,14 @@ class Seq2SeqTrial:
     weights: Mapping[str, Tensor]
     extent: Extent
     progress: Progress
+    activations: Mapping[str, WeightFormat] | None = None
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
 
     def __post_init__(self) -> None:
-        self.precision = self.graph.manifest.precision
-        dtype = TORCH_PRECISIONS[self.precision]
-        rounded = Rounded(self.weights, dtype)
-        self.judge = Judge(self.precision)
-        self.exact = Reference(self.blueprint, rounded)
-        self.rounding_only = Reference(self.blueprint, rounded, dtype)
+        self.arithmetic = self.graph.manifest.arithmetic
+        dtype = TORCH_PRECISIONS[self.arithmetic]
+        self.judge = Judge(self.arithmetic)
+        self.exact, self.rounding_only = references(self.blueprint, self.weights, dtype, self.activations)
 
     def run(self) -> None:
         """Everything, in the order of the module's picture."""
@@ -113,7 +113,7 @@ class Seq2SeqTrial:
         encoder = self.config.encoder
         if encoder.audio is not None:
             shape = encoder.audio.mel_bins, 2 * encoder.context_length
-            return np.random.default_rng(index).normal(size=shape).astype(CACHE_DTYPES[self.precision])
+            return np.random.default_rng(index).normal(size=shape).astype(CACHE_DTYPES[self.arithmetic])
         length = max(1, min(self.extent.main, encoder.context_length) // (1 + index))
         return random_tokens(length, encoder.vocab_size, salt=index)
 

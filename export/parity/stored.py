@@ -9,8 +9,9 @@ from torch import Tensor
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
+from edgeformer.export.quantize.weights import dequantized
 from edgeformer.export.tensors import Recipe, split_stored
-from edgeformer.manifest import Manifest
+from edgeformer.manifest import Manifest, StoredWeight
 
 
 class StoredWeights(Mapping[str, Tensor]):
@@ -20,11 +21,12 @@ class StoredWeights(Mapping[str, Tensor]):
         self._shapes = blueprint.parameter_shapes()
         graphs = [ir.load(folder / name).graph for name in manifest.graphs]
         self._initializers = {name: value for graph in graphs for name, value in graph.initializers.items()}
+        # Of a quantized matrix, whose parts are several tensors, the integers stand for all.
         self._place = {
-            parameter: (name, Recipe(stored.parameters, stored.transposed))
+            parameter: (name, stored)
             for name, stored in manifest.weights.items()
             for parameter in stored.parameters
-            if parameter in self._shapes
+            if parameter in self._shapes and stored.part in (None, "integers")
         }
         lost = sorted(self._shapes.keys() - self._place.keys())
         lost += [parameter for parameter, (name, _) in self._place.items() if name not in self._initializers]
@@ -32,10 +34,24 @@ class StoredWeights(Mapping[str, Tensor]):
             raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
 
     def __getitem__(self, parameter: str) -> Tensor:
-        name, recipe = self._place[parameter]
+        name, stored = self._place[parameter]
+        recipe = Recipe(stored.parameters, stored.transposed)
+        value = self._read(name) if stored.quantized is None else self._dequantize(name, stored)
+        return split_stored(value, recipe, self._shapes)[parameter]
+
+    def _read(self, name: str) -> Tensor:
         array = self._initializers[name].const_value.numpy()  # type: ignore[union-attr]
-        stored = torch.from_numpy(array.copy())
-        return split_stored(stored, recipe, self._shapes)[parameter]
+        return torch.from_numpy(array.copy())
+
+    def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
+        """The matrix that integers, scales and zero points mean, as it would be stored."""
+        assert stored.quantized is not None
+        matrix = name.removesuffix(".flat").removesuffix(".integers")
+        parts = {"integers": self._read(name), "scales": self._read(f"{matrix}.scales")}
+        if not stored.quantized.symmetric:
+            parts["zero_points"] = self._read(f"{matrix}.zero_points")
+        rows = dequantized(parts, stored.quantized)
+        return rows.t() if stored.columns else rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._place)

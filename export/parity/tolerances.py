@@ -12,9 +12,9 @@ tools/calibrate_parity.py prints it. Factors are above that, and far below what 
 
 from dataclasses import dataclass
 
-from edgeformer.manifest import Precision
+from edgeformer.manifest import Arithmetic
 
-UNIT_ROUNDOFF: dict[Precision, float] = {"fp32": 2.0**-24, "fp16": 2.0**-11}
+UNIT_ROUNDOFF: dict[Arithmetic, float] = {"fp32": 2.0**-24, "fp16": 2.0**-11}
 """Half the distance from 1 to the next number: no arithmetic of this precision is better."""
 
 
@@ -23,17 +23,17 @@ class Limit:
     """A row of the table; factor and floor by precision."""
 
     figure: str
-    factor: dict[Precision, float]
-    floor: dict[Precision, float]
+    factor: dict[Arithmetic, float]
+    floor: dict[Arithmetic, float]
     reason: str
 
-    def of(self, precision: Precision, eager: float | None) -> float:
+    def of(self, precision: Arithmetic, eager: float | None) -> float:
         """The limit for a graph beside which eager PyTorch has this figure."""
         scaled = 0.0 if eager is None else self.factor[precision] * eager
         return max(self.floor[precision], scaled)
 
 
-def _same(value: float) -> dict[Precision, float]:
+def _same(value: float) -> dict[Arithmetic, float]:
     return {"fp32": value, "fp16": value}
 
 

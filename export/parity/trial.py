@@ -22,12 +22,13 @@ from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import Errors, worst_of
 from edgeformer.export.parity.judge import Judge, Piece, compare_greedy
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.reference import Reference, references
 from edgeformer.export.parity.report import Greedy, LayerError, Rounding
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.decoder import Decoder
 
 Mode = Literal["quick", "full"]
@@ -107,7 +108,10 @@ class _Known:
 
 @dataclass
 class Trial:
-    """One verification of a decoder on its way; `run` lets `judge` collect checks, and fills greedy."""
+    """One verification of a decoder on its way; `run` lets `judge` collect checks, and fills greedy.
+
+    activations: formats of the weights whose products round their inputs.
+    """
 
     graph: Graph
     windowed: Graph | None
@@ -116,16 +120,15 @@ class Trial:
     extent: Extent
     folder: Path
     progress: Progress
+    activations: Mapping[str, WeightFormat] | None = None
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
 
     def __post_init__(self) -> None:
         manifest = self.graph.manifest
-        self.precision = manifest.precision
-        self.judge = Judge(self.precision)
-        dtype = TORCH_PRECISIONS[self.precision]
-        rounded = Rounded(self.weights, dtype)
-        self.exact = Reference(self.blueprint, rounded)
-        self.rounding_only = Reference(self.blueprint, rounded, dtype)
+        self.arithmetic = manifest.arithmetic
+        self.judge = Judge(self.arithmetic)
+        dtype = TORCH_PRECISIONS[self.arithmetic]
+        self.exact, self.rounding_only = references(self.blueprint, self.weights, dtype, self.activations)
 
     def run(self) -> None:
         """Everything, in the order of the module's picture."""
@@ -281,7 +284,7 @@ class Trial:
         manifest = self.graph.manifest
         scales = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected_caches]
         shape = (1, manifest.cache.num_kv_heads, length, manifest.cache.head_dim)
-        dtype = TORCH_PRECISIONS[self.precision]
+        dtype = TORCH_PRECISIONS[self.arithmetic]
 
         def past(layer: int) -> tuple[Tensor, Tensor]:
             generator = torch.Generator().manual_seed(layer)
@@ -296,23 +299,26 @@ class Trial:
         logits = (runs.after_past(graph, tokens, length, lambda layer: _arrays(past(layer)), chunk) for graph in graphs)
         self.judge.logits(run, what, (known.piece(each) for each in logits), behind=length)
 
-    def rounding(self) -> Rounding | None:
-        """Compare stored with original weights, both in float64; None where storing changed nothing."""
-        dtype = TORCH_PRECISIONS[self.precision]
-        probe = next(iter(self.weights.values())).dtype
-        if torch.promote_types(probe, dtype) == dtype:
+    def rounding(self, original: Mapping[str, Tensor], *, by_graph: bool = False) -> Rounding | None:
+        """Compare stored with original weights, both in float64; None where storing changed nothing.
+
+        by_graph: what the graph computes of the stored ones, its own rounding included, instead of float64.
+        """
+        dtype = TORCH_PRECISIONS[self.arithmetic]
+        probe = next(iter(original.values())).dtype
+        if not self.graph.manifest.quantization and torch.promote_types(probe, dtype) == dtype:
             return None
-        tokens = torch.from_numpy(random_tokens(self.extent.main, self.graph.manifest.vocab_size))[None]
-        original = Reference(self.blueprint, self.weights).run(tokens)[0][0].numpy()
-        stored = self.exact.run(tokens)[0][0].numpy()
-        errors = Errors(UNIT_ROUNDOFF[self.precision])
-        errors.add(stored, stored, original)
+        tokens = random_tokens(self.extent.main, self.graph.manifest.vocab_size)
+        ids = torch.from_numpy(tokens)[None]
+        truth = Reference(self.blueprint, original).run(ids)[0][0].numpy()
+        logits = runs.prefill(self.graph, tokens)[0] if by_graph else self.exact.run(ids)[0][0].numpy()
+        errors = Errors(UNIT_ROUNDOFF[self.arithmetic])
+        errors.add(logits, logits, truth)
         figures = errors.figures()
-        agreement = float(np.mean(stored.argmax(-1) == original.argmax(-1)))
         return Rounding(
             mean_kl=figures["mean KL"][0],
             max_kl=figures["max KL"][0],
-            top1_agreement=agreement,
+            top1_agreement=float(np.mean(logits.argmax(-1) == truth.argmax(-1))),
             nmse=figures["nmse"][0],
         )
 

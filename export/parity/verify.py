@@ -4,7 +4,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
+from edgeformer.export.parity.activations import formats_of
 from edgeformer.export.parity.encoder_trial import EncoderTrial
 from edgeformer.export.parity.foreign import open_foreign
+from edgeformer.export.parity.quantized import judge_weights
 from edgeformer.export.parity.rebuild import blueprint_of_bundle
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
 from edgeformer.export.parity.runs import Graph
@@ -25,6 +27,7 @@ from edgeformer.export.parity.seq2seq_trial import Seq2SeqTrial
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.parity.trial import EXTENTS, Mode, Trial
 from edgeformer.manifest import FILE_NAME, Manifest, Provider, sha256
+from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
 from edgeformer.source import find_model, open_source
 from edgeformer.weights import Weights
@@ -125,18 +128,30 @@ def verify_graph(
     reference: str = "the checkpoint",
     progress: Progress = lambda what, part: None,
 ) -> Report:
-    """Compare the graph in a folder with its model over `weights`, rounded as they are stored, in float64."""
+    """Compare the graph in a folder with its model over `weights`, rounded as they are stored, in float64.
+
+    A quantized graph is run twice, both times against the weights that its integers mean: with products in float32, as
+    onnxruntime computes them of weights that are not prepacked, to which everything is held as to any graph; and as it
+    is used, with activations rounded to 8 bits, which it is compared for with eager PyTorch that rounds them, too.
+    """
     start = time.perf_counter()
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
+    quantized = manifest.quantization is not None
+    stored = StoredWeights(folder, manifest, blueprint) if quantized else weights
     # Prepacking would copy every weight, for a few tokens.
     sessions = [open_session(folder / name, provider, prepack=False) for name in manifest.graphs]
-    trial = _trial(sessions, folder, manifest, provider, blueprint, weights, mode, progress)
-    try:
-        trial.run()
-    except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs
-        reason = "a graph that onnxruntime cannot run computes nothing"
-        failed = Check(name="run", what=str(stopped), value=float("nan"), limit=0.0, eager=None, reason=reason)
-        trial.judge.checks.append(failed)
+    trial = _trial(sessions, folder, manifest, provider, blueprint, stored, mode, progress)
+    _run(trial)
+    checks, shipped = list(trial.judge.checks), None
+    if quantized:
+        checks += judge_weights(weights, stored, formats_of(manifest))
+        sessions = [open_session(folder / name, provider) for name in manifest.graphs]
+        shipped = _trial(
+            sessions, folder, manifest, provider, blueprint, stored, "quick", progress, formats_of(manifest)
+        )
+        _run(shipped)
+        checks += [replace(check, name=f"int8 activations, {check.name}") for check in shipped.judge.checks]
+    measured = isinstance(trial, Trial) and (quantized or mode == "full")
     return Report(
         version=REPORT_VERSION,
         mode=mode,
@@ -145,12 +160,22 @@ def verify_graph(
         environment=_environment(provider),
         hashes=manifest.graph_hashes() or {manifest.graph: sha256(folder / manifest.graph)},
         seconds=round(time.perf_counter() - start, 2),
-        checks=tuple(trial.judge.checks),
+        checks=tuple(checks),
         greedy=trial.greedy,
         layers=tuple(trial.judge.layers),
         curves=tuple(trial.judge.curves),
-        rounding=trial.rounding() if mode == "full" and isinstance(trial, Trial) else None,
+        rounding=trial.rounding(weights) if measured else None,  # type: ignore[union-attr]
+        quantization=shipped.rounding(weights, by_graph=True) if isinstance(shipped, Trial) else None,
     )
+
+
+def _run(trial: Trial | Seq2SeqTrial | EncoderTrial) -> None:
+    try:
+        trial.run()
+    except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs
+        reason = "a graph that onnxruntime cannot run computes nothing"
+        failed = Check(name="run", what=str(stopped), value=float("nan"), limit=0.0, eager=None, reason=reason)
+        trial.judge.checks.append(failed)
 
 
 def _trial(
@@ -162,18 +187,19 @@ def _trial(
     weights: Mapping[str, Tensor],
     mode: Mode,
     progress: Progress,
+    activations: Mapping[str, WeightFormat] | None = None,
 ) -> Trial | Seq2SeqTrial | EncoderTrial:
     """The trial of a kind of model; sessions are those of its graphs, in their order."""
     extent, config = EXTENTS[mode].within(manifest.context_length), blueprint.config
     graphs = [Graph(session, manifest, provider) for session in sessions]
     match config:
         case Seq2SeqConfig():
-            return Seq2SeqTrial(sessions[0], graphs[1], config, blueprint, weights, extent, progress)
+            return Seq2SeqTrial(sessions[0], graphs[1], config, blueprint, weights, extent, progress, activations)
         case EncoderConfig():
-            return EncoderTrial(graphs[0], config, blueprint, weights, extent, progress)
+            return EncoderTrial(graphs[0], config, blueprint, weights, extent, progress, activations)
         case _:
             windowed = graphs[1] if len(graphs) > 1 else None
-            return Trial(graphs[0], windowed, blueprint, weights, extent, folder, progress)
+            return Trial(graphs[0], windowed, blueprint, weights, extent, folder, progress, activations)
 
 
 def _environment(provider: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.plain_ops import plain_ops
+from edgeformer.export.passes.quantize_weights import quantize_weights
 from edgeformer.export.passes.straighten import straighten
 from edgeformer.export.passes.transpose_weights import transpose_weights
 from edgeformer.export.passes.widen_rotary import widen_rotary
@@ -19,6 +20,7 @@ __all__ = [
     "fuse_skip_norm",
     "pack_qkv",
     "plain_ops",
+    "quantize_weights",
     "straighten",
     "transpose_weights",
     "widen_rotary",

@@ -8,6 +8,8 @@
 | GroupQueryAttention | GroupQueryAttention, RoPE and packed QKV in | its body                 |
 | CrossAttention      | MultiHeadAttention                          | its body                 |
 | RotaryEmbedding     | its body (only what could not be folded)    |                          |
+| QuantizedMatMul     | MatMulNBits                                 |                          |
+| QuantizedGather     | GatherBlockQuantized                        |                          |
 | tied head           | FusedMatMul over the embedding, transposed  |                          |
 
 A graph takes its caches in any form: the kernel grows them or writes into a buffer, and the body does the same.
@@ -19,10 +21,11 @@ from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
 from edgeformer.export.lower.ort.names import CONTRIB
 from edgeformer.export.lower.ort.norms import lower_norms
+from edgeformer.export.lower.ort.quantized import lower_quantized
 from edgeformer.export.lower.ort.tied_head import lower_tied_head
 from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
-RULES = (lower_attention, lower_cross_attention, lower_norms, lower_tied_head)
+RULES = (lower_attention, lower_cross_attention, lower_norms, lower_quantized, lower_tied_head)
 
 
 def rewrite(model: ir.Model) -> list[PassReport]:

@@ -1,0 +1,123 @@
+"""How weights are quantized: plain data, which the manifest of a bundle keeps.
+
+A weight [out, in] is stored as integers. Each row is cut into blocks of `block` inputs, and a block has one scale and,
+unless the format is symmetric, one zero point:
+
+    w ≈ scale · (integer − zero point)          zero point = half of the range, where none is stored
+"""
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from edgeformer.errors import ConfigError
+from edgeformer.schema import check
+
+Bits = Literal[4, 8]
+Rounding = Literal["nearest", "mse"]
+BLOCKS = (16, 32, 64, 128, 256)
+
+VOCABULARY = ("*head.weight", "*embedding.weight")
+"""Parameters with a row for each token."""
+SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight")
+"""Parameters of which a row is added to every token's: small, and read once a token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightFormat:
+    """Integers of so many bits, with a scale for every block of inputs.
+
+    rounding: `nearest` takes the scale from the largest weight of a block; `mse` searches the scale, and with it the
+    integers, that have the least squared error.
+    """
+
+    bits: Bits
+    block: int
+    symmetric: bool = True
+    rounding: Rounding = "nearest"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("bits", get_args(Bits)), ("block", BLOCKS), ("rounding", get_args(Rounding))):
+            check(getattr(self, name) in choices, self, name, f"one of {', '.join(map(str, choices))}")
+
+    @property
+    def zero(self) -> int:
+        """The integer that means 0 where no zero points are stored."""
+        return 1 << (self.bits - 1)
+
+    def fitted(self, inputs: int) -> "WeightFormat | None":
+        """This format with the largest block, at most its own, that divides so many inputs; None where none does."""
+        blocks = [block for block in BLOCKS if block <= self.block and inputs % block == 0]
+        return replace(self, block=blocks[-1]) if blocks else None
+
+    def bytes_of(self, outputs: int, inputs: int) -> int:
+        """What a weight takes, with float32 scales."""
+        blocks = inputs // self.block
+        zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
+        return outputs * (inputs * self.bits // 8 + 4 * blocks + zeros)
+
+    def __str__(self) -> str:
+        extras = [] if self.symmetric else ["asymmetric"]
+        extras += [self.rounding] if self.rounding != "nearest" else []
+        return ", ".join([f"int{self.bits} in blocks of {self.block}", *extras])
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationRule:
+    """What becomes of parameters whose names fit a shell pattern; format: None to leave them as they are."""
+
+    pattern: str
+    format: WeightFormat | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """A recipe: the first rule whose pattern fits a matrix's name decides; what fits none is left as it is."""
+
+    rules: tuple[QuantizationRule, ...]
+
+    def format_of(self, parameter: str) -> WeightFormat | None:
+        """The format for a parameter of the module (`blocks.0.attention.query.weight`)."""
+        fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
+        return next(fits, None)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{rule.pattern}: {rule.format or 'as it is'}" for rule in self.rules)
+
+
+DEFAULTS: dict[str, WeightFormat] = {
+    "int4": WeightFormat(bits=4, block=32, rounding="mse"),
+    "int8": WeightFormat(bits=8, block=128),
+}
+"""By precision."""
+
+
+def recipe(
+    precision: str,
+    *,
+    block: int | None = None,
+    symmetric: bool | None = None,
+    rounding: Rounding | None = None,
+    head: str | None = None,
+    keep: tuple[str, ...] = (),
+) -> Quantization:
+    """The recipe of a precision, `int4` or `int8`.
+
+    block, symmetric, rounding: instead of the defaults. head: precision of the head and the embeddings, if another;
+    `fp32` leaves them as they are. keep: patterns of parameters to leave as they are.
+    Raises ConfigError for what is not possible.
+    """
+    given = {"block": block, "symmetric": symmetric, "rounding": rounding}
+    changes = {name: value for name, value in given.items() if value is not None}
+
+    def of(name: str) -> WeightFormat | None:
+        if name == "fp32":
+            return None
+        if name not in DEFAULTS:
+            raise ConfigError(f"the head's precision is {name!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
+        return replace(DEFAULTS[name], **changes)  # type: ignore[arg-type]
+
+    rules = [QuantizationRule(pattern=pattern, format=None) for pattern in (*keep, *SMALL_TABLES)]
+    if head is not None:
+        rules += [QuantizationRule(pattern=pattern, format=of(head)) for pattern in VOCABULARY]
+    return Quantization(rules=(*rules, QuantizationRule(pattern="*", format=of(precision))))

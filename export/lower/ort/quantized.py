@@ -1,0 +1,45 @@
+"""Products with and lookups in quantized matrices, by MatMulNBits and GatherBlockQuantized.
+
+MatMulNBits rounds x to 8 bits, block by block, to multiply integers (`accuracy_level` 4): in float32 it would be
+several times slower.
+"""
+
+import onnx_ir as ir
+
+from edgeformer.export.emit import Emitter, replace_node
+from edgeformer.export.graph import canonical_nodes
+from edgeformer.export.lower.ort.names import CONTRIB
+from edgeformer.export.lower.target import Target
+from edgeformer.export.passes import PassReport
+
+INT8_ACTIVATIONS = 4
+
+
+def lower_quantized(model: ir.Model, target: Target) -> PassReport:
+    """Use the kernels for every quantized matrix. They require nothing."""
+    report = PassReport("quantized")
+    for node in canonical_nodes(model, "QuantizedMatMul", "QuantizedGather"):
+        report.fire(node)
+        emit = Emitter(node.name or "")
+        bits, block = node.attributes.get_int("bits"), node.attributes.get_int("block")
+        if node.op_type == "QuantizedMatMul":
+            new = emit(
+                "MatMulNBits", *node.inputs,
+                domain=CONTRIB,
+                K=node.attributes.get_int("inputs"),
+                N=node.attributes.get_int("outputs"),
+                bits=bits,
+                block_size=block,
+                accuracy_level=INT8_ACTIVATIONS,
+            )  # fmt: skip
+        else:
+            new = emit(
+                "GatherBlockQuantized", *node.inputs,
+                domain=CONTRIB,
+                bits=bits,
+                block_size=block,
+                gather_axis=0,
+                quantize_axis=1,
+            )  # fmt: skip
+        replace_node(node, emit, [new])
+    return report

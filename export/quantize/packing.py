@@ -1,0 +1,22 @@
+"""Integers side by side in bytes, as ONNX Runtime's MatMulNBits and ONNX's own 4-bit tensors have them: low half first."""
+
+import torch
+from torch import Tensor
+
+from edgeformer.quantization import Bits
+
+
+def pack(integers: Tensor, bits: Bits) -> Tensor:
+    """uint8 [..., n] of `bits` bits each → uint8 [..., ⌈n · bits / 8⌉]; a half that is left over is 0."""
+    if bits == 8:
+        return integers.contiguous()
+    if integers.shape[-1] % 2:
+        integers = torch.nn.functional.pad(integers, (0, 1))
+    return integers[..., ::2] | (integers[..., 1::2] << 4)
+
+
+def unpack(packed: Tensor, bits: Bits, length: int) -> Tensor:
+    """Undo `pack`: uint8 [..., length]."""
+    if bits == 8:
+        return packed
+    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)[..., :length]

@@ -1,0 +1,85 @@
+"""Weights of a graph that are quantized while the bundle is written.
+
+A matrix becomes up to three tensors: `W.integers`, `W.scales` and, in an asymmetric format, `W.zero_points`. They are
+made of the same parameters and written one after the other, so the matrix is rounded once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.errors import ExportError
+from edgeformer.export.quantize.packing import pack, unpack
+from edgeformer.export.quantize.rounding import Rounded, round_blocks
+from edgeformer.export.tensors import StreamedTensor
+from edgeformer.manifest import StoredWeight
+from edgeformer.quantization import WeightFormat
+
+Part = Literal["integers", "scales", "zero_points"]
+
+
+class QuantizedTensor(StreamedTensor):
+    """One part of a quantized matrix.
+
+    integers     uint8 [N, B, L · bits / 8]      N outputs, or tokens of an embedding, in B blocks of L inputs
+    scales       float [N, B]
+    zero_points  uint8 [N, ⌈B · bits / 8⌉]
+
+    columns: the matrix is stored [K, N], as a product reads it; otherwise [N, K], as an embedding is read. flat: integers
+    as [N, K · bits / 8], for which other tensors' bytes serve.
+    """
+
+    def __init__(self, matrix: StreamedTensor, form: WeightFormat, part: Part, columns: bool, flat: bool = False):
+        outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
+        blocks = inputs // form.block
+        shape = {
+            "integers": (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8),
+            "scales": (outputs, blocks),
+            "zero_points": (outputs, -(-blocks * form.bits // 8)),
+        }[part]
+        dtype = matrix.dtype if part == "scales" else ir.DataType.UINT8
+        name = f"{matrix.name}.{part}"
+        super().__init__(f"{name}.flat" if flat else name, dtype, ir.Shape(shape), matrix.recipe, matrix.values)
+        self.storage = name
+        self.form = form
+        self.part = part
+        self._matrix = matrix
+        self._columns = columns
+
+    def stored(self) -> StoredWeight:
+        """What the manifest says of it."""
+        return replace(super().stored(), quantized=self.form, part=self.part, columns=self._columns)
+
+    def read(self) -> Tensor:
+        """Round the matrix, if it was not just rounded for another part, and take this one."""
+        rounded = _rounded(self._matrix, self.form, self._columns)
+        if self.part == "scales":
+            return rounded.scales.to(torch.float16 if self.dtype == ir.DataType.FLOAT16 else torch.float32)
+        return pack(rounded.integers if self.part == "integers" else rounded.zeros, self.form.bits).contiguous()
+
+
+@lru_cache(maxsize=1)
+def _rounded(matrix: StreamedTensor, form: WeightFormat, columns: bool) -> Rounded:
+    """The matrix that was last asked for; parts of one are written in a row."""
+    parameters = [matrix.values[name].float() for name in matrix.recipe.parameters]
+    rows = torch.cat(parameters) if matrix.recipe.transposed == columns else torch.cat(parameters, -1).t()
+    if not torch.isfinite(rows).all():
+        raise ExportError(
+            f"{', '.join(matrix.recipe.parameters)} holds values that are not finite; they cannot be quantized. "
+            "Export with --precision fp32."
+        )
+    return round_blocks(rows.reshape(rows.shape[0], -1, form.block), form)
+
+
+def dequantized(parts: Mapping[str, Tensor], form: WeightFormat) -> Tensor:
+    """The matrix [N, K] float32 that stored parts mean."""
+    outputs, blocks = parts["scales"].shape
+    integers = unpack(parts["integers"].reshape(outputs, -1), form.bits, blocks * form.block)
+    zeros = unpack(parts["zero_points"], form.bits, blocks) if "zero_points" in parts else None
+    steps = integers.reshape(outputs, blocks, form.block).float() - (form.zero if zeros is None else zeros[..., None])
+    return (steps * parts["scales"].float()[..., None]).flatten(1)
