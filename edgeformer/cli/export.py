@@ -70,7 +70,7 @@ def export_command(
     """Export a model to a bundle, and verify it."""
     if full_verify and no_verify:
         raise click.UsageError("--full-verify and --no-verify exclude each other.")
-    changes = {
+    changes: dict[str, Any] = {
         "block": block,
         "symmetric": False if asymmetric else None,
         "rounding": rounding,

@@ -4,8 +4,8 @@
     MatMul(x, Transpose(W))   the same: a head that shares the embedding's weight
     Gather(W, ids)            becomes   QuantizedGather(integers, ids, scales[, zero points])
 
-Requires that the recipe has one format for all parameters that are packed into a matrix, and that a block of at least 16
-divides its inputs. A matrix that one node reads otherwise is not quantized for any.
+Requires that the recipe has one format for all parameters that are packed into a matrix, and that a block of at least
+16 divides its inputs. A matrix that one node reads otherwise is not quantized for any.
 """
 
 import onnx_ir as ir

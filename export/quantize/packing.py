@@ -1,4 +1,4 @@
-"""Integers side by side in bytes, as ONNX Runtime's MatMulNBits and ONNX's own 4-bit tensors have them: low half first."""
+"""Integers side by side in bytes, low half first: as MatMulNBits and ONNX's own 4-bit tensors have them."""
 
 import torch
 from torch import Tensor

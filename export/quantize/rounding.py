@@ -74,8 +74,8 @@ def _steps(blocks: Tensor, inverse: Tensor, zeros: Tensor, form: WeightFormat) -
 def _search(blocks: Tensor, inverse: Tensor, zeros: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
     """The best of several ranges for each block: what to multiply with before rounding, and the scale.
 
-    Integers q have the least error with the scale ⟨w, q⟩ / ⟨q, q⟩, and it is |w|² − ⟨w, q⟩² / ⟨q, q⟩; so the best q have
-    the largest last term.
+    Integers q have the least error with the scale ⟨w, q⟩ / ⟨q, q⟩, and it is |w|² − ⟨w, q⟩² / ⟨q, q⟩; so the best q
+    have the largest last term.
     """
     best, best_inverse, best_scale = torch.zeros_like(inverse), inverse, torch.zeros_like(inverse)
     for part in SEARCHED:

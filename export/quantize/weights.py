@@ -30,8 +30,8 @@ class QuantizedTensor(StreamedTensor):
     scales       float [N, B]
     zero_points  uint8 [N, ⌈B · bits / 8⌉]
 
-    columns: the matrix is stored [K, N], as a product reads it; otherwise [N, K], as an embedding is read. flat: integers
-    as [N, K · bits / 8], for which other tensors' bytes serve.
+    columns: the matrix is stored [K, N], as a product reads it; otherwise [N, K], as an embedding is read. flat:
+    integers as [N, K · bits / 8], for which other tensors' bytes serve.
     """
 
     def __init__(self, matrix: StreamedTensor, form: WeightFormat, part: Part, columns: bool, flat: bool = False):
