@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from edgeformer import __version__
+from edgeformer.cli.bench import bench_command
 from edgeformer.cli.embed import embed_command
 from edgeformer.cli.export import export_command
 from edgeformer.cli.info import info_command
@@ -37,7 +38,9 @@ def cli(debug: bool) -> None:
     """Export transformers to ONNX, run them without PyTorch, and verify that both compute the same."""
 
 
-for command in (export_command, run_command, embed_command, verify_command, info_command, models_command):
+for command in (
+    export_command, run_command, embed_command, bench_command, verify_command, info_command, models_command
+):  # fmt: skip
     cli.add_command(command)
 
 

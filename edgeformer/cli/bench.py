@@ -1,0 +1,175 @@
+"""edgeformer bench"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeformer.cli._output import json_option, note, print_json, print_table, progress_bar
+from edgeformer.errors import RequestError, require
+
+if TYPE_CHECKING:
+    from edgeformer.runtime.benchmark import BenchmarkResult
+    from edgeformer.runtime.benchmark.result import Spread, Workload
+
+TEXTS = {"causal-lm": "prompt", "seq2seq-lm": "source", "encoder": "text"}
+"""What a kind of model reads."""
+
+UNKNOWN = "?"
+
+
+@click.command("bench")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--prompt", "prompts", type=int, multiple=True, metavar="N",
+    help="Tokens of the prompts, sources or texts; may be given several times. [default: 128 and 512]",
+)  # fmt: skip
+@click.option("--new", "new_tokens", type=int, metavar="N", help="Tokens to generate. [default: 64]")
+@click.option(
+    "--batch", "batch_sizes", type=int, multiple=True, metavar="N",
+    help="Texts at once; may be given several times. [default: 1]",
+)  # fmt: skip
+@click.option("--rounds", type=int, metavar="N", help="Turns of everything. [default: 5]")
+@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw a roofline there, a PNG file.")
+@json_option
+def bench_command(bundle: Path, plot: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure how fast BUNDLE runs here, and how near that is to what this machine can do.
+
+    Everything takes turns, round after round. Figures are medians, with the smallest and the largest of the rounds.
+    """
+    from edgeformer.runtime.benchmark import benchmark
+
+    if plot is not None:
+        _check_plot(plot)
+    # What was not given is left to the runtime, the one home of defaults.
+    options = {name: value for name, value in options.items() if value not in (None, ())}
+    with progress_bar() as progress:
+        result = benchmark(bundle, progress=progress, **options)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _show(result)
+    if plot is not None:  # last: where it cannot be drawn, the figures are there
+        _draw(result, plot)
+
+
+def _check_plot(path: Path) -> None:
+    """Refuse what cannot be drawn before minutes of measuring."""
+    require("matplotlib", "export")
+    folder = path.absolute().parent
+    if path.suffix.lower() != ".png":
+        raise RequestError(f"cannot draw {path}: the plot is a PNG file. Let its name end in .png.")
+    if not folder.is_dir():
+        raise RequestError(f"cannot write {path}: there is no folder {folder}.")
+
+
+def _draw(result: "BenchmarkResult", path: Path) -> None:
+    from edgeformer.runtime.benchmark.roofline import draw_roofline
+
+    picture = draw_roofline(result)
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror}.") from error
+    note(f"wrote {path}")
+
+
+def _show(result: "BenchmarkResult") -> None:
+    click.echo(f"{result.name}: {result.precision}, op set {result.ops}")
+    click.echo(
+        f"{result.provider.upper()}, {_count(result.threads, 'thread')}; median (range) of "
+        f"{_count(result.rounds, 'round')}\n"
+    )
+    for name, text in (*_roof_rows(result), *_startup_rows(result)):
+        click.echo(f"{name:<20}{text}")
+    what, new_tokens = TEXTS[result.task], result.workloads[0].new_tokens
+    click.echo()
+    print_table(
+        [(*_place(each), *_reading(each)) for each in result.workloads],
+        what, "batch", "first token, ms" if new_tokens else "ms", "tokens/s read", "of fp32", "of int8",
+    )  # fmt: skip
+    if new_tokens:
+        click.echo(f"\ndecoding {new_tokens} tokens")
+        print_table(
+            [(*_place(each), *_decoding(each)) for each in result.workloads],
+            what, "batch", "tokens/s", "bytes/token", "of bandwidth", "of fp32",
+        )  # fmt: skip
+    if result.notes:
+        click.echo()
+    for text in result.notes:
+        click.echo(f"– {text}")
+
+
+def _roof_rows(result: "BenchmarkResult") -> list[tuple[str, str]]:
+    roofs = result.roofs
+    if roofs is None:
+        return []
+    return [
+        ("this machine reads", _spread(roofs.bandwidth, 1e-9, " GB/s")),
+        ("  multiplies fp32", _spread(roofs.fp32, 1e-9, " GFLOP/s")),
+        ("  multiplies int8", _spread(roofs.int8, 1e-9, " GOP/s")),
+    ]
+
+
+def _startup_rows(result: "BenchmarkResult") -> list[tuple[str, str]]:
+    rows = [
+        ("loading", _spread(result.load_seconds, 1, " s")),
+        ("  importing before", _spread(result.import_seconds, 1, " s")),
+    ]
+    memory = result.memory
+    if memory is not None:
+        rows.append(("peak memory", _bytes(memory.peak_bytes)))
+        if memory.private_bytes is not None and memory.file_bytes is not None:
+            parts = f"private {_bytes(memory.private_bytes)}, of files {_bytes(memory.file_bytes)}"
+            rows[-1] = ("peak memory", f"{_bytes(memory.peak_bytes)}; {parts}")
+        rows.append(("  before loading", _bytes(memory.before_load_bytes)))
+    return rows
+
+
+def _place(workload: "Workload") -> tuple[str, str]:
+    return f"{workload.tokens:,}", str(workload.batch_size)
+
+
+def _reading(workload: "Workload") -> tuple[str, ...]:
+    phase = workload.prefill
+    return (
+        _spread(workload.first_token_seconds or workload.seconds, 1e3),
+        _spread(phase.tokens_per_second),
+        _percent(phase.fp32_fraction),
+        _percent(phase.int8_fraction),
+    )
+
+
+def _decoding(workload: "Workload") -> tuple[str, ...]:
+    phase = workload.decode
+    assert phase is not None
+    return (
+        _spread(phase.tokens_per_second),
+        UNKNOWN if phase.bytes_per_token is None else _bytes(phase.bytes_per_token),
+        _percent(phase.bandwidth_fraction),
+        _percent(phase.fp32_fraction),
+    )
+
+
+def _spread(spread: "Spread", factor: float = 1.0, unit: str = "") -> str:
+    middle, low, high = (_number(factor * value) for value in (spread.median, spread.low, spread.high))
+    return f"{middle}{unit} ({low}–{high})"
+
+
+def _number(value: float) -> str:
+    """Three digits, or what stands before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _percent(fraction: float | None) -> str:
+    return UNKNOWN if fraction is None else f"{100 * fraction:.0f}%" if fraction >= 0.1 else f"{100 * fraction:.1f}%"
+
+
+def _bytes(size: float) -> str:
+    return f"{_number(size / 1e6)} MB" if size >= 1e6 else f"{_number(size / 1e3)} KB"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

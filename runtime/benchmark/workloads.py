@@ -1,0 +1,198 @@
+"""One request with the clock running: what is asked for, by the kind of model, and what it took."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
+from edgeformer.runtime.audio import SAMPLE_RATE
+from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.decoder import Decoder, Logits
+from edgeformer.runtime.encoder import Encoder
+from edgeformer.runtime.generate import Row, run_rows
+from edgeformer.runtime.model import Model
+from edgeformer.runtime.sampling import Sampling
+from edgeformer.runtime.seq2seq import FRAMES_PER_SECOND, Seq2SeqLM
+from edgeformer.runtime.streaming import TextStream
+
+PROMPTS = (128, 512)
+NEW_TOKENS = 64
+
+TEXTS_SECONDS = 0.1
+"""An encoder repeats its batch for so long: a short text would be lost in the noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """tokens: of every prompt, source or text. new_tokens: for every row; 0 of an encoder."""
+
+    tokens: int
+    batch_size: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds of one request. prefill: reading alone; first_token: until every row has one; total: the whole."""
+
+    prefill: float
+    first_token: float
+    total: float
+
+
+def plan(
+    manifest: Manifest, prompts: Sequence[int] | None, new_tokens: int | None, batch_sizes: Sequence[int]
+) -> list[Request]:
+    """All lengths at all batch sizes. What is None is chosen so that the model can do it.
+
+    Raises RequestError for what this kind of model has no use for, or has no room for.
+    """
+    for what, name, values in (("length", "a prompt", prompts), ("batch size", "the batch size", batch_sizes)):
+        if values is not None and not values:
+            raise RequestError(f"there is no {what} to measure; give at least one.")
+        for value in values or ():
+            if value < 1:
+                raise RequestError(f"{name} is {value}; it must be at least 1.")
+    new_tokens = _new_tokens(manifest, new_tokens)
+    room = _room(manifest, new_tokens)
+    if _hears(manifest.model):
+        if prompts is not None:
+            raise RequestError(
+                f"lengths of prompts are not for {manifest.name}: its encoder hears {_seconds(room):g} s at a time, "
+                "always. Leave them out."
+            )
+        prompts = [room]
+    elif prompts is None:
+        prompts = [length for length in PROMPTS if length <= room] or [room]
+    elif max(prompts) > room:
+        raise RequestError(_too_long(manifest, max(prompts), new_tokens, room))
+    return [
+        Request(tokens=tokens, batch_size=batch_size, new_tokens=new_tokens)
+        for tokens in dict.fromkeys(prompts)
+        for batch_size in dict.fromkeys(batch_sizes)
+    ]
+
+
+def run(model: Model, request: Request) -> Timing:
+    """Answer a request for random tokens, greedily; no token ends a text early."""
+    match model:
+        case Encoder():
+            return _read_texts(model, request)
+        case Seq2SeqLM():
+            return _write(model, request)
+        case _:
+            assert isinstance(model, CausalLM)
+            return _continue(model, request)
+
+
+def _continue(model: CausalLM, request: Request) -> Timing:
+    prompts = _token_ids(request, model.manifest.vocab_size)
+    start = time.perf_counter()
+    decoder = model.new_decoder(request.batch_size, request.tokens + request.new_tokens)
+    rows = [_row(model, prompt, request) for prompt in prompts]
+    first, end = _generate(decoder, rows)
+    prefill = sum(row.prefill_seconds for row in rows)
+    return Timing(prefill=prefill, first_token=first - start, total=end - start)
+
+
+def _write(model: Seq2SeqLM, request: Request) -> Timing:
+    config = model.manifest.model
+    assert isinstance(config, Seq2SeqConfig)
+    sources: list[Any]
+    if model.hears:
+        samples = int(_seconds(request.tokens) * SAMPLE_RATE)
+        rng = np.random.default_rng(0)
+        sources = [0.1 * rng.standard_normal(samples, np.float32) for _ in range(request.batch_size)]
+    else:
+        sources = _token_ids(request, config.encoder.vocab_size)
+    start = time.perf_counter()
+    read = model.read(sources)
+    middle = time.perf_counter()
+    decoder = model.new_decoder(read, 1 + request.new_tokens)
+    rows = [_row(model, [0], request) for _ in sources]  # one start token is as good as another
+    first, end = _generate(decoder, rows, decoder.decode_one_token([0] * len(rows)).copy())
+    return Timing(prefill=middle - start, first_token=first - start, total=end - start)
+
+
+def _read_texts(model: Encoder, request: Request) -> Timing:
+    texts = _token_ids(request, model.manifest.vocab_size)
+    seconds: list[float] = []
+    while sum(seconds) < TEXTS_SECONDS:
+        start = time.perf_counter()
+        model.run(texts)
+        seconds.append(time.perf_counter() - start)
+    each = median(seconds)
+    return Timing(prefill=each, first_token=each, total=each)
+
+
+def _generate(decoder: Decoder, rows: list[Row], first_logits: Logits | None = None) -> tuple[float, float]:
+    """Run the loop of `generate`; the times at which every row had its first token, and its last."""
+    steps = run_rows(decoder, rows, first_logits)
+    for _ in rows:
+        next(steps)
+    first = time.perf_counter()
+    for _ in steps:
+        pass
+    return first, time.perf_counter()
+
+
+def _row(model: Model, prompt: list[int], request: Request) -> Row:
+    stream = TextStream(model.tokenizer) if model.tokenizer else None
+    return Row(prompt, request.new_tokens, frozenset(), Sampling(), stream)
+
+
+def _token_ids(request: Request, vocab_size: int) -> list[list[int]]:
+    ids = np.random.default_rng(0).integers(0, vocab_size, (request.batch_size, request.tokens))
+    return [row.tolist() for row in ids]
+
+
+def _new_tokens(manifest: Manifest, new_tokens: int | None) -> int:
+    if manifest.task == "encoder":
+        if new_tokens is not None:
+            raise RequestError(f"new tokens are not for {manifest.name}: an encoder writes none. Leave them out.")
+        return 0
+    if new_tokens is None:
+        return min(NEW_TOKENS, manifest.context_length // 2)
+    if new_tokens < 2:
+        raise RequestError(f"the number of new tokens is {new_tokens}; it must be at least 2: the first is no step.")
+    if new_tokens >= manifest.context_length:
+        first = "the start token" if manifest.task == "seq2seq-lm" else "a prompt"
+        raise RequestError(
+            f"{new_tokens} new tokens do not fit; the model's context is {manifest.context_length} tokens, {first} "
+            "among them. Ask for fewer."
+        )
+    return new_tokens
+
+
+def _room(manifest: Manifest, new_tokens: int) -> int:
+    """The longest prompt, source or text."""
+    match manifest.model:
+        case Seq2SeqConfig(encoder=config) | (EncoderConfig() as config):
+            return config.context_length
+        case _:
+            return manifest.context_length - new_tokens
+
+
+def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> str:
+    if manifest.task == "causal-lm":
+        return (
+            f"a prompt of {tokens} tokens and {new_tokens} new ones do not fit; the model's context is "
+            f"{manifest.context_length} tokens. Shorten the prompt or ask for fewer."
+        )
+    what = "text" if manifest.task == "encoder" else "source"
+    return f"a {what} of {tokens} tokens is too long; the model reads {room} at most. Shorten it."
+
+
+def _seconds(positions: int) -> float:
+    """Of sound; two frames are one position of the encoder."""
+    return 2 * positions / FRAMES_PER_SECOND
+
+
+def _hears(config: ModelConfig | None) -> bool:
+    return isinstance(config, Seq2SeqConfig) and config.encoder.audio is not None
