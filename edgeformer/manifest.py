@@ -22,6 +22,7 @@ SCHEMA_VERSION = 3
 Arithmetic = Literal["fp32", "fp16"]
 """Of activations, caches, and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "int8", "int4"]
+Prefill = Literal["int8"]
 Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
@@ -59,6 +60,20 @@ class StoredWeight:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrefillView:
+    """A second graph of a decoder, over weights for which products of many tokens are faster.
+
+    It gives logits of the last token alone, [B, 1, V]; its embedding and head are those of the other graph.
+    from_tokens: how many tokens, of all rows together, a run must have to be faster than with the other graph; measured
+    where the model was exported.
+    """
+
+    graph: str
+    from_tokens: int
+    quantization: Quantization
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
     """Token ids that generation needs: any of `eos` ends a text; `bos` and `pad` may be absent."""
 
@@ -78,9 +93,10 @@ class Manifest:
     stands behind the bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's
     cache has no layers. model: None where the module is not ours, so that the bundle does not tell what it
     computes. via: which library has the module then; None for a module of the user. quantization: the recipe of a
-    quantized bundle. generation: how the makers of an encoder-decoder want it to generate, in the words of
-    generation_config.json. files: every other file of the folder. weights: graph initializers by name. parity: the
-    summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
+    quantized bundle. prefill: a view for prompts. generation: how the makers of an encoder-decoder want it to
+    generate, in the words of generation_config.json. files: every other file of the folder. weights: graph
+    initializers by name. parity: the summary of the certificate, with the hashes that it speaks of; None where
+    nothing was verified.
     """
 
     schema_version: int
@@ -107,11 +123,12 @@ class Manifest:
     encoder_graph: str | None = None
     quantization: Quantization | None = None
     generation: dict[str, Any] = field(default_factory=dict)
+    prefill: PrefillView | None = None
     windowed_graph: str | None = None
     windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.graphs, *self.files):
+        for name in (*self.all_graphs, *self.files):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
                 raise BundleError(f"{FILE_NAME} names the file {name!r}, which is outside the bundle. Do not trust it.")
@@ -140,7 +157,7 @@ class Manifest:
             manifest = schema.from_json(cls, data)
         except ConfigError as error:
             raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
-        for graph in manifest.graphs:
+        for graph in manifest.all_graphs:
             if graph not in manifest.files:
                 raise BundleError(f"{path} is damaged: it does not list {graph}. Export the model again.")
         return manifest
@@ -156,6 +173,11 @@ class Manifest:
         last.
         """
         return tuple(name for name in (self.encoder_graph, self.graph, self.windowed_graph) if name is not None)
+
+    @property
+    def all_graphs(self) -> tuple[str, ...]:
+        """Those, and the view for prompts."""
+        return self.graphs if self.prefill is None else (*self.graphs, self.prefill.graph)
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -182,7 +204,7 @@ class Manifest:
         """Whether the graph in `folder` is still the one that was verified on export; weights are not read."""
         if self.parity is None:
             return False
-        unchanged = all(sha256(folder / graph) == self.files[graph].sha256 for graph in self.graphs)
+        unchanged = all(sha256(folder / graph) == self.files[graph].sha256 for graph in self.all_graphs)
         return unchanged and self.parity["hashes"] == self.graph_hashes()
 
     def check_sizes(self, folder: Path) -> None:

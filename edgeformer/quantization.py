@@ -19,26 +19,31 @@ BLOCKS = (16, 32, 64, 128, 256)
 
 VOCABULARY = ("*head.weight", "*embedding.weight")
 """Parameters with a row for each token."""
-SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight")
-"""Parameters of which a row is added to every token's: small, and read once a token."""
+MATRICES = "*.weight"
+"""Parameters of linear layers and embeddings; what is named otherwise is a table that a model computes with."""
+SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*relative.*.weight")
+"""Parameters of which a row is added to every token's, or to scores: small."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightFormat:
     """Integers of so many bits, with a scale for every block of inputs.
 
-    rounding: `nearest` takes the scale from the largest weight of a block; `mse` searches the scale, and with it the
-    integers, that have the least squared error.
+    block: None for one scale for all inputs of an output, int8 alone; the inputs of a product with such a matrix are
+    rounded to 8 bits, too, with one scale for each token. rounding: `nearest` takes the scale from the largest weight
+    of a block; `mse` searches the scale, and with it the integers, that have the least squared error.
     """
 
     bits: Bits
-    block: int
+    block: int | None
     symmetric: bool = True
     rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
-        for name, choices in (("bits", get_args(Bits)), ("block", BLOCKS), ("rounding", get_args(Rounding))):
+        for name, choices in (("bits", get_args(Bits)), ("block", (None, *BLOCKS)), ("rounding", get_args(Rounding))):
             check(getattr(self, name) in choices, self, name, f"one of {', '.join(map(str, choices))}")
+        plain = self.bits == 8 and self.symmetric
+        check(plain or self.block is not None, self, "block", f"one of {', '.join(map(str, BLOCKS))} in this format")
 
     @property
     def zero(self) -> int:
@@ -47,19 +52,22 @@ class WeightFormat:
 
     def fitted(self, inputs: int) -> "WeightFormat | None":
         """This format with the largest block, at most its own, that divides so many inputs; None where none does."""
+        if self.block is None:
+            return self
         blocks = [block for block in BLOCKS if block <= self.block and inputs % block == 0]
         return replace(self, block=blocks[-1]) if blocks else None
 
     def bytes_of(self, outputs: int, inputs: int) -> int:
         """What a weight takes, with float32 scales."""
-        blocks = inputs // self.block
+        blocks = inputs // (self.block or inputs)
         zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
         return outputs * (inputs * self.bits // 8 + 4 * blocks + zeros)
 
     def __str__(self) -> str:
         extras = [] if self.symmetric else ["asymmetric"]
         extras += [self.rounding] if self.rounding != "nearest" else []
-        return ", ".join([f"int{self.bits} in blocks of {self.block}", *extras])
+        where = "with a scale an output" if self.block is None else f"in blocks of {self.block}"
+        return ", ".join([f"int{self.bits} {where}", *extras])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +122,25 @@ def recipe(
         if name == "fp32":
             return None
         if name not in DEFAULTS:
-            raise ConfigError(f"the head's precision is {name!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
+            raise ConfigError(f"the precision of weights is {name!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
         return replace(DEFAULTS[name], **changes)  # type: ignore[arg-type]
 
     rules = [QuantizationRule(pattern=pattern, format=None) for pattern in (*keep, *SMALL_TABLES)]
     if head is not None:
         rules += [QuantizationRule(pattern=pattern, format=of(head)) for pattern in VOCABULARY]
-    return Quantization(rules=(*rules, QuantizationRule(pattern="*", format=of(precision))))
+    return Quantization(rules=(*rules, QuantizationRule(pattern=MATRICES, format=of(precision))))
+
+
+def prefill_recipe(quantization: Quantization | None) -> Quantization:
+    """The recipe of a view for prompts beside a graph of another recipe, whose embedding and head it shares.
+
+    What that graph leaves as it is, the view leaves, too.
+    """
+    rules = () if quantization is None else quantization.rules
+    shared = [
+        QuantizationRule(pattern=pattern, format=None if quantization is None else quantization.format_of(pattern))
+        for pattern in VOCABULARY
+    ]
+    kept = [rule for rule in rules if rule.format is None]
+    by_token = WeightFormat(bits=8, block=None)
+    return Quantization(rules=(*kept, *shared, QuantizationRule(pattern=MATRICES, format=by_token)))

@@ -121,6 +121,7 @@ class GraphWriter:
         self._progress = progress
         self.weights: dict[str, StoredWeight] = {}
         self.hashes: dict[str, str] = {}
+        self._places: dict[str, tuple[str, int, int]] = {}
 
     def write(self, model: ir.Model, name: str) -> None:
         """Write one graph (onnx/model.onnx) and its weights beside it (onnx/model.onnx_data)."""
@@ -129,46 +130,55 @@ class GraphWriter:
     def write_all(self, models: Mapping[str, ir.Model], data_name: str) -> None:
         """Write graphs by their names (onnx/model.onnx) and their weights, one tensor at a time, into one file.
 
-        A weight that several graphs read, or one graph in several shapes, is written once.
+        A weight that several graphs read, or one graph in several shapes, is written once, and one that was written
+        before is not written again.
         """
         values: dict[str, list[tuple[ir.Value, StreamedTensor]]] = {}
         for model in models.values():
             for value in model.graph.initializers.values():
                 if isinstance(value.const_value, StreamedTensor):
                     values.setdefault(value.const_value.storage, []).append((value, value.const_value))
-        total = sum(readers[0][1].nbytes for readers in values.values())
-        check_space(self._folder, total + PAGE * len(values))
+        new = {storage: readers[0][1] for storage, readers in values.items() if storage not in self._places}
+        total = sum(tensor.nbytes for tensor in new.values())
+        check_space(self._folder, total + PAGE * len(new))
         path = self._folder / data_name
         path.parent.mkdir(exist_ok=True)
         digest, written = hashlib.sha256(), 0
         with path.open("wb") as file:
-            for weight, readers in values.items():
-                tensor = readers[0][1]
-                assert all(other.recipe == tensor.recipe for _, other in readers), f"{weight} is stored in two ways"
+            for storage, tensor in new.items():
                 alignment = PAGE if tensor.nbytes >= PAGE else SMALL
                 padding = bytes(-written % alignment)
                 data = _bytes(tensor.read())
-                assert len(data) == tensor.nbytes, f"{weight} changed size"
+                assert len(data) == tensor.nbytes, f"{storage} changed size"
                 for chunk in (padding, data):
                     file.write(chunk)
                     digest.update(chunk)
                 offset = written + len(padding)
                 written = offset + len(data)
-                for value, read in readers:
-                    self.weights[value.name or ""] = read.stored()
-                    value.const_value = ir.ExternalTensor(
-                        path.name,
-                        offset,
-                        len(data),
-                        read.dtype,
-                        shape=read.shape,
-                        name=value.name or "",
-                        base_dir=path.parent,
-                    )
-                self._progress(f"writing {weight}", written / max(total, 1))
+                self._places[storage] = path.name, offset, len(data)
+                self._progress(f"writing {storage}", written / max(total, 1))
         self.hashes[data_name] = digest.hexdigest()
+        for storage, readers in values.items():
+            for value, tensor in readers:
+                self._refer(value, tensor, path.parent, *self._places[storage])
         for name, model in models.items():
             ir.save(model, self._folder / name)
+
+    def _refer(
+        self, value: ir.Value, tensor: StreamedTensor, folder: Path, file: str, offset: int, length: int
+    ) -> None:
+        """Let an initializer be what stands in a file."""
+        stored, name = tensor.stored(), value.name or ""
+        assert self.weights.setdefault(name, stored) == stored, f"{name} is stored in two ways"
+        value.const_value = ir.ExternalTensor(
+            file,
+            offset,
+            length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=name,
+            base_dir=folder,
+        )
 
 
 def _bytes(tensor: Tensor) -> memoryview:

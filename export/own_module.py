@@ -29,7 +29,7 @@ from edgeformer.export.pipeline import (
     recipe_of,
 )
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import Manifest, OpSet, Precision, Provider, SpecialTokens
+from edgeformer.manifest import Manifest, OpSet, Precision, Prefill, Provider, SpecialTokens
 from edgeformer.quantization import Quantization
 
 
@@ -49,6 +49,7 @@ def export_module(
     cache: CacheChoice | None = None,
     functions: bool = False,
     quantization: Quantization | None = None,
+    prefill: Prefill | None = None,
     tokenizer_folder: str | Path | None = None,
     eos: int | Sequence[int] = (),
     bos: int | None = None,
@@ -100,6 +101,7 @@ def export_module(
         destination,
         precision=precision,
         target=target,
+        prefill=prefill,
         verify=verify,
         overwrite=overwrite,
         progress=progress,

@@ -35,6 +35,8 @@ from edgeformer.export.lower import (
 from edgeformer.export.model_card import model_card
 from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
+from edgeformer.export.passes import last_token_head
+from edgeformer.export.prefill import measure_crossover
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
 from edgeformer.manifest import (
@@ -43,19 +45,22 @@ from edgeformer.manifest import (
     Manifest,
     OpSet,
     Precision,
+    Prefill,
+    PrefillView,
     Provider,
     SpecialTokens,
     Task,
     Via,
     sha256,
 )
-from edgeformer.quantization import DEFAULTS, Quantization, recipe
+from edgeformer.quantization import DEFAULTS, Quantization, prefill_recipe, recipe
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
 
 WEIGHTS = f"{GRAPH}_data"
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
+PREFILL_GRAPH = "onnx/model_prefill.onnx"
 CERTIFICATE = "parity"
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
 
@@ -127,6 +132,7 @@ def export_model(
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
+    prefill: Prefill | None = None,
     verify: Mode | None = "quick",
     overwrite: bool = False,
     progress: Progress = lambda what, part: None,
@@ -140,6 +146,7 @@ def export_model(
     cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. functions: leave our
     ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
+    prefill: of a decoder, add a view for prompts over int8 weights.
     verify: how much to compare the graph with PyTorch before the bundle is put in place, None for not at all; a graph
     that fails is a ParityError and leaves nothing. via: the library whose own module to export, for architectures
     without a family here. Raises an EdgeformerError for anything that the user can mend.
@@ -158,6 +165,7 @@ def export_model(
             _destination(found, output),
             precision=precision,
             target=target,
+            prefill=prefill,
             context_length=context_length,
             verify=verify,
             overwrite=overwrite,
@@ -182,6 +190,7 @@ def export_model(
         _destination(source, output),
         precision=precision,
         target=target,
+        prefill=prefill,
         verify=verify,
         overwrite=overwrite,
         progress=progress,
@@ -241,6 +250,7 @@ def export_blueprint(
     *,
     precision: Precision,
     target: Target,
+    prefill: Prefill | None = None,
     verify: Mode | None,
     overwrite: bool,
     progress: Progress,
@@ -250,6 +260,7 @@ def export_blueprint(
     weights: the module's parameters by name, each read when it is needed. The rest is as for `export_model`.
     """
     start = time.perf_counter()
+    _check_prefill(blueprint, target, prefill)
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
     with staged(destination, overwrite) as folder:
@@ -260,8 +271,11 @@ def export_blueprint(
         writer = GraphWriter(folder, progress)
         writer.write_all({name: graph for name, (graph, _) in built.items()}, WEIGHTS)
         del built
-        manifest = _manifest(blueprint, provenance, precision, target, writer)
-        if manifest.task == "causal-lm" and target.ops == "ort":
+        view = None
+        if prefill is not None:
+            view, graphs[PREFILL_GRAPH] = write_prefill_view(blueprint, weights, arithmetic, target, folder, writer)
+        manifest = replace(_manifest(blueprint, provenance, precision, target, writer), prefill=view)
+        if manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
             windows = write_windowed_view(
                 folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, target.provider
             )
@@ -289,6 +303,40 @@ def export_blueprint(
     )
 
 
+def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None) -> None:
+    """Raise ExportError where there can be no view for prompts."""
+    if prefill is None:
+        return
+    if prefill not in get_args(Prefill):
+        raise ExportError(f"prefill is {prefill!r}; it must be one of {', '.join(get_args(Prefill))}, or None.")
+    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError(
+            "a view for prompts is for decoders; this model's prompts are its encoder's. Leave prefill out."
+        )
+    if target.ops != "ort" or target.provider != "cpu":
+        raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
+
+
+def write_prefill_view(
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    arithmetic: Arithmetic,
+    target: Target,
+    folder: Path,
+    writer: GraphWriter,
+) -> tuple[PrefillView, Lowered]:
+    """Write the view for prompts beside a decoder's graph, and measure from how many tokens it is faster."""
+    quantization = prefill_recipe(target.quantization)
+    spec = blueprint.graphs[-1]
+    graph = capture_graph(blueprint, weights, arithmetic, spec)
+    cut = last_token_head(graph)
+    lowered = lower_captured(graph, spec, replace(target, quantization=quantization))
+    writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
+    from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, blueprint.cache)
+    view = PrefillView(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
+    return view, replace(lowered, passes=[cut, *lowered.passes])
+
+
 def build_graph(
     blueprint: Blueprint,
     weights: Mapping[str, Tensor],
@@ -298,6 +346,14 @@ def build_graph(
 ) -> tuple[ir.Model, Lowered]:
     """Capture one graph of a model (by default its last) and lower it; weights are read when the graph is written."""
     spec = spec or blueprint.graphs[-1]
+    graph = capture_graph(blueprint, weights, arithmetic, spec)
+    return graph, lower_captured(graph, spec, target or Target())
+
+
+def capture_graph(
+    blueprint: Blueprint, weights: Mapping[str, Tensor], arithmetic: Arithmetic, spec: GraphSpec
+) -> ir.Model:
+    """Capture one graph of a model. Raises ExportError where a module of the user's cannot be traced."""
     try:
         graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[arithmetic])
     except Exception as error:
@@ -310,7 +366,7 @@ def build_graph(
         ) from error
     if blueprint.config is None:
         check_caches(graph, blueprint)
-    return graph, lower_captured(graph, spec, target or Target())
+    return graph
 
 
 def _destination(source: FoundModel, output: str | Path | None) -> Path:

@@ -1,26 +1,39 @@
 """Generate with a decoder-only language model."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.decoder import Decoder, new_decoder
+from edgeformer.manifest import Manifest
+from edgeformer.runtime.decoder import Decoder, View, new_decoder
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.sampling import Sampling
+from edgeformer.runtime.session import ProviderChoice, open_session
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message
 
 
 class CausalLM(Model):
-    """A decoder-only language model."""
+    """A decoder-only language model.
+
+    Prompts, and steps of many rows, are run over the bundle's view for prompts where it has one.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
+        super().__init__(folder, manifest, provider, threads)
+        self._view: View | None = None
+        if manifest.prefill is not None and self.provider == "cpu":
+            session = open_session(folder / manifest.prefill.graph, self.provider, threads)
+            self._view = View(session, manifest.prefill.from_tokens)
 
     def new_decoder(self, batch_size: int, capacity: int) -> Decoder:
         """Make an empty cache for `batch_size` rows of up to `capacity` tokens, to feed by hand."""
-        return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider)
+        return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider, view=self._view)
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after every token of one text: float32 [S, V]."""

@@ -7,6 +7,7 @@ growing   every run makes a present that is the past of the next
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,17 @@ Logits = NDArray[Any]
 """float32 from our graphs; those of others may give the precision that they compute in."""
 
 
+@dataclass(frozen=True)
+class View:
+    """A graph over the same caches that is faster for runs of `from_tokens` or more, all rows together.
+
+    It gives logits of the last token alone: [B, 1, V].
+    """
+
+    session: Any
+    from_tokens: int
+
+
 def new_decoder(
     session: Any,
     manifest: Manifest,
@@ -37,10 +49,11 @@ def new_decoder(
     capacity: int,
     provider: Provider = "cpu",
     sources: Sources | None = None,
+    view: View | None = None,
 ) -> "Decoder":
     """A decoder of `batch_size` empty rows of up to `capacity` tokens, over the form of cache that the graph has."""
     kind = GrowingDecoder if manifest.cache_form == "growing" else StaticDecoder
-    return kind(session, manifest, batch_size, capacity, provider, sources)
+    return kind(session, manifest, batch_size, capacity, provider, sources, view)
 
 
 def needs_numbers(manifest: Manifest) -> bool:
@@ -61,8 +74,10 @@ class Decoder(ABC):
         capacity: int,
         provider: Provider = "cpu",
         sources: Sources | None = None,
+        view: View | None = None,
     ):
         self._session = session
+        self._view = view
         self._sources = sources
         self._mask_name = "attention_mask" if sources is None else "decoder_attention_mask"
         self._vocab_size = manifest.vocab_size
@@ -75,29 +90,36 @@ class Decoder(ABC):
         self._all_rows = np.ones(batch_size, np.bool_)
         self._tokens = np.zeros((batch_size, 1), np.int64)
         self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
-        self._step = self._new_binding(self._tokens, self._logits)
+        self._step_session = self._fastest(batch_size)
+        self._step = self._new_binding(self._step_session, self._tokens, self._logits)
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
-        buffer = np.empty((min(chunk, len(tokens)), self._vocab_size), self._logits_dtype)
-        last = buffer
+        buffer = np.empty((0, self._vocab_size), self._logits_dtype)
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
-            last = buffer[: len(piece)]
-            self._run_row(row, piece, last)
-        return last[-1]
+            session = self._fastest(len(piece))
+            rows = 1 if self._view is not None and session is self._view.session else len(piece)
+            if len(buffer) < rows:
+                buffer = np.empty((rows, self._vocab_size), self._logits_dtype)
+            self._run_row(session, row, piece, buffer[:rows])
+        return buffer[rows - 1]
 
     def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """As `prefill`, but returns the logits of every token [S, V]."""
         logits = np.empty((len(tokens), self._vocab_size), self._logits_dtype)
         for start in range(0, len(tokens), chunk):
-            self._run_row(row, tokens[start : start + chunk], logits[start : start + chunk])
+            self._run_row(self._session, row, tokens[start : start + chunk], logits[start : start + chunk])
         return logits
 
-    def _run_row(self, row: int, tokens: Tokens, logits: Logits) -> None:
+    def _fastest(self, tokens: int) -> Any:
+        """The session for a run of so many tokens that only needs the last ones' logits."""
+        return self._session if self._view is None or tokens < self._view.from_tokens else self._view.session
+
+    def _run_row(self, session: Any, row: int, tokens: Tokens, logits: Logits) -> None:
         """One row by itself: its result is the same whatever stands in the other rows."""
         ids = np.asarray(tokens, np.int64)[None]
-        self._run(self._new_binding(ids, logits[None], row), np.ones(ids.shape, np.bool_), row)
+        self._run(session, self._new_binding(session, ids, logits[None], row), np.ones(ids.shape, np.bool_), row)
 
     def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> Logits:
         """Feed right-padded prompts [B, S] to empty rows in one run, as simple clients do. Returns logits [B, S, V]."""
@@ -109,7 +131,7 @@ class Decoder(ABC):
         self._check_room(tokens.shape[1])
         tokens = np.ascontiguousarray(tokens)
         logits = np.empty((*tokens.shape, self._vocab_size), self._logits_dtype)
-        self._run(self._new_binding(tokens, logits), new)
+        self._run(self._session, self._new_binding(self._session, tokens, logits), new)
         return logits
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
@@ -118,7 +140,7 @@ class Decoder(ABC):
         A row that is not active is finished: it no longer grows, and what is computed for it is never read.
         """
         self._tokens[:, 0] = tokens
-        self._run(self._step, (self._all_rows if active is None else active)[:, None])
+        self._run(self._step_session, self._step, (self._all_rows if active is None else active)[:, None])
         return self._logits[:, 0]
 
     def reorder(self, parents: NDArray[np.int64]) -> int:
@@ -136,16 +158,16 @@ class Decoder(ABC):
     ) -> KVCache | GrowingCache:
         """An empty cache; part: what its tensors are called."""
 
-    def _new_binding(self, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
         """A binding of tokens, logits and what the decoder reads of its source, for all rows or one."""
-        binding = self._session.io_binding()
+        binding = session.io_binding()
         _bind_input(binding, "input_ids", tokens)
         _bind_output(binding, "logits", logits)
         if self._sources is not None:
             self._sources.bind(binding, row)
         return binding
 
-    def _run(self, binding: Any, new: Mask, row: int | None = None) -> None:
+    def _run(self, session: Any, binding: Any, new: Mask, row: int | None = None) -> None:
         """Run what is bound for all rows or one; new: which of the tokens it has count [R, S]."""
         rows = slice(None) if row is None else slice(row, row + 1)
         lengths = self.lengths[rows] + new.sum(1)
@@ -153,7 +175,7 @@ class Decoder(ABC):
         self.lengths[rows] = lengths
         with self._over_cache(binding, new, row) as mask:
             _bind_input(binding, self._mask_name, mask)
-            self._session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding)
 
     @abstractmethod
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
@@ -179,8 +201,8 @@ class StaticDecoder(Decoder):
             cache.fill(0)
         return cache
 
-    def _new_binding(self, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
-        binding = super()._new_binding(tokens, logits, row)
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
+        binding = super()._new_binding(session, tokens, logits, row)
         self.cache.bind(binding, row)
         return binding
 

@@ -8,7 +8,7 @@ import click
 
 from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
-from edgeformer.manifest import OpSet, Precision, Provider, Via
+from edgeformer.manifest import OpSet, Precision, Prefill, Provider, Via
 from edgeformer.quantization import DEFAULTS, Rounding, recipe
 from edgeformer.sentence_transformers import Pooling
 
@@ -45,6 +45,7 @@ from edgeformer.sentence_transformers import Pooling
 @click.option("--rounding", type=click.Choice(get_args(Rounding)), help="Of int4 and int8. [default: mse and nearest]")
 @click.option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), help="Of the head and the embeddings.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Do not quantize parameters of such names.")
+@click.option("--prefill", type=click.Choice(get_args(Prefill)), help="Add a view for prompts over int8 weights.")
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
 @click.option("--pooling", type=click.Choice(get_args(Pooling)), help="Make one vector of an encoder's states.")
 @click.option("--normalize/--no-normalize", default=None, help="Give that vector length one, or not.")

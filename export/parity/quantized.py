@@ -17,27 +17,35 @@ SLACK = 1.01
 """Of float16 scales, and of float32 arithmetic."""
 
 
-def judge_weights(
-    original: Mapping[str, Tensor], stored: Mapping[str, Tensor], formats: Mapping[str, WeightFormat]
-) -> list[Check]:
+def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list[Check]:
     """One check of all parameters that are quantized; none, where the stored weights are all that is known."""
-    if isinstance(original, StoredWeights) or not formats:
+    if isinstance(original, StoredWeights) or not stored.formats:
         return []
-    worst = max((_worst(original[name].float(), stored[name], form), name) for name, form in formats.items())
+    worst = max(
+        (_worst(*(stored.by_output(name, each[name].float()) for each in (original, stored)), form), name)
+        for name, form in stored.formats.items()
+    )
     return [
         Check(
             name="weights: block error",
-            what=f"rmse of a block over half a step of its full range, at the worst block, in {worst[1]}",
+            what=f"rmse of a block over what rounding to the nearest step of its range may err, at worst, in {worst[1]}",
             value=worst[0], limit=SLACK, eager=None,
-            reason="no integer is further than half a step, and a better scale than that of the full range errs less",
+            reason="that is half a step, more only where a symmetric range ends; a better scale errs less",
         )
     ]  # fmt: skip
 
 
 def _worst(weight: Tensor, stored: Tensor, form: WeightFormat) -> float:
     """Of a parameter [N, K] whose rows are in blocks; NaN counts as infinitely wrong."""
-    blocks, rounded = (each.unflatten(-1, (-1, form.block)) for each in (weight, stored.float()))
-    low, high = blocks.amin(-1).clamp(max=0), blocks.amax(-1).clamp(min=0)
+    block = form.block or weight.shape[-1]
+    blocks, rounded = (each.unflatten(-1, (-1, block)) for each in (weight, stored))
+    low, high = blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
     steps = torch.maximum(high, -low) / form.zero if form.symmetric else (high - low) / (2 * form.zero - 1)
-    ratio = (blocks - rounded).square().mean(-1).sqrt() / (steps / 2)
-    return float(torch.where(steps == 0, rounded.abs().amax(-1), ratio).nan_to_num(torch.inf).max())
+    allowed = torch.full_like(blocks, 0.5)
+    if form.symmetric:
+        # The range has an integer less on the side away from the extreme, where what is nearest to it is clipped.
+        other_side = torch.where(high > -low, -blocks, blocks)
+        allowed = (other_side / steps - (form.zero - 1)).clamp(min=0.5)
+    ratio = ((blocks - rounded) / steps).square().mean(-1).sqrt() / allowed.square().mean(-1).sqrt()
+    of_zeros = rounded.abs().amax(-1) / torch.finfo(torch.float32).tiny
+    return float(torch.where(steps[..., 0] == 0, of_zeros, ratio).nan_to_num(torch.inf).max())

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.decoder import Decoder, GrowingDecoder, StaticDecoder, needs_numbers, new_decoder
+from edgeformer.runtime.decoder import Decoder, GrowingDecoder, StaticDecoder, View, needs_numbers, new_decoder
 from edgeformer.runtime.sources import Sources
 
 Logits = NDArray[np.float32]
@@ -29,12 +29,16 @@ LARGE = 1e4
 
 @dataclass(frozen=True)
 class Graph:
-    """An open graph of a decoder and what is needed to feed it; sources: what its rows read, of an encoder-decoder."""
+    """An open graph of a decoder and what is needed to feed it.
+
+    sources: what its rows read, of an encoder-decoder. view: another graph for prompts.
+    """
 
     session: Any
     manifest: Manifest
     provider: Provider
     sources: Sources | None = None
+    view: View | None = None
 
     @property
     def fillings(self) -> tuple[float, ...]:
@@ -50,7 +54,8 @@ class Graph:
 
     def decoder(self, rows: int, tokens: int, filling: float | None = None) -> Decoder:
         """A fresh cache of `rows` × `tokens` (and some to spare); a static one is filled, with the worst by default."""
-        decoder = new_decoder(self.session, self.manifest, rows, tokens + SPARE, self.provider, self.sources)
+        capacity = tokens + SPARE
+        decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.sources, self.view)
         if isinstance(decoder, StaticDecoder):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder

@@ -1,6 +1,6 @@
 """Read a bundle's own weights back: the tensors that its graph uses, as parameters of the module."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -12,32 +12,47 @@ from edgeformer.errors import BundleError
 from edgeformer.export.quantize.weights import dequantized
 from edgeformer.export.tensors import Recipe, split_stored
 from edgeformer.manifest import Manifest, StoredWeight
+from edgeformer.quantization import WeightFormat
 
 
 class StoredWeights(Mapping[str, Tensor]):
     """The parameters inside a bundle's external data, mapped into memory; each is read when it is asked for."""
 
-    def __init__(self, folder: Path, manifest: Manifest, blueprint: Blueprint):
+    def __init__(self, folder: Path, manifest: Manifest, blueprint: Blueprint, graphs: Sequence[str] | None = None):
+        """graphs: whose weights to read, by default those of all but the view for prompts."""
         self._shapes = blueprint.parameter_shapes()
-        graphs = [ir.load(folder / name).graph for name in manifest.graphs]
-        self._initializers = {name: value for graph in graphs for name, value in graph.initializers.items()}
+        opened = [ir.load(folder / name).graph for name in graphs or manifest.graphs]
+        self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # Of a quantized matrix, whose parts are several tensors, the integers stand for all.
         self._place = {
             parameter: (name, stored)
             for name, stored in manifest.weights.items()
             for parameter in stored.parameters
-            if parameter in self._shapes and stored.part in (None, "integers")
+            if parameter in self._shapes and stored.part in (None, "integers") and name in self._initializers
         }
         lost = sorted(self._shapes.keys() - self._place.keys())
-        lost += [parameter for parameter, (name, _) in self._place.items() if name not in self._initializers]
         if lost:
             raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
+
+    @property
+    def formats(self) -> dict[str, WeightFormat]:
+        """The format of every parameter that is quantized."""
+        return {
+            parameter: stored.quantized
+            for parameter, (_, stored) in self._place.items()
+            if stored.quantized is not None
+        }
 
     def __getitem__(self, parameter: str) -> Tensor:
         name, stored = self._place[parameter]
         recipe = Recipe(stored.parameters, stored.transposed)
         value = self._read(name) if stored.quantized is None else self._dequantize(name, stored)
         return split_stored(value, recipe, self._shapes)[parameter]
+
+    def by_output(self, parameter: str, value: Tensor) -> Tensor:
+        """A quantized parameter with a row for each output, whose blocks have a scale each."""
+        stored = self._place[parameter][1]
+        return value if stored.transposed == stored.columns else value.t()
 
     def _read(self, name: str) -> Tensor:
         array = self._initializers[name].const_value.numpy()  # type: ignore[union-attr]

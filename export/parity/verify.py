@@ -16,9 +16,9 @@ from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
-from edgeformer.export.parity.activations import formats_of
 from edgeformer.export.parity.encoder_trial import EncoderTrial
 from edgeformer.export.parity.foreign import open_foreign
+from edgeformer.export.parity.prefill import judge_prefill
 from edgeformer.export.parity.quantized import judge_weights
 from edgeformer.export.parity.rebuild import blueprint_of_bundle
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
@@ -136,22 +136,25 @@ def verify_graph(
     """
     start = time.perf_counter()
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
-    quantized = manifest.quantization is not None
-    stored = StoredWeights(folder, manifest, blueprint) if quantized else weights
+    quantized = StoredWeights(folder, manifest, blueprint) if manifest.quantization is not None else None
     # Prepacking would copy every weight, for a few tokens.
     sessions = [open_session(folder / name, provider, prepack=False) for name in manifest.graphs]
-    trial = _trial(sessions, folder, manifest, provider, blueprint, stored, mode, progress)
+    trial = _trial(sessions, folder, manifest, provider, blueprint, quantized or weights, mode, progress)
     _run(trial)
     checks, shipped = list(trial.judge.checks), None
-    if quantized:
-        checks += judge_weights(weights, stored, formats_of(manifest))
+    if quantized is not None:
+        checks += judge_weights(weights, quantized)
         sessions = [open_session(folder / name, provider) for name in manifest.graphs]
         shipped = _trial(
-            sessions, folder, manifest, provider, blueprint, stored, "quick", progress, formats_of(manifest)
+            sessions, folder, manifest, provider, blueprint, quantized, "quick", progress, quantized.formats
         )
         _run(shipped)
         checks += [replace(check, name=f"int8 activations, {check.name}") for check in shipped.judge.checks]
-    measured = isinstance(trial, Trial) and (quantized or mode == "full")
+    if manifest.prefill is not None:
+        progress("running the view for prompts", 0.95)
+        checks += judge_prefill(folder, manifest, blueprint, weights, provider)
+    known = not isinstance(weights, StoredWeights)  # or what storing them changed cannot be told
+    measured = known and isinstance(trial, Trial) and (quantized is not None or mode == "full")
     return Report(
         version=REPORT_VERSION,
         mode=mode,
@@ -165,7 +168,7 @@ def verify_graph(
         layers=tuple(trial.judge.layers),
         curves=tuple(trial.judge.curves),
         rounding=trial.rounding(weights) if measured else None,  # type: ignore[union-attr]
-        quantization=shipped.rounding(weights, by_graph=True) if isinstance(shipped, Trial) else None,
+        quantization=shipped.rounding(weights, by_graph=True) if known and isinstance(shipped, Trial) else None,
     )
 
 

@@ -5,6 +5,7 @@ from edgeformer.export.passes._report import PassReport
 from edgeformer.export.passes.cancel_layout import cancel_layout
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
+from edgeformer.export.passes.last_token_head import last_token_head
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.plain_ops import plain_ops
 from edgeformer.export.passes.quantize_weights import quantize_weights
@@ -18,6 +19,7 @@ __all__ = [
     "expected_changes",
     "fold_rotary",
     "fuse_skip_norm",
+    "last_token_head",
     "pack_qkv",
     "plain_ops",
     "quantize_weights",

@@ -32,9 +32,16 @@ def quantize_weights(model: ir.Model, recipe: Quantization) -> PassReport:
             continue
         readers = [_reader(use.node, use.idx) for use in weight.uses()]
         if not any(readers):
+            if any(use.node.op_type == "Gemm" for use in weight.uses()):
+                report.miss(next(iter(weight.uses())).node, f"{weight.name} is in a product with a sum, a Gemm")
             continue
         first = next(iter(weight.uses())).node
         columns = first.op_type == "MatMul"
+        if form.block is None and any(node is not None and node.op_type != "MatMul" for node in readers):
+            report.miss(
+                first, f"{weight.name} is looked up by rows, and a format with a scale an output is for products"
+            )
+            continue
         if None in readers or any((use.node.op_type == "MatMul") != columns for use in weight.uses()):
             report.miss(first, f"{weight.name} is read as what it is by more than products and lookups")
             continue
@@ -82,7 +89,7 @@ def _replace(model: ir.Model, node: ir.Node, matrix: StreamedTensor, form: Weigh
     ]
     emit = Emitter(node.name or "")
     outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
-    attributes = {"bits": form.bits, "block": form.block, "inputs": inputs, "outputs": outputs}
+    attributes = {"bits": form.bits, "block": form.block or 0, "inputs": inputs, "outputs": outputs}
     if gathers:
         new = emit("QuantizedGather", stored[0], node.inputs[1], *stored[1:], domain=DOMAIN, **attributes)
     else:

@@ -40,18 +40,27 @@ def round_blocks(blocks: Tensor, form: WeightFormat) -> Rounded:
 
 
 def _round(blocks: Tensor, form: WeightFormat) -> Rounded:
-    scales, zeros = _range(blocks, form)
+    low, high = blocks.amin(-1), blocks.amax(-1)
+    # Squares of very small and very large weights are beyond float32: powers of two bring each block near 1, exactly.
+    power = _power_of_two(torch.maximum(high, -low))
+    blocks = blocks * power[..., None]
+    scales, zeros = _range(low * power, high * power, form)
     if form.rounding == "mse":
         inverse, scales = _search(blocks, _inverse(scales), zeros, form)
     else:
         inverse = _inverse(scales)
     integers = _steps(blocks, inverse, zeros, form).add_(zeros[..., None])
-    return Rounded(integers.to(torch.uint8), scales, zeros.to(torch.uint8))
+    return Rounded(integers.to(torch.uint8), scales / power, zeros.to(torch.uint8))
 
 
-def _range(blocks: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
-    """Scales and zero points [N, B] with which nothing is clipped."""
-    low, high = blocks.amin(-1), blocks.amax(-1)
+def _power_of_two(largest: Tensor) -> Tensor:
+    """What brings magnitudes near 1; 1 for zeros."""
+    exponents = torch.frexp(largest).exponent.clamp(-126, 126)
+    return torch.ldexp(torch.ones_like(largest), -exponents)
+
+
+def _range(low: Tensor, high: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
+    """Scales and zero points [N, B] with which nothing is clipped by more than a step, of what blocks hold."""
     if form.symmetric:
         # The range has one integer more below zero: let the weight of largest magnitude be that one, whatever its sign.
         extreme = torch.where(high > -low, high, low)

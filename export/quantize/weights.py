@@ -16,7 +16,7 @@ from torch import Tensor
 from edgeformer.errors import ExportError
 from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.rounding import Rounded, round_blocks
-from edgeformer.export.tensors import StreamedTensor
+from edgeformer.export.tensors import TORCH_DTYPES, StreamedTensor
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
 
@@ -30,21 +30,19 @@ class QuantizedTensor(StreamedTensor):
     scales       float [N, B]
     zero_points  uint8 [N, ⌈B · bits / 8⌉]
 
+    With one scale an output they are int8 [K, N] and float [N], as integer products read them.
+
     columns: the matrix is stored [K, N], as a product reads it; otherwise [N, K], as an embedding is read. flat:
     integers as [N, K · bits / 8], for which other tensors' bytes serve.
     """
 
     def __init__(self, matrix: StreamedTensor, form: WeightFormat, part: Part, columns: bool, flat: bool = False):
         outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
-        blocks = inputs // form.block
-        shape = {
-            "integers": (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8),
-            "scales": (outputs, blocks),
-            "zero_points": (outputs, -(-blocks * form.bits // 8)),
-        }[part]
-        dtype = matrix.dtype if part == "scales" else ir.DataType.UINT8
-        name = f"{matrix.name}.{part}"
-        super().__init__(f"{name}.flat" if flat else name, dtype, ir.Shape(shape), matrix.recipe, matrix.values)
+        shapes, integer, name = _shapes(outputs, inputs, form, flat), ir.DataType.UINT8, f"{matrix.name}.{part}"
+        if form.block is None:
+            integer, name = ir.DataType.INT8, f"{matrix.name}.by_output.{part}"
+        dtype = matrix.dtype if part == "scales" else integer
+        super().__init__(f"{name}.flat" if flat else name, dtype, ir.Shape(shapes[part]), matrix.recipe, matrix.values)
         self.storage = name
         self.form = form
         self.part = part
@@ -58,9 +56,33 @@ class QuantizedTensor(StreamedTensor):
     def read(self) -> Tensor:
         """Round the matrix, if it was not just rounded for another part, and take this one."""
         rounded = _rounded(self._matrix, self.form, self._columns)
+        if self.part == ("scales" if self.form.symmetric else "zero_points"):
+            _rounded.cache_clear()  # the last part: neither the matrix nor the model may stay behind
         if self.part == "scales":
-            return rounded.scales.to(torch.float16 if self.dtype == ir.DataType.FLOAT16 else torch.float32)
+            return self._scales(rounded.scales)
+        if self.form.block is None:
+            return (rounded.integers[:, 0].t().to(torch.int16) - self.form.zero).to(torch.int8).contiguous()
         return pack(rounded.integers if self.part == "integers" else rounded.zeros, self.form.bits).contiguous()
+
+    def _scales(self, scales: Tensor) -> Tensor:
+        stored = scales.reshape(self.sizes).to(TORCH_DTYPES[self.dtype])
+        if torch.isinf(stored).any():
+            raise ExportError(
+                f"{', '.join(self.recipe.parameters)} holds values whose scales are beyond float16's 65504. "
+                "Export with --provider cpu."
+            )
+        return stored
+
+
+def _shapes(outputs: int, inputs: int, form: WeightFormat, flat: bool) -> dict[Part, tuple[int, ...]]:
+    if form.block is None:
+        return {"integers": (inputs, outputs), "scales": (outputs,)}
+    blocks = inputs // form.block
+    return {
+        "integers": (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8),
+        "scales": (outputs, blocks),
+        "zero_points": (outputs, -(-blocks * form.bits // 8)),
+    }
 
 
 @lru_cache(maxsize=1)
@@ -73,11 +95,13 @@ def _rounded(matrix: StreamedTensor, form: WeightFormat, columns: bool) -> Round
             f"{', '.join(matrix.recipe.parameters)} holds values that are not finite; they cannot be quantized. "
             "Export with --precision fp32."
         )
-    return round_blocks(rows.reshape(rows.shape[0], -1, form.block), form)
+    return round_blocks(rows.reshape(rows.shape[0], -1, form.block or rows.shape[1]), form)
 
 
 def dequantized(parts: Mapping[str, Tensor], form: WeightFormat) -> Tensor:
     """The matrix [N, K] float32 that stored parts mean."""
+    if form.block is None:
+        return parts["integers"].t().float() * parts["scales"].float()[:, None]
     outputs, blocks = parts["scales"].shape
     integers = unpack(parts["integers"].reshape(outputs, -1), form.bits, blocks * form.block)
     zeros = unpack(parts["zero_points"], form.bits, blocks) if "zero_points" in parts else None

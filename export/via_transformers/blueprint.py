@@ -20,7 +20,7 @@ from edgeformer.export.via_transformers.planning import make_plan
 from edgeformer.export.via_transformers.proof import prove
 from edgeformer.export.via_transformers.rerouted import Rerouted, reroute
 from edgeformer.export.via_transformers.weights import RoutedWeights, TransformersWeights
-from edgeformer.manifest import Manifest, Precision
+from edgeformer.manifest import Manifest, Precision, Prefill
 from edgeformer.source import FoundModel
 
 LIMIT = "max_position_embeddings"
@@ -71,6 +71,7 @@ def export_via_transformers(
     *,
     precision: Precision,
     target: Target,
+    prefill: Prefill | None,
     context_length: int | None,
     verify: Mode | None,
     overwrite: bool,
@@ -103,6 +104,7 @@ def export_via_transformers(
         destination,
         precision=precision,
         target=target,
+        prefill=prefill,
         verify=verify,
         overwrite=overwrite,
         progress=progress,
