@@ -118,6 +118,9 @@ def export_command(
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
     if manifest.quantization is not None:
         click.echo(f"weights: {manifest.quantization}")
+    if manifest.prefill is not None:
+        view = Path(manifest.prefill.graph).name
+        click.echo(f"prompts of {manifest.prefill.from_tokens} tokens or more: {view}, {manifest.prefill.quantization}")
     if explained:
         for name, lowered in result.graphs.items():
             click.echo(explain(name, lowered))

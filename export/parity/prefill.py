@@ -3,7 +3,6 @@ does.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,5 +63,4 @@ def judge_prefill(
     judge.logits("steps", f"steps of {ROWS} rows together", pieces)
     again = graph.decoder(1, length, filling=0.0).prefill(0, tokens[0], chunk=length)
     judge.identical("unused cache", "0 instead of nan behind the valid tokens", whole[length], again)
-    checks = [*judge_weights(weights, stored), *judge.checks]
-    return [replace(check, name=f"view for prompts, {check.name}") for check in checks]
+    return [*judge_weights(weights, stored), *judge.checks]

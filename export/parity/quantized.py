@@ -19,16 +19,16 @@ SLACK = 1.01
 
 def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list[Check]:
     """One check of all parameters that are quantized; none, where the stored weights are all that is known."""
-    if isinstance(original, StoredWeights) or not stored.formats:
+    if (isinstance(original, StoredWeights) and original.formats) or not stored.formats:
         return []
     worst = max(
-        (_worst(*(stored.by_output(name, each[name].float()) for each in (original, stored)), form), name)
+        (_worst(stored.by_output(name, original[name].float()), stored.by_output(name, stored[name]), form), name)
         for name, form in stored.formats.items()
     )
     return [
         Check(
             name="weights: block error",
-            what=f"rmse of a block over what rounding to the nearest step of its range may err, at worst, in {worst[1]}",
+            what=f"rmse of a block over what rounding to the nearest step may err, at the worst block, in {worst[1]}",
             value=worst[0], limit=SLACK, eager=None,
             reason="that is half a step, more only where a symmetric range ends; a better scale errs less",
         )

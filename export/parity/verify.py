@@ -3,7 +3,7 @@
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def verify_graph(
     # Prepacking would copy every weight, for a few tokens.
     sessions = [open_session(folder / name, provider, prepack=False) for name in manifest.graphs]
     trial = _trial(sessions, folder, manifest, provider, blueprint, quantized or weights, mode, progress)
-    _run(trial)
+    _run(trial.run, trial.judge.checks)
     checks, shipped = list(trial.judge.checks), None
     if quantized is not None:
         checks += judge_weights(weights, quantized)
@@ -148,11 +148,13 @@ def verify_graph(
         shipped = _trial(
             sessions, folder, manifest, provider, blueprint, quantized, "quick", progress, quantized.formats
         )
-        _run(shipped)
+        _run(shipped.run, shipped.judge.checks)
         checks += [replace(check, name=f"int8 activations, {check.name}") for check in shipped.judge.checks]
     if manifest.prefill is not None:
         progress("running the view for prompts", 0.95)
-        checks += judge_prefill(folder, manifest, blueprint, weights, provider)
+        viewed: list[Check] = []
+        _run(lambda: viewed.extend(judge_prefill(folder, manifest, blueprint, weights, provider)), viewed)
+        checks += [replace(check, name=f"view for prompts, {check.name}") for check in viewed]
     known = not isinstance(weights, StoredWeights)  # or what storing them changed cannot be told
     measured = known and isinstance(trial, Trial) and (quantized is not None or mode == "full")
     return Report(
@@ -172,13 +174,14 @@ def verify_graph(
     )
 
 
-def _run(trial: Trial | Seq2SeqTrial | EncoderTrial) -> None:
+def _run(run: Callable[[], None], checks: list[Check]) -> None:
+    """Run a graph; that onnxruntime refuses to is a check that fails."""
     try:
-        trial.run()
+        run()
     except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs
         reason = "a graph that onnxruntime cannot run computes nothing"
         failed = Check(name="run", what=str(stopped), value=float("nan"), limit=0.0, eager=None, reason=reason)
-        trial.judge.checks.append(failed)
+        checks.append(failed)
 
 
 def _trial(
