@@ -84,13 +84,21 @@ class Quantization:
 
     rules: tuple[QuantizationRule, ...]
 
-    def format_of(self, parameter: str) -> WeightFormat | None:
-        """The format for a parameter of the module (`blocks.0.attention.query.weight`)."""
+    def format_of(self, parameter: str, *, looked_up: bool = False) -> WeightFormat | None:
+        """The format for a parameter of the module (`blocks.0.attention.query.weight`).
+
+        looked_up: its rows are read, for which a format with one scale an output will not do: such rules are passed
+        over.
+        """
         fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
-        return next(fits, None)
+        return next((form for form in fits if not (looked_up and form is not None and form.block is None)), None)
 
     def __str__(self) -> str:
-        return "; ".join(f"{rule.pattern}: {rule.format or 'as it is'}" for rule in self.rules)
+        shown = [rule for rule in self.rules if rule.pattern not in SMALL_TABLES]
+        return "; ".join(
+            str(rule.format) if rule.pattern == MATRICES else f"{rule.pattern} {rule.format or 'as it is'}"
+            for rule in shown
+        )
 
 
 DEFAULTS: dict[str, WeightFormat] = {
@@ -134,7 +142,7 @@ def recipe(
 def prefill_recipe(quantization: Quantization | None) -> Quantization:
     """The recipe of a view for prompts beside a graph of another recipe, whose embedding and head it shares.
 
-    What that graph leaves as it is, the view leaves, too.
+    What that graph leaves as it is, the view leaves, too, and what is looked up is what it is there, whatever its name.
     """
     rules = () if quantization is None else quantization.rules
     shared = [
@@ -143,4 +151,4 @@ def prefill_recipe(quantization: Quantization | None) -> Quantization:
     ]
     kept = [rule for rule in rules if rule.format is None]
     by_token = WeightFormat(bits=8, block=None)
-    return Quantization(rules=(*kept, *shared, QuantizationRule(pattern=MATRICES, format=by_token)))
+    return Quantization(rules=(*kept, *shared, QuantizationRule(pattern=MATRICES, format=by_token), *rules))

@@ -27,21 +27,17 @@ def quantize_weights(model: ir.Model, recipe: Quantization) -> PassReport:
         matrix = streamed(weight)
         if matrix is None or len(matrix.sizes) != 2 or not weight.uses():
             continue
-        form = _format(matrix, recipe)
+        readers = [_reader(use.node, use.idx) for use in weight.uses()]
+        looked_up = any(node is not None and node.op_type == "Gather" for node in readers)
+        form = _format(matrix, recipe, looked_up)
         if form is None:
             continue
-        readers = [_reader(use.node, use.idx) for use in weight.uses()]
         if not any(readers):
             if any(use.node.op_type == "Gemm" for use in weight.uses()):
                 report.miss(next(iter(weight.uses())).node, f"{weight.name} is in a product with a sum, a Gemm")
             continue
         first = next(iter(weight.uses())).node
         columns = first.op_type == "MatMul"
-        if form.block is None and any(node is not None and node.op_type != "MatMul" for node in readers):
-            report.miss(
-                first, f"{weight.name} is looked up by rows, and a format with a scale an output is for products"
-            )
-            continue
         if None in readers or any((use.node.op_type == "MatMul") != columns for use in weight.uses()):
             report.miss(first, f"{weight.name} is read as what it is by more than products and lookups")
             continue
@@ -58,9 +54,9 @@ def quantize_weights(model: ir.Model, recipe: Quantization) -> PassReport:
     return report
 
 
-def _format(matrix: StreamedTensor, recipe: Quantization) -> WeightFormat | None:
+def _format(matrix: StreamedTensor, recipe: Quantization, looked_up: bool) -> WeightFormat | None:
     parameters = matrix.recipe.parameters
-    forms = {recipe.format_of(name) for name in parameters}
+    forms = {recipe.format_of(name, looked_up=looked_up) for name in parameters}
     if len(forms) > 1:
         raise ExportError(
             f"the recipe has different formats for {', '.join(parameters)}, which are stored as one matrix. "
