@@ -40,10 +40,10 @@ class WeightFormat:
     rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
-        for name, choices in (("bits", get_args(Bits)), ("block", (None, *BLOCKS)), ("rounding", get_args(Rounding))):
-            check(getattr(self, name) in choices, self, name, f"one of {', '.join(map(str, choices))}")
-        plain = self.bits == 8 and self.symmetric
-        check(plain or self.block is not None, self, "block", f"one of {', '.join(map(str, BLOCKS))} in this format")
+        by_output = self.block is None and self.bits == 8 and self.symmetric
+        for name, choices in (("bits", get_args(Bits)), ("block", BLOCKS), ("rounding", get_args(Rounding))):
+            allowed = getattr(self, name) in choices or (name == "block" and by_output)
+            check(allowed, self, name, f"one of {', '.join(map(str, choices))}")
 
     @property
     def zero(self) -> int:

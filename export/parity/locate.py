@@ -92,6 +92,11 @@ class Locator:
         weights: Mapping[str, Tensor],
         progress: Progress = lambda what, part: None,
     ) -> None:
+        if manifest.quantization is not None:
+            raise BundleError(
+                f"nodes are located in graphs of fp32 and fp16, and this one is {manifest.precision}. Export the model "
+                "with --precision fp32, and locate there what is wrong in both."
+            )
         files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, blueprint.graphs, strict=True)):

@@ -1,0 +1,150 @@
+"""Quantized exports from the command line: the options, what is printed, and what `info` and the model card say."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from edgeformer.cli.main import cli
+from edgeformer.export import verify
+from edgeformer.manifest import Manifest
+from edgeformer.quantization import recipe
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+OPTIONS = ["--precision", "int4", "--block", 64, "--asymmetric", "--rounding", "nearest", "--head-precision", "int8"]
+
+
+@pytest.fixture(scope="module")
+def exported(make_llama, tmp_path_factory):
+    """A verified int4 bundle with other options than the default ones, its checkpoint, and what the command printed."""
+    checkpoint = make_llama(num_hidden_layers=2, max_position_embeddings=64)
+    place = tmp_path_factory.mktemp("bundles") / "int4"
+    result = run("export", "--model", checkpoint, "-o", place, *OPTIONS, "--keep", "blocks.0.feed_forward.*")
+    assert result.exit_code == 0, result.output
+    return place, checkpoint, result
+
+
+def test_export_says_how_it_stored_the_weights_and_verifies_them(exported):
+    place, checkpoint, result = exported
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"exported folder {checkpoint.name} to {place}: ")
+    assert lines[1].startswith("graph: op set ort for CPU, int4; ") and lines[1].endswith("quantize_weights 9")
+    assert lines[2].startswith("weights: blocks.0.feed_forward.* as it is; ")
+    assert "*head.weight int8 in blocks of 64, asymmetric; " in lines[2]
+    assert lines[2].endswith("; int4 in blocks of 64, asymmetric")
+    assert "checks passed; closest to its limit: " in result.stdout
+
+
+def test_options_are_those_of_a_recipe(exported):
+    manifest = Manifest.read(exported[0])
+    assert manifest.quantization == recipe(
+        "int4", block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.feed_forward.*",)
+    )
+    formats = {stored.parameters[0]: stored.quantized for stored in manifest.weights.values()}
+    assert formats["blocks.0.feed_forward.up.weight"] is None
+    assert (formats["blocks.1.feed_forward.up.weight"].bits, formats["head.weight"].bits) == (4, 8)
+    assert formats["blocks.1.feed_forward.down.weight"].block == 32, "64 does not divide its 96 inputs"
+
+
+def test_the_model_card_says_what_quantization_costs(exported):
+    card = (exported[0] / "README.md").read_text()
+    assert "op set ort for CPU,\nint4." in card
+    assert "Quantization costs a KL divergence of 0.0" in card
+    assert " % of the favourite tokens (on random tokens)." in card
+    page = (exported[0] / "parity" / "report.html").read_text()
+    assert "Storing the weights in int4 moves the model itself from the original one" in page
+    assert "With activations rounded to 8 bits, as the graph is used, it is KL divergence" in page
+
+
+def test_info_counts_the_bytes_that_there_are(exported):
+    place, checkpoint, _ = exported
+    data = json.loads(run("info", place, "--json").stdout)
+    size = (place / "onnx" / "model.onnx_data").stat().st_size
+    assert (data["precision"], data["total_bytes"], data["bytes"]) == ("int4", size, {})
+    plain = json.loads(run("info", checkpoint, "--json").stdout)
+    assert plain["parameters"] == data["parameters"]
+    assert plain["cache_bytes_per_token"] == data["cache_bytes_per_token"], "caches are float32"
+    assert re.search(rf"^bytes in int4 +{size:,}$", run("info", place).stdout, re.MULTILINE)
+
+
+def test_the_report_keeps_the_error_of_the_graph_and_the_loss_apart(exported):
+    place, checkpoint, _ = exported
+    report = json.loads(run("verify", place, "--against", checkpoint, "--quick", "--json").stdout)
+    assert report["passed"]
+    names = {check["name"] for check in report["checks"]}
+    assert {"prefill: mean KL", "int8 activations, prefill: mean KL", "weights: block error"} <= names
+    worst = max(check["value"] for check in report["checks"] if check["name"].endswith("mean KL"))
+    assert worst < 0.1 * report["rounding"]["mean_kl"] and report["quantization"]["mean_kl"] > 0
+    assert not {"rounding", "quantization"} & json.loads(run("verify", place, "--quick", "--json").stdout).keys()
+
+
+def test_verify_against_other_weights_fails(exported, make_llama):
+    other = make_llama(seed=5, num_hidden_layers=2, max_position_embeddings=64)
+    result = run("verify", exported[0], "--against", other, "--quick")
+    assert result.exit_code == 1
+    assert "NOT verified: 1 of " in result.stdout
+
+
+def test_nodes_of_quantized_graphs_are_not_located_yet(exported):
+    result = run("verify", exported[0], "--quick", "--locate")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: nodes are located in graphs of fp32 and fp16, and this one is int4. Export")
+
+
+def test_a_matrix_that_stays_as_it_is_is_explained(make_llama, tmp_path):
+    checkpoint = make_llama(num_hidden_layers=1, intermediate_size=40)
+    result = run(
+        "export",
+        "--model",
+        checkpoint,
+        "-o",
+        tmp_path / "b",
+        "--precision",
+        "int8",
+        "--no-verify",
+        "--explain",
+        "--json",
+    )
+    reason = "blocks.0.feed_forward.down.weight has 40 inputs, which no block of 16 or more divides"
+    data = json.loads(result.stdout)
+    assert data["passes"]["quantize_weights"] == {
+        "changed": 6, "missed": [f"blocks.0.feed_forward.down/MatMul: {reason}"],
+    }  # fmt: skip
+    (rules,) = (graph["rules"] for graph in data["graphs"].values())
+    assert {rule["name"]: rule["changed"] for rule in rules}["quantized"] == 6
+    assert verify(tmp_path / "b", checkpoint, mode="quick").passed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--block", "32"], ["--asymmetric"], ["--rounding", "mse"], ["--head-precision", "fp32"], ["--keep", "*"]],
+)
+def test_options_of_quantization_without_it_are_said(tmp_path, options):
+    for precision in ("fp32", "fp16"):
+        result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", "--precision", precision, *options)
+        assert result.exit_code == 2
+        assert (
+            "--block, --asymmetric, --rounding, --head-precision and --keep are for --precision int4" in result.stderr
+        )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--block", "48"], "error: WeightFormat.block is 48; it must be one of "),
+        (["--ops", "standard"], "error: quantized products are ops of onnxruntime's own. Leave ops standard out, or"),
+        (["--ops", "portable"], "error: quantized products are ops of onnxruntime's own. Leave ops portable out, or"),
+        (["--keep", "*.query.weight"], "error: the recipe has different formats for blocks.0.attention.query.weight, "),
+    ],
+)
+def test_what_cannot_be_done_is_one_message(tmp_path, options, message):
+    result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", "--precision", "int4", *options)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(message)
+    assert not list(tmp_path.iterdir())
