@@ -41,7 +41,7 @@ def verify_command(
             )
             for check in report.checks
         ]  # fmt: skip
-        click.echo(f"reference: {report.reference}; eager: the same by PyTorch in {report.precision}")
+        click.echo(f"reference: {report.reference}; eager: the same by PyTorch, rounding as the graph does")
         print_table(rows, "check", "graph", "eager", "limit", "")
         click.echo(report.greedy.describe())
         if where:

@@ -1,0 +1,263 @@
+"""The comparison of runtimes: who is there, what the workers say, and what their figures come to."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from unittest import mock
+
+import compare_peers
+import pytest
+from click.testing import CliRunner
+from peers import process, report
+from peers.registry import FOLDER, OURS, PEERS, Peer
+from peers.turn import Stopwatch, Turn, timed
+
+# A runtime that says how long it took. Tokens are the prompt's last one and on from there.
+STAND_IN = """
+import os, sys
+from pathlib import Path
+from peers.turn import Turn
+
+def convert(checkpoint, folder, precision):
+    assert (checkpoint / "config.json").is_file() and (checkpoint / "tokenizer.json").is_file()
+    with open(Path(__file__).with_suffix(".converted"), "a") as file:
+        file.write(precision + " ")
+    (folder / "model").write_text("converted")
+    {convert}
+
+def load(checkpoint, folder, precision, threads):
+    assert (folder / "model").read_text() == "converted" and threads == 1
+    print("this is no answer")
+
+    def run(prompt, new):
+        tokens = list(range(prompt[-1], prompt[-1] + new))
+        {run}
+        return Turn(tokens, {first}, {rest})
+
+    return run
+"""
+
+OPTIONS = ["--precision", "fp32", "--prompt", "8", "--new", "5", "--rounds", "2", "--threads", "1"]
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """Return a function that writes a runtime, with lines of its own, and returns its entry in the registry."""
+
+    def make(name, *, convert="pass", run="pass", first=0.5, rest=2.0, imports=("json",), **options):
+        file = tmp_path / f"{name}.py"
+        file.write_text(STAND_IN.format(convert=convert, run=run, first=first, rest=rest))
+        options = {"precisions": {"fp32": "exact", "int4": "crude"}, **options}
+        return Peer(file, imports, ("onnxruntime", "no-such-package"), recipe=f"install {name}", **options)
+
+    return make
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """As much of one as stand-ins read."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"vocab_size": 64}')
+    return folder
+
+
+@pytest.fixture
+def compare(checkpoint, tmp_path):
+    """Return a function that runs the tool with a registry of its own."""
+
+    def run(peers, *arguments, options=OPTIONS):
+        with mock.patch.dict(PEERS, peers, clear=True):
+            line = [checkpoint, "--work", tmp_path / "work", *options, *arguments]
+            return CliRunner().invoke(compare_peers.main, [str(part) for part in line])
+
+    return run
+
+
+def converted(peer):
+    return peer.file.with_suffix(".converted").read_text()
+
+
+def test_the_report_holds_speeds_and_ratios_of_each_round(stand_in, compare, tmp_path):
+    peers = {OURS: stand_in("ours"), "other": stand_in("other", first=1.0, rest=8.0)}
+    file, picture = tmp_path / "report.json", tmp_path / "plot.png"
+    result = compare(peers, "--prompt", 16, "--json", file, "--plot", picture)
+
+    assert result.exit_code == 0, result.output
+    data = json.loads(file.read_text())
+    assert [entry["prompt_tokens"] for entry in data["results"]] == [8, 16]
+    figures = data["results"][1]["figures"]
+    assert {name: figures["other"][name]["median"] for name in figures["other"]} == {
+        "prefill": 16.0, "first_ms": 1000.0, "decode": 0.5,
+    }  # fmt: skip
+    assert data["results"][1]["edgeformer_over"] == {
+        "other": {"prefill": {"median": 2, "low": 2, "high": 2}, "decode": {"median": 4, "low": 4, "high": 4}}
+    }
+    assert data["results"][1]["same_leading_tokens"] == {"other": 5}
+    assert list(data["peers"]["other"]["versions"]) == ["onnxruntime"]
+    assert "fp32: 16 + 5 tokens, batch 1, 1 threads, median (range) of 2 rounds" in result.stdout
+    assert "All 5 tokens of every round are edgeformer's in: other." in result.stdout
+    assert max(map(len, table_of(result.stdout))) <= 100
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def table_of(text):
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
+def test_a_peer_that_is_not_there_is_named_with_what_installs_it(stand_in, compare):
+    result = compare({OURS: stand_in("ours"), "absent": stand_in("absent", imports=("json", "no_such_module"))})
+
+    assert result.exit_code == 0, result.output
+    assert "Left out: absent, for want of no_such_module. To install: install absent" in result.stdout
+
+
+def test_a_precision_that_a_peer_lacks_is_told(stand_in, compare):
+    result = compare(
+        {OURS: stand_in("ours"), "exact": stand_in("exact", precisions={"fp32": ""})}, "--precision", "int4"
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "Left out: exact at int4, which it has not." in result.stdout
+    assert len(table_of(result.stdout)) == 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("absent={python}", "lacks no_such_module for absent. To install: install absent"),
+        ("nobody={python}", "there is no peer 'nobody'. Peers are: edgeformer, absent."),
+        ("absent=nowhere", "takes an interpreter, and 'nowhere' is no file"),
+    ],
+)
+def test_an_interpreter_that_does_not_fit_is_an_error(stand_in, compare, value, error):
+    peers = {OURS: stand_in("ours"), "absent": stand_in("absent", imports=("no_such_module",))}
+    result = compare(peers, "--peer", value.format(python=sys.executable))
+
+    assert result.exit_code != 0
+    assert error in result.stderr
+
+
+def test_a_worker_that_ends_is_an_error_with_what_it_said(stand_in, compare):
+    dying = stand_in("dying", run="print('out of luck', file=sys.stderr, flush=True); os._exit(3)")
+    result = compare({OURS: stand_in("ours"), "dying": dying})
+
+    assert result.exit_code == 1
+    assert "the worker of dying ended with exit code 3. It said:" in result.stderr
+    assert "out of luck" in result.stderr
+
+
+def test_a_conversion_that_fails_is_an_error_and_leaves_nothing(stand_in, compare, tmp_path):
+    failing = stand_in("failing", convert="raise ValueError('no such shape')")
+    result = compare({OURS: stand_in("ours"), "failing": failing})
+
+    assert result.exit_code == 1
+    assert "failing did not convert the model to fp32:" in result.stderr
+    assert "ValueError: no such shape" in result.stderr
+    assert [folder.name for folder in (tmp_path / "work" / "fp32").iterdir()] == ["edgeformer"]
+
+
+def test_a_model_is_converted_again_only_when_something_changed(stand_in, compare, checkpoint):
+    peers = {OURS: stand_in("ours", keep=False), "other": stand_in("other")}
+    for _ in range(2):
+        assert compare(peers).exit_code == 0
+    assert (converted(peers[OURS]), converted(peers["other"])) == ("fp32 fp32 ", "fp32 ")
+
+    (checkpoint / "config.json").write_text('{"vocab_size": 128}')
+    assert compare(peers, "--only", OURS).exit_code == 0
+    assert compare(peers).exit_code == 0
+    assert converted(peers["other"]) == "fp32 fp32 "
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="asks Linux for the state of a process")
+def test_a_worker_is_stopped_while_it_has_no_turn(stand_in, tmp_path):
+    def state():
+        return Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    def stopped():
+        os.waitid(os.P_PID, worker._process.pid, os.WSTOPPED | os.WNOWAIT)
+        return state() == "T"
+
+    (tmp_path / "model").write_text("converted")
+    peer = stand_in("peer")
+    with process.start("peer", peer, Path(sys.executable), tmp_path, tmp_path, "fp32", threads=1) as worker:
+        assert stopped()
+        assert worker.generate([7, 8, 9], 2) == Turn([9, 10], 0.5, 2.0)
+        assert stopped()
+        worker._process.send_signal(signal.SIGKILL)
+        worker._process.wait()
+        with pytest.raises(compare_peers.click.ClickException, match="ended with exit code -9"):
+            worker.generate([7, 8, 9], 2)
+
+
+def test_a_checkpoint_gets_a_tokenizer_and_stays_as_it_was(checkpoint, tmp_path):
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    compare_peers.link_with_tokenizer(checkpoint, linked)
+
+    assert len(json.loads((linked / "tokenizer.json").read_text())["model"]["vocab"]) == 64
+    assert json.loads((linked / "tokenizer_config.json").read_text())["eos_token"] == "0"
+    assert (checkpoint / "tokenizer_config.json").read_text() == "{}"
+    assert not (checkpoint / "tokenizer.json").exists()
+
+
+def test_prompts_are_the_same_for_all_and_others_each_round():
+    asked = {"a": [], "b": []}
+
+    class Worker:
+        def __init__(self, name):
+            self.generate = lambda prompt, new: asked[name].append(prompt)
+
+    prompts = compare_peers.Prompts(100, 12)
+    systems = {name: compare_peers.turns_of(Worker(name), prompts, 3) for name in asked}
+    for system in (*systems.values(), *systems.values()):
+        system()
+
+    assert asked["a"] == asked["b"]
+    assert asked["a"][0] != asked["a"][1] and len(asked["a"][1]) == 12
+
+
+def test_a_runtime_that_stops_early_fails_loudly():
+    with pytest.raises(compare_peers.click.ClickException, match="other generated 2 tokens instead of 3"):
+        report.summarise({OURS: [Turn([1, 2, 3], 1, 1)], "other": [Turn([1, 2], 1, 1)]}, prompt=4, new=3)
+
+
+def test_other_tokens_are_told(stand_in, compare):
+    result = compare({OURS: stand_in("ours"), "wrong": stand_in("wrong", run="tokens[-2] += 1")})
+
+    assert result.exit_code == 0, result.output
+    assert "wrong agrees with edgeformer on 3 of 5 tokens" in result.stdout
+
+
+def test_the_clock_of_a_loop_and_of_a_callback(monkeypatch):
+    now = iter([10.0, 11.0, 14.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    assert timed(iter([5, 6, 7, 8]), 3) == Turn([5, 6, 7], 1.0, 3.0)
+
+    now = iter([20.0, 21.0, 22.0, 25.0])
+    watch = Stopwatch()
+    for token in (5, 6, 7):
+        watch.saw(token)
+    assert watch.turn() == Turn([5, 6, 7], 1.0, 4.0)
+
+
+def test_every_peer_has_a_worker():
+    files = {path.name for path in FOLDER.glob("*.py") if "\ndef load(checkpoint" in path.read_text()}
+
+    assert {peer.file.name for peer in PEERS.values()} == files
+
+
+def test_real_runtimes_generate_the_same_tokens(make_llama, tmp_path):
+    """On a checkpoint of transformers, with norms that are not ones."""
+    names = (OURS, "onnxruntime-genai", "transformers")
+    line = [make_llama(), *OPTIONS, "--new", 12, "--rounds", 1, "--work", tmp_path, "--json", tmp_path / "report.json"]
+    only = [part for name in names for part in ("--only", name)]
+    result = CliRunner().invoke(compare_peers.main, [str(part) for part in [*line, *only]])
+
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["results"][0]["same_leading_tokens"] == {"onnxruntime-genai": 12, "transformers": 12}
+    assert [entry["versions"] != {} for entry in data["peers"].values()] == [True] * 3

@@ -1,0 +1,38 @@
+"""edgeformer: its own export, run by the loop of `edgeformer run`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from edgeformer.runtime import Sampling
+from edgeformer.runtime import load as load_bundle
+from edgeformer.runtime.generate import Row, run_rows
+from peers.turn import Generate, Turn, timed
+
+BUNDLE = "bundle"
+"""Within the folder: an export makes its own."""
+
+
+def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
+    """Export with the default recipe of the precision; of integers with the view for prompts."""
+    from edgeformer.export import export_model  # here, because what runs a bundle has no torch
+
+    prefill = None if precision == "fp32" else "int8"
+    export_model(checkpoint, folder / BUNDLE, precision=precision, prefill=prefill, verify=None)
+
+
+def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+    """Open the bundle. The cache is allocated before the clock runs, as for all that let one do so."""
+    model = load_bundle(folder / BUNDLE, provider="cpu", threads=threads)
+
+    def run(prompt: list[int], new: int) -> Turn:
+        row = Row(prompt, new, frozenset(), Sampling(), None)
+        steps = run_rows(model.new_decoder(1, len(prompt) + new), [row])
+
+        def tokens() -> Iterator[int]:
+            for _ in steps:
+                yield row.tokens[-1]
+
+        return timed(tokens(), new)
+
+    return run

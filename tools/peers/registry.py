@@ -1,0 +1,75 @@
+"""The runtimes that are compared, and what each needs to be there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+OURS = "edgeformer"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A runtime. imports: modules that its interpreter must have; packages: whose versions are worth telling.
+
+    precisions: what it calls each precision that it has. recipe: a shell line that installs it into the environment
+    of an interpreter called PYTHON. converts: whether it has a model of its own, rather than reading the checkpoint.
+    keep: whether a converted model serves until the checkpoint or a version changes.
+    """
+
+    file: Path
+    imports: tuple[str, ...]
+    packages: tuple[str, ...]
+    precisions: dict[str, str]
+    recipe: str
+    converts: bool = True
+    keep: bool = True
+
+
+PEERS: dict[str, Peer] = {
+    OURS: Peer(
+        FOLDER / "edgeformer.py",
+        ("edgeformer", "torch", "onnxruntime"),
+        ("edgeformer", "onnxruntime"),
+        {"fp32": "fp32", "int8": "int8", "int4": "int4"},
+        "PYTHON -m pip install -e '.[cpu,export]'",
+        keep=False,  # its version stands still while it is developed
+    ),
+    "onnxruntime-genai": Peer(
+        FOLDER / "onnxruntime_genai.py",
+        ("onnxruntime_genai", "torch", "transformers", "onnx_ir"),
+        ("onnxruntime-genai", "onnxruntime"),
+        {"fp32": "fp32", "int8": "int8 blocks of 32", "int4": "int4 blocks of 32"},
+        "PYTHON -m pip install onnxruntime-genai onnx-ir torch transformers",
+    ),
+    "llama.cpp": Peer(
+        FOLDER / "llama_cpp.py",
+        ("llama_cpp", "gguf"),
+        ("llama-cpp-python",),
+        {"fp32": "F32", "int8": "Q8_0", "int4": "Q4_0"},
+        "CMAKE_ARGS=-DGGML_NATIVE=ON PYTHON -m pip install llama-cpp-python gguf",
+    ),
+    "OpenVINO GenAI": Peer(
+        FOLDER / "openvino_genai.py",
+        ("openvino_genai", "optimum.intel", "nncf"),
+        ("openvino-genai", "optimum-intel", "nncf"),
+        {"fp32": "fp32", "int8": "int8", "int4": "int4 groups of 64"},
+        "PYTHON -m pip install openvino-genai 'optimum-intel[openvino]'",
+    ),
+    "CTranslate2": Peer(
+        FOLDER / "ctranslate2.py",
+        ("ctranslate2", "torch", "transformers"),
+        ("ctranslate2", "transformers"),
+        {"fp32": "float32", "int8": "int8"},
+        "PYTHON -m pip install ctranslate2 'transformers<5' torch",
+    ),
+    "transformers": Peer(
+        FOLDER / "transformers_eager.py",
+        ("torch", "transformers"),
+        ("transformers", "torch"),
+        {"fp32": "float32"},
+        "PYTHON -m pip install torch transformers",
+        converts=False,
+    ),
+}
+"""By the names that --peer and --only take, in the order of the tables."""

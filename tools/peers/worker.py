@@ -1,0 +1,83 @@
+"""One runtime behind stdin and stdout, in its own interpreter. Standard library only; started by process.py.
+
+    PYTHON -m peers.worker probe IMPORTS PACKAGES
+    PYTHON -m peers.worker convert FILE CHECKPOINT FOLDER PRECISION
+    PYTHON -m peers.worker serve FILE CHECKPOINT FOLDER PRECISION THREADS
+
+FILE is one of the peers beside this file. `probe` says in one JSON line which of the IMPORTS (with commas between) this
+interpreter lacks, and the versions of the PACKAGES. `serve` answers an empty object once the model is loaded, and then
+each line {"prompt": [id…], "new": N} with a Turn. The working directory is tools/, from where all of it is imported.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl."""
+
+
+def end_with_parent() -> None:
+    """Have Linux kill this process when compare_peers ends, however it ends: a stopped process notices nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def probe(imports: str, packages: str) -> dict[str, Any]:
+    """What this interpreter lacks, and versions of what it has."""
+    versions = {}
+    for package in packages.split(","):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    missing = [name for name in imports.split(",") if importlib.util.find_spec(name) is None]
+    return {"missing": missing, "versions": versions}
+
+
+def peer(file: str) -> Any:
+    """The module in a file. It has another name than the file, whose name is that of the package that it imports."""
+    spec = importlib.util.spec_from_file_location(f"peer_{Path(file).stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(
+    requests: Iterable[str], file: str, checkpoint: str, folder: str, precision: str, threads: str
+) -> Iterator[dict[str, Any]]:
+    """First that the model is loaded, then an answer to each request."""
+    generate = peer(file).load(Path(checkpoint), Path(folder), precision, int(threads))
+    yield {}
+    for line in requests:
+        request = json.loads(line)
+        yield asdict(generate(request["prompt"], request["new"]))
+
+
+def main() -> None:
+    """Answer on what was stdout. What libraries print there goes to stderr."""
+    end_with_parent()
+    verb, *arguments = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    if verb == "probe":
+        print(json.dumps(probe(*arguments)), file=answers, flush=True)
+    elif verb == "convert":
+        file, checkpoint, folder, precision = arguments
+        peer(file).convert(Path(checkpoint), Path(folder), precision)
+    else:
+        for answer in serve(sys.stdin, *arguments):
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
