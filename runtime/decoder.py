@@ -1,6 +1,6 @@
 """Feed a decoder graph over a cache of its form: `prefill` one row, `decode_one_token` for all rows.
 
-static    past and present are one buffer, bound once; a step writes the new tokens, rebinds the mask and runs
+static    past and present are one buffer, bound once; a step writes the new tokens and the mask in place and runs
 growing   every run makes a present that is the past of the next
 """
 
@@ -190,6 +190,34 @@ class StaticDecoder(Decoder):
     """Over buffers that are allocated and bound once: a token stands in the slot of its position."""
 
     cache: KVCache
+
+    def __init__(
+        self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, *others: Any
+    ):
+        super().__init__(session, manifest, batch_size, capacity, provider, *others)
+        self._step_mask = np.empty((batch_size, capacity), np.int64)
+        # What is bound for another device than the CPU is copied there at once; what is written later stays behind.
+        self._copies = provider != "cpu"
+        self._bind_step()
+
+    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
+        """As for every decoder, over a mask of the whole cache, so that nothing changes its shape from step to step.
+
+        A step leaves the weights in the processor's caches, and none of this code: every call here is a slow one.
+        """
+        lengths = self.lengths + (1 if active is None else active)
+        self._check_room(int(lengths.max()))
+        self.lengths[:] = lengths
+        np.less(self._slots, lengths[:, None], out=self._step_mask, casting="unsafe")
+        self._tokens[:, 0] = tokens
+        if self._copies:
+            self._bind_step()
+        self._step_session.run_with_iobinding(self._step)
+        return self._logits[:, 0]
+
+    def _bind_step(self) -> None:
+        _bind_input(self._step, "input_ids", self._tokens)
+        _bind_input(self._step, self._mask_name, self._step_mask)
 
     def _new_cache(self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str) -> KVCache:
         self._slots = np.arange(capacity)

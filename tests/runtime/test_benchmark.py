@@ -189,7 +189,7 @@ def slowed(function, seconds):
 
 
 def test_a_slow_step_shows_in_decoding_alone(tiny_llama_bundle, monkeypatch):
-    monkeypatch.setattr(Decoder, "decode_one_token", slowed(Decoder.decode_one_token, 0.2))
+    monkeypatch.setattr(StaticDecoder, "decode_one_token", slowed(StaticDecoder.decode_one_token, 0.2))
     timing = run(load(tiny_llama_bundle, threads=1), REQUEST)
     assert timing.total - timing.first_token >= 4 * 0.2
     assert timing.prefill <= timing.first_token < 0.8
