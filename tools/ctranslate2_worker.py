@@ -1,9 +1,10 @@
 """CTranslate2 behind stdin and stdout, for bench_seq2seq.py: it runs in the interpreter of another environment.
 
-    PYTHON tools/ctranslate2_worker.py CHECKPOINT CONVERTED THREADS
+    PYTHON tools/ctranslate2_worker.py CHECKPOINT CONVERTED THREADS COMPUTE_TYPE
 
-It converts the T5 checkpoint into the folder CONVERTED in float32, says in one JSON line what it is, and then answers
-each line {"sources": [[id…]…], "new": N, "beams": N} with {"tokens": [[id…]…], "seconds": S}. Imports nothing of ours.
+It converts the T5 checkpoint into the folder CONVERTED, opens that with a compute type (`float32`, `int8`), says in one
+JSON line what it is, and then answers each line {"sources": [[id…]…], "new": N, "beams": N} with
+{"tokens": [[id…]…], "seconds": S}. Imports nothing of ours.
 """
 
 import json
@@ -16,8 +17,6 @@ from typing import Any
 import ctranslate2
 import transformers
 from ctranslate2.converters import TransformersConverter
-
-COMPUTE_TYPE = "float32"
 
 
 class NumberTokenizer:
@@ -60,11 +59,13 @@ def translate(translator: ctranslate2.Translator, request: dict[str, Any]) -> di
     return {"tokens": [[int(token) for token in result.hypotheses[0]] for result in results], "seconds": seconds}
 
 
-def serve(requests: Iterable[str], checkpoint: str, converted: str, threads: int) -> Iterable[dict[str, Any]]:
+def serve(
+    requests: Iterable[str], checkpoint: str, converted: str, threads: int, compute_type: str
+) -> Iterable[dict[str, Any]]:
     """First what this is, then an answer to each request."""
     NumberConverter(checkpoint).convert(converted)
     translator = ctranslate2.Translator(
-        converted, device="cpu", compute_type=COMPUTE_TYPE, intra_threads=threads, inter_threads=1
+        converted, device="cpu", compute_type=compute_type, intra_threads=threads, inter_threads=1
     )
     versions = {"ctranslate2": ctranslate2.__version__, "transformers": transformers.__version__}
     yield versions | {"compute_type": translator.compute_type}
@@ -74,11 +75,11 @@ def serve(requests: Iterable[str], checkpoint: str, converted: str, threads: int
 
 def main() -> None:
     """Serve until stdin ends."""
-    checkpoint, converted, threads = sys.argv[1:]
+    checkpoint, converted, threads, compute_type = sys.argv[1:]
     # Libraries print on stdout; what is not an answer goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for answer in serve(sys.stdin, checkpoint, converted, int(threads)):
+    for answer in serve(sys.stdin, checkpoint, converted, int(threads), compute_type):
         print(json.dumps(answer), file=answers, flush=True)
 
 

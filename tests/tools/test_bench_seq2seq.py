@@ -19,7 +19,7 @@ __version__ = "stand-in"
 
 class Translator:
     def __init__(self, folder, device, compute_type, intra_threads, inter_threads):
-        assert (device, compute_type, inter_threads) == ("cpu", "float32", 1)
+        assert device == "cpu" and compute_type in ("float32", "int8") and inter_threads == 1
         torch.set_num_threads(intra_threads)
         checkpoint = open(folder).read()
         self.model = transformers.T5ForConditionalGeneration.from_pretrained(checkpoint).eval()
@@ -80,6 +80,14 @@ def test_the_report_holds_speeds_and_ratios_of_all_three_systems(ctranslate2, tm
     assert f"16 + 8 tokens, batch 2, beams {beams}, 1 threads" in result.stdout
 
 
+def test_ours_and_ctranslate2_run_over_int8_weights(ctranslate2, tmp_path):
+    result = run(*OPTIONS, "--precision", "int8", "--json", tmp_path / "report.json", *ctranslate2)
+
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "report.json").read_text())["ctranslate2_environment"]["compute_type"] == "int8"
+    assert "tiny, int8: 16 + 8 tokens" in result.stdout
+
+
 def test_without_its_interpreter_ctranslate2_is_left_out_and_that_is_said():
     result = run(*OPTIONS)
 
@@ -119,6 +127,7 @@ def test_greedy_systems_that_disagree_fail_loudly():
     with pytest.raises(bench_seq2seq.click.ClickException, match="edgeformer and other disagree from new token 2 on"):
         bench_seq2seq.report(runs, new=3, beams=1)
     assert bench_seq2seq.report(runs, new=3, beams=4)["same_leading_tokens"] == {"other": 2}
+    assert bench_seq2seq.report(runs, new=3, beams=1, precision="int8")["same_leading_tokens"] == {"other": 2}
 
 
 def test_a_system_that_stops_early_fails_loudly():
