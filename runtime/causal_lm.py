@@ -12,8 +12,9 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import Decoder, View, new_decoder
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.prepacked import open_graph
 from edgeformer.runtime.sampling import Sampling
-from edgeformer.runtime.session import ProviderChoice, open_session
+from edgeformer.runtime.session import ProviderChoice
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message
 
@@ -28,7 +29,7 @@ class CausalLM(Model):
         super().__init__(folder, manifest, provider, threads)
         self._view: View | None = None
         if manifest.prefill is not None and self.provider == "cpu":
-            session = open_session(folder / manifest.prefill.graph, self.provider, threads)
+            session = open_graph(folder, manifest, manifest.prefill.graph, self.provider, threads)
             self._view = View(session, manifest.prefill.from_tokens)
 
     def new_decoder(self, batch_size: int, capacity: int) -> Decoder:

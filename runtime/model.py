@@ -8,7 +8,8 @@ import numpy as np
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.session import ProviderChoice, choose_provider, open_session
+from edgeformer.runtime.prepacked import open_graph
+from edgeformer.runtime.session import ProviderChoice, choose_provider
 from edgeformer.runtime.tokenizer import Tokenizer
 
 Text = str | Sequence[int]
@@ -22,7 +23,7 @@ class Model:
         self.folder = folder
         self.manifest = manifest
         self.provider = choose_provider(provider, manifest)
-        self.session: Any = open_session(folder / manifest.graphs[-1], self.provider, threads)
+        self.session: Any = open_graph(folder, manifest, manifest.graphs[-1], self.provider, threads)
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
     def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:

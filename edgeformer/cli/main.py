@@ -13,6 +13,7 @@ from edgeformer.cli.embed import embed_command
 from edgeformer.cli.export import export_command
 from edgeformer.cli.info import info_command
 from edgeformer.cli.models import models_command
+from edgeformer.cli.optimize import optimize_command
 from edgeformer.cli.run import run_command
 from edgeformer.cli.verify import verify_command
 from edgeformer.errors import EdgeformerError
@@ -39,7 +40,8 @@ def cli(debug: bool) -> None:
 
 
 for command in (
-    export_command, run_command, embed_command, bench_command, verify_command, info_command, models_command
+    export_command, run_command, embed_command, bench_command, optimize_command, verify_command,
+    info_command, models_command
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -1,0 +1,155 @@
+"""`edgeformer optimize`: graphs that this machine loads faster answer as the bundle's own, and only on this machine."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from edgeformer.cli.main import cli
+from edgeformer.errors import BundleError, ParityError, RequestError
+from edgeformer.export import export_model, verify
+from edgeformer.manifest import Manifest
+from edgeformer.runtime import load, optimize, prepacked
+from edgeformer.runtime import session as sessions
+
+T5 = {
+    "vocab_size": 97, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_heads": 4,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+BERT = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+TEXT = [1, 17, 40, 99, 5, 64]
+
+
+@pytest.fixture
+def bundle(llama_bundle, tmp_path):
+    return Path(shutil.copytree(llama_bundle, tmp_path / "llama"))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Names of the graphs that sessions were opened of, from now on."""
+    names = []
+    real = sessions.open_session
+    monkeypatch.setattr(prepacked, "open_session", lambda path, *rest: names.append(path) or real(path, *rest))
+    return names
+
+
+def test_a_prepacked_bundle_answers_the_same_and_is_still_verified(bundle, llama_bundle, opened):
+    done = optimize.optimize(bundle)
+
+    assert done.bytes == sum(path.stat().st_size for path in done.folder.iterdir()) > 0
+    assert done.before.load_seconds > 0 < done.after.load_seconds
+    del opened[:]
+    np.testing.assert_array_equal(load(bundle).forward(TEXT), load(llama_bundle).forward(TEXT))
+    assert opened == [done.folder / "model.onnx", llama_bundle / "onnx" / "model.onnx"]
+    assert verify(bundle, mode="quick").passed
+    assert optimize.optimize(bundle).folder == done.folder  # once more, in its place
+    assert [path.name for path in bundle.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("changed", ["processor", "onnxruntime"])
+def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch, changed):
+    optimize.optimize(bundle)
+    if changed == "processor":
+        monkeypatch.setattr(prepacked, "processor", lambda: "another one")
+    else:
+        monkeypatch.setattr(sessions.onnxruntime(), "__version__", "9.9")
+    del opened[:]
+    load(bundle)
+    assert opened == [bundle / "onnx" / "model.onnx"]
+
+
+def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, llama_folder):
+    old = optimize.optimize(bundle).folder
+    manifest = Manifest.read(export_model(llama_folder, bundle, overwrite=True, precision="bf16", verify=None).path)
+    assert not old.exists() and prepacked.place(bundle, manifest) != old
+
+
+@pytest.mark.parametrize(
+    ("model_type", "auto", "sizes", "graphs"),
+    [
+        ("t5", "AutoModelForSeq2SeqLM", T5, {"encoder_model.onnx", "decoder_model.onnx"}),
+        ("bert", "AutoModel", BERT, {"model.onnx"}),
+    ],
+)
+def test_every_graph_that_a_model_opens_is_prepacked(make_model, tmp_path, model_type, auto, sizes, graphs):
+    path = export_model(make_model(model_type, auto=auto, **sizes), tmp_path / "b", verify=None).path
+    folder = optimize.optimize(path).folder
+    assert {each.name for each in folder.glob("*.onnx")} == graphs
+
+
+def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path, monkeypatch):
+    other = export_model(make_llama(seed=1), tmp_path / "other", verify=None).path
+
+    def write_other(graph, destination):
+        shutil.copy(other / "onnx" / "model.onnx", destination)
+        shutil.copy(other / "onnx" / "model.onnx_data", destination.parent / "model.onnx_data")
+
+    monkeypatch.setattr(optimize, "_write", write_other)
+    with pytest.raises(ParityError, match="answer otherwise than the bundle's own; they were removed"):
+        optimize.optimize(bundle)
+    assert not (bundle / "prepacked").exists()
+
+
+def test_a_full_disk_leaves_nothing(bundle, monkeypatch):
+    def fail(graph, destination):
+        destination.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    before = sorted(bundle.rglob("*"))
+    monkeypatch.setattr(optimize, "_write", fail)
+    with pytest.raises(BundleError, match="No space left on device. Nothing was kept"):
+        optimize.optimize(bundle)
+    assert sorted(bundle.rglob("*")) == before
+
+
+@pytest.mark.parametrize("options", [{"precision": "int4"}, {"precision": "int8", "prefill": "int8"}])
+def test_quantized_graphs_are_prepacked_so_that_kernels_find_their_scales(llama_folder, tmp_path, monkeypatch, options):
+    path = export_model(llama_folder, tmp_path / "b", verify=None, **options).path
+    graphs = {each.name for each in optimize.optimize(path).folder.glob("*.onnx")}
+    assert graphs == ({"model.onnx", "model_prefill.onnx"} if "prefill" in options else {"model.onnx"})
+
+
+def test_every_weight_begins_where_a_page_does(llama_folder, tmp_path):
+    path = export_model(llama_folder, tmp_path / "b", precision="int4", verify=None).path
+    model = onnx.load(optimize.optimize(path).folder / "model.onnx", load_external_data=False)
+    places, packed = [], 0
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "offset":
+                places.append(int(entry.value))
+            elif entry.key.startswith("prepacked_"):
+                packed += 1
+                places += [int(blob.split(";")[0]) for blob in entry.value.split("|")[1:]]
+    assert packed >= 3 * 5 and len(places) > packed  # five products a layer
+    assert {place % 4096 for place in places} == {0}
+    assert len(set(places)) == len(places)
+
+
+def test_what_cannot_be_prepacked_is_refused(llama_bundle, tmp_path):
+    manifest = json.loads((llama_bundle / "edgeformer.json").read_text())
+    shutil.copytree(llama_bundle, tmp_path / "cuda")
+    (tmp_path / "cuda" / "edgeformer.json").write_text(json.dumps(manifest | {"provider": "cuda"}))
+    with pytest.raises(RequestError, match="this bundle is for CUDA"):
+        optimize.optimize(tmp_path / "cuda")
+    with pytest.raises(BundleError, match="there is no folder"):
+        optimize.optimize(tmp_path / "nowhere")
+
+
+def test_the_command_tells_what_it_brought(bundle):
+    run = CliRunner().invoke
+    told = run(cli, ["optimize", str(bundle)])
+    assert told.exit_code == 0, told.output
+    assert "before" in told.stdout and "after" in told.stdout and "bit for bit" in told.stdout
+    data = json.loads(run(cli, ["optimize", str(bundle), "--json"]).stdout)
+    assert data["bytes"] > 0 and data["after"]["load_seconds"] > 0
+    assert "removed" in run(cli, ["optimize", str(bundle), "--remove"]).stderr
+    assert "nothing to remove" in run(cli, ["optimize", str(bundle), "--remove"]).stderr
+    assert not (bundle / "prepacked").exists()
