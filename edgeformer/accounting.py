@@ -21,9 +21,14 @@ from edgeformer.config import (
     T5BiasConfig,
     TransformerXLConfig,
 )
-from edgeformer.manifest import Arithmetic
+from edgeformer.manifest import Arithmetic, Manifest
 
 ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2}
+
+
+def cache_element_bytes(manifest: Manifest) -> int:
+    """What a number in the cache of a bundle takes."""
+    return ELEMENT_BYTES[manifest.arithmetic] if manifest.cache_scales is None else 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ A decoder:
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length]
     past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length, head_dim]
     → logits float32 [batch_size, sequence_length, vocab_size]; present.{i}.key|value, the past with the new tokens in
-    it
+    it (of the graph's own precision, or int8 where the manifest has scales for them)
 
 A decoder that reads an encoder (its own cache is called `decoder`, that of the source `encoder`):
     input_ids, decoder_attention_mask, encoder_attention_mask int64 [batch_size, source_length],

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from edgeformer import schema
+from edgeformer.cache_scales import CacheScales
 from edgeformer.config import ModelConfig
 from edgeformer.contract import CacheForm, CacheGeometry
 from edgeformer.errors import BundleError, ConfigError
@@ -20,9 +21,11 @@ FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 3
 
 Arithmetic = Literal["fp32", "fp16"]
-"""Of activations, caches, and weights that are not quantized."""
-Precision = Literal["fp32", "fp16", "int8", "int4"]
+"""Of activations, and of caches and weights that are not quantized."""
+Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+"""Of weights; with bf16 all arithmetic is float32, and int8 and int4 are a recipe's."""
 Prefill = Literal["int8"]
+CachePrecision = Literal["int8"]
 Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
@@ -93,10 +96,10 @@ class Manifest:
     stands behind the bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's
     cache has no layers. model: None where the module is not ours, so that the bundle does not tell what it
     computes. via: which library has the module then; None for a module of the user. quantization: the recipe of a
-    quantized bundle. prefill: a view for prompts. generation: how the makers of an encoder-decoder want it to
-    generate, in the words of generation_config.json. files: every other file of the folder. weights: graph
-    initializers by name. parity: the summary of the certificate, with the hashes that it speaks of; None where
-    nothing was verified.
+    quantized bundle. prefill: a view for prompts. cache_scales: what keys and values are cached as int8 by, if they
+    are. generation: how the makers of an encoder-decoder want it to generate, in the words of generation_config.json.
+    files: every other file of the folder. weights: graph initializers by name. parity: the summary of the certificate,
+    with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int
@@ -126,6 +129,7 @@ class Manifest:
     prefill: PrefillView | None = None
     windowed_graph: str | None = None
     windows: tuple[int | None, ...] = ()
+    cache_scales: CacheScales | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files):
@@ -181,9 +185,8 @@ class Manifest:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """What activations and caches are made of."""
-        if self.quantization is None:
-            assert self.precision in ("fp32", "fp16")
+        """What activations, and caches that are not quantized, are made of."""
+        if self.precision in ("fp32", "fp16"):
             return self.precision
         return "fp16" if self.provider == "cuda" else "fp32"
 

@@ -14,7 +14,7 @@ from edgeformer.errors import ConfigError
 from edgeformer.schema import check
 
 Bits = Literal[4, 8]
-Rounding = Literal["nearest", "mse"]
+Rounding = Literal["nearest", "mse", "gptq"]
 BLOCKS = (16, 32, 64, 128, 256)
 
 VOCABULARY = ("*head.weight", "*embedding.weight")
@@ -31,7 +31,8 @@ class WeightFormat:
 
     block: None for one scale for all inputs of an output, int8 alone; the inputs of a product with such a matrix are
     rounded to 8 bits, too, with one scale for each token. rounding: `nearest` takes the scale from the largest weight
-    of a block; `mse` searches the scale, and with it the integers, that have the least squared error.
+    of a block; `mse` searches the scale, and with it the integers, that have the least squared error; `gptq` has the
+    scales of `mse` and chooses the integers whose products err least on the inputs that a calibration text makes.
     """
 
     bits: Bits
@@ -79,10 +80,24 @@ class QuantizationRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationText:
+    """What a model read while its weights were rounded: the name of the file, how many of its tokens, its SHA-256."""
+
+    name: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """A recipe: the first rule whose pattern fits a matrix's name decides; what fits none is left as it is."""
+    """A recipe: the first rule whose pattern fits a matrix's name decides; what fits none is left as it is.
+
+    calibration: the text that `gptq` went by; None before there is one, and in recipes that need none. A matrix that no
+    layer multiplies the text's states with is rounded by `mse` instead.
+    """
 
     rules: tuple[QuantizationRule, ...]
+    calibration: CalibrationText | None = None
 
     def format_of(self, parameter: str, *, looked_up: bool = False) -> WeightFormat | None:
         """The format for a parameter of the module (`blocks.0.attention.query.weight`).
@@ -93,12 +108,20 @@ class Quantization:
         fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
         return next((form for form in fits if not (looked_up and form is not None and form.block is None)), None)
 
+    @property
+    def by_text(self) -> bool:
+        """Whether any rule needs a text to calibrate with."""
+        return any(rule.format is not None and rule.format.rounding == "gptq" for rule in self.rules)
+
     def __str__(self) -> str:
-        shown = [rule for rule in self.rules if rule.pattern not in SMALL_TABLES]
-        return "; ".join(
+        shown = [
             str(rule.format) if rule.pattern == MATRICES else f"{rule.pattern} {rule.format or 'as it is'}"
-            for rule in shown
-        )
+            for rule in self.rules
+            if rule.pattern not in SMALL_TABLES
+        ]
+        if self.calibration is not None:
+            shown.append(f"calibrated with {self.calibration.tokens:,} tokens of {self.calibration.name}")
+        return "; ".join(shown)
 
 
 DEFAULTS: dict[str, WeightFormat] = {
@@ -139,10 +162,11 @@ def recipe(
     return Quantization(rules=(*rules, QuantizationRule(pattern=MATRICES, format=of(precision))))
 
 
-def prefill_recipe(quantization: Quantization | None) -> Quantization:
+def prefill_recipe(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:
     """The recipe of a view for prompts beside a graph of another recipe, whose embedding and head it shares.
 
     What that graph leaves as it is, the view leaves, too, and what is looked up is what it is there, whatever its name.
+    calibration: the text to round the view's own matrices by, if there is one.
     """
     rules = () if quantization is None else quantization.rules
     shared = [
@@ -150,5 +174,6 @@ def prefill_recipe(quantization: Quantization | None) -> Quantization:
         for pattern in VOCABULARY
     ]
     kept = [rule for rule in rules if rule.format is None]
-    by_token = WeightFormat(bits=8, block=None)
-    return Quantization(rules=(*kept, *shared, QuantizationRule(pattern=MATRICES, format=by_token), *rules))
+    by_token = WeightFormat(bits=8, block=None, rounding="nearest" if calibration is None else "gptq")
+    own = QuantizationRule(pattern=MATRICES, format=by_token)
+    return Quantization(rules=(*kept, *shared, own, *rules), calibration=calibration)

@@ -4,7 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
-from edgeformer.accounting import ELEMENT_BYTES, account
+from edgeformer.accounting import account, cache_element_bytes
 from edgeformer.config import (
     AudioStem,
     ClassificationHead,
@@ -78,7 +78,9 @@ def _mask_token(folder: Path) -> str:
 
 
 def _decoder_examples(manifest: Manifest) -> str:
-    cache = manifest.cache
+    cache, dtype = manifest.cache, 'np.float16 if tensor.type == "tensor(float16)" else np.float32'
+    if manifest.cache_scales is not None:
+        dtype = "np.int8"
     empty, slots = _empty_cache(manifest)
     return f"""```python
 from edgeformer.runtime import load
@@ -98,7 +100,7 @@ session = ort.InferenceSession("{manifest.graph}")
 ids = np.array([[1, 2, 3]])
 feeds = {{"input_ids": ids, "attention_mask": np.ones_like(ids)}}
 for tensor in session.get_inputs()[2:]:  # {empty}: past_key_values.0.key, …
-    dtype = np.float16 if tensor.type == "tensor(float16)" else np.float32
+    dtype = {dtype}
     feeds[tensor.name] = np.zeros((1, {cache.num_kv_heads}, {slots}, {cache.head_dim}), dtype)
 logits = session.run(["logits"], feeds)[0]
 print(logits[0, -1].argmax())
@@ -235,7 +237,8 @@ def _sizes(manifest: Manifest) -> str:
             rows |= {"layers": _stack(model)}
     rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if cache.num_layers:
-        rows |= {"cache": f"{cache.elements(1, 1) * ELEMENT_BYTES[manifest.arithmetic]:,} bytes a token"}
+        int8 = "" if manifest.cache_scales is None else ", int8"
+        rows |= {"cache": f"{cache.elements(1, 1) * cache_element_bytes(manifest):,} bytes a token{int8}"}
     return "\n".join(f"| {name} | {value} |" for name, value in rows.items())
 
 

@@ -28,8 +28,9 @@ from edgeformer.export.pipeline import (
     export_blueprint,
     recipe_of,
 )
+from edgeformer.export.quantize.calibration_text import Calibration
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import Manifest, OpSet, Precision, Prefill, Provider, SpecialTokens
+from edgeformer.manifest import CachePrecision, Manifest, OpSet, Precision, Prefill, Provider, SpecialTokens
 from edgeformer.quantization import Quantization
 
 
@@ -47,8 +48,10 @@ def export_module(
     provider: Provider = "cpu",
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
+    cache_precision: CachePrecision | None = None,
     functions: bool = False,
     quantization: Quantization | None = None,
+    calibration: Calibration | None = None,
     prefill: Prefill | None = None,
     tokenizer_folder: str | Path | None = None,
     eos: int | Sequence[int] = (),
@@ -69,7 +72,7 @@ def export_module(
     keep the contract, and ParityError where its graph computes something else.
     """
     check_options(precision, provider, verify, ops=ops, cache=cache)
-    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization))
+    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization, calibration))
     destination = Path(output)
     check_destination(destination, overwrite)
     blueprint = _blueprint(
@@ -101,7 +104,9 @@ def export_module(
         destination,
         precision=precision,
         target=target,
+        cache_precision=cache_precision,
         prefill=prefill,
+        calibration=calibration,
         verify=verify,
         overwrite=overwrite,
         progress=progress,

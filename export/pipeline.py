@@ -21,6 +21,7 @@ from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import EdgeformerError, ExportError, ParityError
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
+from edgeformer.export.cache_calibration import calibrate_caches
 from edgeformer.export.capture import capture
 from edgeformer.export.clients.genai import genai_config
 from edgeformer.export.lower import (
@@ -35,13 +36,16 @@ from edgeformer.export.lower import (
 from edgeformer.export.model_card import model_card
 from edgeformer.export.module_contract import check_caches
 from edgeformer.export.parity import Mode, Report, verify_graph
-from edgeformer.export.passes import last_token_head
+from edgeformer.export.passes import bf16_weights, last_token_head
 from edgeformer.export.prefill import measure_crossover
+from edgeformer.export.quantize.calibrate import calibrate
+from edgeformer.export.quantize.calibration_text import Calibration, CalibrationTokens, read_calibration
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
 from edgeformer.manifest import (
     SCHEMA_VERSION,
     Arithmetic,
+    CachePrecision,
     Manifest,
     OpSet,
     Precision,
@@ -62,6 +66,8 @@ WEIGHTS = f"{GRAPH}_data"
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 PREFILL_GRAPH = "onnx/model_prefill.onnx"
 CERTIFICATE = "parity"
+CALIBRATED = "calibrated"
+"""Where rounded matrices wait until the graphs are written; no bundle keeps it."""
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
 
 # Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
@@ -127,8 +133,10 @@ def export_model(
     provider: Provider = "cpu",
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
+    cache_precision: CachePrecision | None = None,
     functions: bool = False,
     quantization: Quantization | None = None,
+    calibration: Calibration | None = None,
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -141,10 +149,13 @@ def export_model(
     """Export a model to a bundle folder.
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
-    precision: of weights and arithmetic; of int8 and int4, quantization is the recipe, if another than the default one.
+    precision: of weights and arithmetic; with bf16, weights alone, and float32 arithmetic. quantization: the recipe of
+    int8 and int4, if another than the default one.
+    calibration: a text of what the model is for, a file or token ids, by which int8 and int4 are rounded (`gptq`).
     provider: whose kernels the graph must find. ops: which ops it is written in.
-    cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. functions: leave our
-    ops in a `portable` graph as functions of the model. context_length: positions to
+    cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. cache_precision: int8
+    for a decoder whose cache takes a quarter of the memory; by default caches are made of what activations are.
+    functions: leave our ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
     prefill: of a decoder, add a view for prompts over int8 weights.
     verify: how much to compare the graph with PyTorch before the bundle is put in place, None for not at all; a graph
@@ -152,7 +163,7 @@ def export_model(
     without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
     check_options(precision, provider, verify, via, ops, cache)
-    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization))
+    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization, calibration))
     if via is not None:
         # Imported here, since transformers is an extra of its own, and takes its time.
         from edgeformer.export.via_transformers import export_via_transformers
@@ -165,7 +176,9 @@ def export_model(
             _destination(found, output),
             precision=precision,
             target=target,
+            cache_precision=cache_precision,
             prefill=prefill,
+            calibration=calibration,
             context_length=context_length,
             verify=verify,
             overwrite=overwrite,
@@ -190,17 +203,29 @@ def export_model(
         _destination(source, output),
         precision=precision,
         target=target,
+        cache_precision=cache_precision,
         prefill=prefill,
+        calibration=calibration,
         verify=verify,
         overwrite=overwrite,
         progress=progress,
     )
 
 
-def recipe_of(precision: Precision, quantization: Quantization | None) -> Quantization | None:
-    """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for."""
+def recipe_of(
+    precision: Precision, quantization: Quantization | None, calibration: Calibration | None
+) -> Quantization | None:
+    """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for, or that lacks a
+    text.
+    """
     if precision in DEFAULTS:
-        return quantization or recipe(precision)
+        chosen = quantization or recipe(precision, rounding=None if calibration is None else "gptq")
+        if chosen.by_text and calibration is None:
+            raise ExportError(
+                "the rounding gptq goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or "
+                "calibration= of export_model), or choose the rounding mse."
+            )
+        return chosen
     if quantization is not None:
         raise ExportError(
             f"a recipe of quantization is for {' and '.join(DEFAULTS)}, and the precision is {precision}."
@@ -250,7 +275,9 @@ def export_blueprint(
     *,
     precision: Precision,
     target: Target,
+    cache_precision: CachePrecision | None = None,
     prefill: Prefill | None = None,
+    calibration: Calibration | None = None,
     verify: Mode | None,
     overwrite: bool,
     progress: Progress,
@@ -261,19 +288,33 @@ def export_blueprint(
     """
     start = time.perf_counter()
     _check_prefill(blueprint, target, prefill)
+    _check_calibration(target, prefill, calibration)
+    _check_cache(blueprint, precision, target, cache_precision)
+    _check_bf16(precision, target, prefill)
+    text = None if calibration is None else read_calibration(calibration, provenance.folder, blueprint)
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
     with staged(destination, overwrite) as folder:
+        if cache_precision is not None:
+            progress("measuring keys and values", 0)
+            target = replace(target, cache_scales=calibrate_caches(blueprint, weights, provenance.tokens.bos))
+        target = _calibrated(target, blueprint, weights, text, folder / CALIBRATED / "graph", progress)
         progress("capturing the graph", 0)
         arithmetic = arithmetic_of(precision, target)
         built = {spec.file: build_graph(blueprint, weights, arithmetic, target, spec) for spec in blueprint.graphs}
         graphs = {name: how for name, (_, how) in built.items()}
+        if precision == "bf16":
+            for name, (graph, how) in built.items():
+                graphs[name] = replace(how, passes=[*how.passes, bf16_weights(graph, blueprint.parameter_shapes())])
         writer = GraphWriter(folder, progress)
         writer.write_all({name: graph for name, (graph, _) in built.items()}, WEIGHTS)
         del built
         view = None
         if prefill is not None:
-            view, graphs[PREFILL_GRAPH] = write_prefill_view(blueprint, weights, arithmetic, target, folder, writer)
+            view, graphs[PREFILL_GRAPH] = write_prefill_view(
+                blueprint, weights, arithmetic, target, folder, writer, text, progress
+            )
+        shutil.rmtree(folder / CALIBRATED, ignore_errors=True)
         manifest = replace(_manifest(blueprint, provenance, precision, target, writer), prefill=view)
         if manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
             windows = write_windowed_view(
@@ -303,6 +344,18 @@ def export_blueprint(
     )
 
 
+def _check_bf16(precision: Precision, target: Target, prefill: Prefill | None) -> None:
+    """Raise ExportError where bf16 weights would be of no use."""
+    if precision == "bf16" and target.provider == "cuda":
+        raise ExportError(
+            "bf16 weights are computed with in float32, on the CPU. Export with --precision fp16 for CUDA."
+        )
+    if precision == "bf16" and prefill is not None:
+        raise ExportError(
+            "a view for prompts stands beside int4, int8 or fp32 weights; choose one of these precisions."
+        )
+
+
 def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None) -> None:
     """Raise ExportError where there can be no view for prompts."""
     if prefill is None:
@@ -317,6 +370,52 @@ def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None
         raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
 
 
+def _check_calibration(target: Target, prefill: Prefill | None, calibration: Calibration | None) -> None:
+    """Raise ExportError for a text that nothing is rounded by."""
+    if calibration is not None and prefill is None and not (target.quantization and target.quantization.by_text):
+        raise ExportError(
+            "a text to calibrate with is for int4 and int8 with the rounding gptq, and for the view for prompts. "
+            "Leave calibration out, or choose one of these."
+        )
+
+
+def _calibrated(
+    target: Target,
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    text: CalibrationTokens | None,
+    folder: Path,
+    progress: Progress,
+) -> Target:
+    """The target, with what a text has rounded for its recipe where that asks for one."""
+    if text is None or target.quantization is None or not target.quantization.by_text:
+        return target
+    folder.mkdir(parents=True)
+    quantization = replace(target.quantization, calibration=text.source)
+    calibrated = calibrate(blueprint, weights, quantization, text, folder, progress)
+    return replace(target, quantization=quantization, calibrated=calibrated)
+
+
+def _check_cache(
+    blueprint: Blueprint, precision: Precision, target: Target, cache_precision: CachePrecision | None
+) -> None:
+    """Raise ExportError where the cache cannot be of another precision than the graph."""
+    if cache_precision is None:
+        return
+    if cache_precision not in get_args(CachePrecision):
+        choices = ", ".join(get_args(CachePrecision))
+        raise ExportError(f"cache_precision is {cache_precision!r}; it must be one of {choices}, or None.")
+    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError(
+            "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
+        )
+    if target.ops != "ort" or target.provider != "cpu" or arithmetic_of(precision, target) != "fp32":
+        raise ExportError(
+            "an int8 cache is one of onnxruntime's attention op for the CPU, beside float32 activations: of --ops ort, "
+            "--provider cpu and every precision but fp16. Leave cache_precision out."
+        )
+
+
 def write_prefill_view(
     blueprint: Blueprint,
     weights: Mapping[str, Tensor],
@@ -324,13 +423,17 @@ def write_prefill_view(
     target: Target,
     folder: Path,
     writer: GraphWriter,
+    text: CalibrationTokens | None,
+    progress: Progress,
 ) -> tuple[PrefillView, Lowered]:
     """Write the view for prompts beside a decoder's graph, and measure from how many tokens it is faster."""
-    quantization = prefill_recipe(target.quantization)
+    quantization = prefill_recipe(target.quantization, None if text is None else text.source)
+    target = replace(target, quantization=quantization, calibrated=None)
+    target = _calibrated(target, blueprint, weights, text, folder / CALIBRATED / "prefill", progress)
     spec = blueprint.graphs[-1]
     graph = capture_graph(blueprint, weights, arithmetic, spec)
     cut = last_token_head(graph)
-    lowered = lower_captured(graph, spec, replace(target, quantization=quantization))
+    lowered = lower_captured(graph, spec, target)
     writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
     from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, blueprint.cache)
     view = PrefillView(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
@@ -394,6 +497,7 @@ def _manifest(
         cache_form=target.cache_form,
         functions=target.functions,
         quantization=target.quantization,
+        cache_scales=target.cache_scales,
         graph=DECODER_GRAPH if task == "seq2seq-lm" else GRAPH,
         encoder_graph=ENCODER_GRAPH if task == "seq2seq-lm" else None,
         vocab_size=blueprint.vocab_size,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgeformer.contract import CacheGeometry, past_names
-from edgeformer.runtime.session import CACHE_DTYPES, open_session
+from edgeformer.runtime.session import open_session
 
 TRIED = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 5
@@ -35,7 +35,8 @@ def measure_crossover(graph: Path, view: Path, geometry: CacheGeometry) -> int:
 def _run(path: Path, geometry: CacheGeometry) -> Callable[[int], Any]:
     """A function that feeds so many tokens to an empty cache."""
     session = open_session(path, "cpu")
-    dtype = CACHE_DTYPES["fp32"]
+    types = {value.name: value.type for value in session.get_inputs()}
+    dtype = np.int8 if types[past_names(geometry)[0]] == "tensor(int8)" else np.float32
     empty = {name: np.zeros((1, geometry.num_kv_heads, 0, geometry.head_dim), dtype) for name in past_names(geometry)}
 
     def run(tokens: int) -> Any:

@@ -21,6 +21,7 @@ TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16"
 TORCH_DTYPES = {
     ir.DataType.FLOAT: torch.float32,
     ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
     ir.DataType.DOUBLE: torch.float64,
     ir.DataType.INT64: torch.int64,
     ir.DataType.INT32: torch.int32,

@@ -17,7 +17,7 @@ from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.growing_cache import GrowingCache
 from edgeformer.runtime.kv_cache import KVCache
-from edgeformer.runtime.session import CACHE_DTYPES
+from edgeformer.runtime.session import cache_dtype
 from edgeformer.runtime.sources import Sources
 
 PREFILL_CHUNK = 256
@@ -223,8 +223,7 @@ class StaticDecoder(Decoder):
         self._slots = np.arange(capacity)
         self._mask = np.empty(batch_size * capacity, np.int64)
         windows = _windows(self._session, manifest.cache, part)
-        dtype = CACHE_DTYPES[manifest.arithmetic]
-        cache = KVCache(manifest.cache, dtype, batch_size, capacity, provider, windows, part)
+        cache = KVCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, part)
         if needs_numbers(manifest):
             cache.fill(0)
         return cache
@@ -255,7 +254,7 @@ class GrowingDecoder(Decoder):
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
     ) -> GrowingCache:
-        return GrowingCache(manifest.cache, CACHE_DTYPES[manifest.arithmetic], batch_size, capacity, provider, part)
+        return GrowingCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, part)
 
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
         return self.cache.grow(binding, new, row)

@@ -19,8 +19,9 @@ from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Generati
 from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.prepacked import open_graph
 from edgeformer.runtime.sampling import Sampling
-from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice, open_session
+from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice
 from edgeformer.runtime.sources import Sources, check_length, pad_right
 from edgeformer.runtime.streaming import TextStream
 
@@ -38,7 +39,7 @@ class Seq2SeqLM(Model):
         super().__init__(folder, manifest, provider, threads)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
-        self._encoder = open_session(folder / manifest.encoder_graph, self.provider, threads)
+        self._encoder = open_graph(folder, manifest, manifest.encoder_graph, self.provider, threads)
 
     @property
     def hears(self) -> bool:

@@ -14,7 +14,12 @@ from edgeformer.manifest import Arithmetic, Manifest, Provider
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
-"""Element type of the cache, by the bundle's arithmetic."""
+"""Element type of the cache, by the bundle's arithmetic, where it is not quantized."""
+
+
+def cache_dtype(manifest: Manifest) -> type[np.generic]:
+    """Element type of a decoder's own cache."""
+    return np.int8 if manifest.cache_scales is not None else CACHE_DTYPES[manifest.arithmetic]
 
 
 def onnxruntime() -> Any:
@@ -68,17 +73,22 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     return "cpu"
 
 
+def session_options(threads: int) -> Any:
+    """What all sessions have in common; warnings of onnxruntime are for those who write graphs."""
+    options = onnxruntime().SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
 def open_session(graph: Path, provider: Provider, threads: int | None = None, *, prepack: bool = True) -> Any:
     """Open an `onnxruntime.InferenceSession`.
 
     threads: None for all usable cores. prepack: rearrange weights for speed, at the price of a copy of them in memory;
     without it they stay mapped to their file.
     """
-    ort = onnxruntime()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or usable_cores()
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    ort, options = onnxruntime(), session_options(threads or usable_cores())
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     providers: list[Any] = ["CPUExecutionProvider"]

@@ -17,7 +17,7 @@ FORBIDDEN = {
     **{f"edgeformer/{name}*": ("edgeformer.export", "edgeformer.runtime", "onnx", "onnxruntime") for name in MODEL},
     **{
         f"edgeformer/{name}*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime")
-        for name in ("config", "contract", "manifest", "schema", "errors", "accounting")
+        for name in ("config", "contract", "manifest", "cache_scales", "schema", "errors", "accounting")
     },
     "edgeformer/families*": ("torch", "edgeformer.export", "edgeformer.runtime"),
     "runtime*": ("torch", "onnx", "onnx_ir", "onnxscript", "transformers", "safetensors", "edgeformer.export"),

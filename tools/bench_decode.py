@@ -64,7 +64,7 @@ def edgeformer_loop(model: CausalLM) -> Contender:
 def bare_loop(session: Any) -> Contender:
     """The least that a client of an onnxruntime session can do; nothing of edgeformer's."""
     shapes = {value.name: value.shape for value in session.get_inputs() if value.name.startswith("past_key_values.")}
-    dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+    dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8}
     cache_dtype = dtypes[next(value.type for value in session.get_inputs() if value.name in shapes)]
     vocab_size = next(value.shape[-1] for value in session.get_outputs() if value.name == "logits")
 

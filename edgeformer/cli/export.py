@@ -8,7 +8,7 @@ import click
 
 from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
-from edgeformer.manifest import OpSet, Precision, Prefill, Provider, Via
+from edgeformer.manifest import CachePrecision, OpSet, Precision, Prefill, Provider, Via
 from edgeformer.quantization import DEFAULTS, Rounding, recipe
 from edgeformer.sentence_transformers import Pooling
 
@@ -36,13 +36,27 @@ from edgeformer.sentence_transformers import Pooling
     type=click.Choice(["growing", "static"]),
     help="Of other graphs than ort's, which take both. [default: growing]",
 )
+@click.option(
+    "--cache-precision", type=click.Choice(get_args(CachePrecision)), help="Keep keys and values as integers."
+)
 @click.option("--functions", is_flag=True, help="Keep our ops in a portable graph, as functions of the model.")
 @click.option(
     "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
 )
 @click.option("--block", type=int, help="Of int4 and int8: inputs that share a scale. [default: 32 and 128]")
 @click.option("--asymmetric", is_flag=True, help="Of int4 and int8: store a zero point for every block.")
-@click.option("--rounding", type=click.Choice(get_args(Rounding)), help="Of int4 and int8. [default: mse and nearest]")
+@click.option(
+    "--rounding",
+    type=click.Choice(get_args(Rounding)),
+    help="Of int4 and int8. [default: mse and nearest; gptq with --calibrate]",
+)
+@click.option(
+    "--calibrate",
+    "calibration",
+    type=click.Path(path_type=Path),
+    metavar="TEXT",
+    help="Round weights by a file of text like what the model is for.",
+)
 @click.option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), help="Of the head and the embeddings.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Do not quantize parameters of such names.")
 @click.option("--prefill", type=click.Choice(get_args(Prefill)), help="Add a view for prompts over int8 weights.")
@@ -79,6 +93,8 @@ def export_command(
         "keep": keep,
     }
     if options["precision"] in DEFAULTS:
+        if options["calibration"] is not None and rounding is None:
+            changes["rounding"] = "gptq"
         options["quantization"] = recipe(options["precision"], **changes)
     elif any(changes.values()) or asymmetric:
         raise click.UsageError(
@@ -118,6 +134,8 @@ def export_command(
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
     if manifest.quantization is not None:
         click.echo(f"weights: {manifest.quantization}")
+    if manifest.cache_scales is not None:
+        click.echo(f"cache: int8, {manifest.cache.elements(1, 1):,} bytes a token")
     if manifest.prefill is not None:
         view = Path(manifest.prefill.graph).name
         click.echo(f"prompts of {manifest.prefill.from_tokens} tokens or more: {view}, {manifest.prefill.quantization}")

@@ -1,13 +1,13 @@
 """edgeformer info"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from edgeformer.accounting import ELEMENT_BYTES, account
+from edgeformer.accounting import ELEMENT_BYTES, account, cache_element_bytes
 from edgeformer.cli._output import json_option, print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry
@@ -38,7 +38,7 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
 def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> None:
     """What the manifest knows of a module that is not ours; its parameters and arithmetic only its code tells."""
     cache = manifest.cache
-    cache_bytes = cache.elements(1, 1) * ELEMENT_BYTES[manifest.arithmetic]
+    cache_bytes = cache.elements(1, 1) * cache_element_bytes(manifest)
     weights = files[f"{manifest.graph}_data"]
     data: dict[str, Any] = {
         "source": manifest.source,
@@ -62,7 +62,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     print_table(
         [
             (f"bytes in {manifest.precision}", f"{weights:,}"),
-            *_cache_rows(cache, manifest.windows, manifest.context_length, ELEMENT_BYTES[manifest.arithmetic]),
+            *_cache_rows(cache, manifest.windows, manifest.context_length, cache_element_bytes(manifest)),
             *_file_rows(files),
         ]
     )
@@ -77,10 +77,13 @@ def _show_model(
     manifest: Manifest | None = None,
 ) -> None:
     numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.precision
-    quantized = manifest is not None and manifest.quantization is not None
-    # What a recipe leaves as it is, the file knows.
-    total = sum(size for name, size in files.items() if name.endswith("_data")) if quantized else numbers.total_bytes
-    parts = {} if quantized else numbers.bytes
+    stored = manifest is not None and manifest.precision not in ELEMENT_BYTES
+    element_bytes = ELEMENT_BYTES[arithmetic] if manifest is None else cache_element_bytes(manifest)
+    per_token = numbers.cache_bytes_per_token // ELEMENT_BYTES[arithmetic] * element_bytes
+    numbers = replace(numbers, cache_bytes_per_token=per_token)
+    # What is stored otherwise than it is computed with, and what a recipe leaves as it is, the file knows.
+    total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
+    parts = {} if stored else numbers.bytes
     stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
     if as_json:
         counted = {name: value for name, value in asdict(numbers).items() if value is not None}
@@ -104,7 +107,7 @@ def _show_model(
         *((f"  {part}", f"{size:,}") for part, size in parts.items()),
     ]
     if isinstance(stack, DecoderConfig):
-        rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, ELEMENT_BYTES[arithmetic])
+        rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, element_bytes)
     rows += [
         ("FLOPs a token", f"{numbers.flops_per_token:,}"),
         (

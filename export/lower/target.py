@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import CacheForm
 from edgeformer.errors import ExportError
+from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.manifest import Arithmetic, Manifest, OpSet, Provider
 from edgeformer.quantization import Quantization
 
@@ -16,7 +18,8 @@ class Target:
     """An op set, and what may vary within it.
 
     provider: whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches. functions: for
-    `portable`, leave our ops in the graph as functions of the model. quantization: of the weights.
+    `portable`, leave our ops in the graph as functions of the model. quantization: of the weights. cache_scales: of an
+    int8 cache. calibrated: matrices that a text has rounded for the recipe.
     """
 
     ops: OpSet = "ort"
@@ -24,6 +27,8 @@ class Target:
     cache_form: CacheForm = "any"
     functions: bool = False
     quantization: Quantization | None = None
+    cache_scales: CacheScales | None = None
+    calibrated: Calibrated | None = None
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -60,4 +65,5 @@ def target_of(manifest: Manifest) -> Target:
         cache_form=manifest.cache_form,
         functions=manifest.functions,
         quantization=manifest.quantization,
+        cache_scales=manifest.cache_scales,
     )

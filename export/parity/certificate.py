@@ -95,7 +95,7 @@ def paragraph(report: Report) -> str:
         loss = report.quantization
         sentences.append(
             f"Quantization costs a KL divergence of {figure(loss.mean_kl)} nats in the mean against the original "
-            f"weights, and {figure(100 - 100 * loss.top1_agreement)} % of the favourite tokens (on random tokens)."
+            f"model, and {figure(100 - 100 * loss.top1_agreement)} % of the favourite tokens (on random tokens)."
         )
     return " ".join(sentences)
 
@@ -138,7 +138,7 @@ def rounding_words(report: Report) -> str | None:
         return None
     used = ""
     if report.quantization is not None:
-        used = f" With activations rounded to 8 bits, as the graph is used, it is {_loss_words(report.quantization)}."
+        used = f" With all that it rounds to 8 bits as it is used, it is {_loss_words(report.quantization)}."
     return (
         f"Storing the weights in {report.precision} moves the model itself from the original one, whatever runs it: "
         f"{_loss_words(report.rounding)}.{used} No limit is set on it: it is the price of the precision, not an error "

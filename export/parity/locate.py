@@ -92,10 +92,15 @@ class Locator:
         weights: Mapping[str, Tensor],
         progress: Progress = lambda what, part: None,
     ) -> None:
-        if manifest.quantization is not None:
+        if manifest.precision not in FLOOR:
             raise BundleError(
                 f"nodes are located in graphs of fp32 and fp16, and this one is {manifest.precision}. Export the model "
                 "with --precision fp32, and locate there what is wrong in both."
+            )
+        if manifest.cache_scales is not None:
+            raise BundleError(
+                "nodes are located in graphs whose cache is as exact as they are, and this one's is int8. Export the "
+                "model without --cache-precision, and locate there what is wrong in both."
             )
         files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
         self.graphs = []

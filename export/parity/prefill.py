@@ -39,7 +39,7 @@ def judge_prefill(
     tokens = np.stack([random_tokens(length, manifest.vocab_size, salt=row) for row in range(ROWS)])
     exact, eager = (
         reference.run(torch.from_numpy(tokens))
-        for reference in references(blueprint, stored, torch.float32, stored.formats)
+        for reference in references(blueprint, stored, torch.float32, stored.formats, manifest.cache_scales)
     )
     expected, rounded = exact[0].numpy(), eager[0].numpy()
     judge = Judge(manifest.arithmetic, eager_worst=worst_of(zip(rounded, expected, strict=True)))
@@ -54,7 +54,7 @@ def judge_prefill(
         whole[count] = decoder.prefill(0, tokens[0, :count], chunk=count).copy()
     judge.logits("prompts", "prompts of several lengths", (piece(0, n - 1, each) for n, each in whole.items()))
     caches = ([(key[0].numpy(), value[0].numpy()) for key, value in presents] for presents in (eager[1], exact[1]))
-    judge.caches("prompts", [(key[0], value[0]) for key, value in decoder.cache.read(length)], *caches)
+    judge.caches("prompts", [(key[0], value[0]) for key, value in graph.read(decoder, length)], *caches)
     chunked = [graph.decoder(1, length).prefill(0, tokens[0], chunk=chunk).copy() for chunk in CHUNKS]
     judge.logits("chunks", "a prompt in chunks", (piece(0, length - 1, each) for each in chunked))
     decoder = graph.decoder(ROWS, length)
@@ -62,5 +62,5 @@ def judge_prefill(
     pieces = (piece(row, place, each[row]) for place, each in enumerate(steps) for row in range(ROWS))
     judge.logits("steps", f"steps of {ROWS} rows together", pieces)
     again = graph.decoder(1, length, filling=0.0).prefill(0, tokens[0], chunk=length)
-    judge.identical("unused cache", "0 instead of nan behind the valid tokens", whole[length], again)
+    judge.identical("unused cache", f"0 instead of {graph.fillings[0]:g} behind the valid tokens", whole[length], again)
     return [*judge_weights(weights, stored), *judge.checks]

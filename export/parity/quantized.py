@@ -2,6 +2,10 @@
 
 What a graph computes of its integers is compared with what PyTorch computes of the same integers, so that this alone
 tells whether they mean the model.
+
+A calibration text lets weights err more than they must, each for the others of its row; no text is at hand here. But
+their scales and zero points are those of the weights as they were, and their integers stay within reach of the nearest
+ones (`quantize.gptq`), so these are what is judged.
 """
 
 from collections.abc import Mapping
@@ -11,28 +15,95 @@ from torch import Tensor
 
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.stored import StoredWeights
+from edgeformer.export.quantize.gptq import REACH
 from edgeformer.quantization import WeightFormat
 
 SLACK = 1.01
 """Of float16 scales, and of float32 arithmetic."""
+SHARE_OF_STEP = 0.1
+"""The same, where 128 steps of a scale add up; what is wrong is wrong by whole steps."""
 
 
 def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list[Check]:
-    """One check of all parameters that are quantized; none, where the stored weights are all that is known."""
-    if (isinstance(original, StoredWeights) and original.formats) or not stored.formats:
+    """Checks of all parameters that are quantized; none, where the stored weights are all that is known."""
+    if isinstance(original, StoredWeights) and original.formats:
         return []
-    worst = max(
-        (_worst(stored.by_output(name, original[name].float()), stored.by_output(name, stored[name]), form), name)
-        for name, form in stored.formats.items()
+    errors, distances, offsets = [], [], []
+    for name, form in stored.formats.items():
+        weight, rounded = (stored.by_output(name, each[name].float()) for each in (original, stored))
+        if form.rounding == "gptq":
+            grid = _Grid(weight, *stored.steps(name), form)
+            distances.append((grid.distance(rounded), name))
+            if not form.symmetric:
+                offsets.append((grid.offset(), name))
+            rounded = grid.nearest()
+        errors.append((_worst(weight, rounded, form), name))
+    checks = []
+    if errors:
+        checks += [
+            _check(
+                "block error", errors, SLACK,
+                "rmse of a block over what rounding to the nearest step may err, at the worst block (of calibrated "
+                "weights: with each at its nearest step)",
+                "that is half a step, more only where a symmetric range ends; a better scale errs less",
+            )
+        ]  # fmt: skip
+    if distances:
+        checks += [
+            _check(
+                "calibrated steps", distances, SHARE_OF_STEP,
+                f"steps by which a weight is further from what is stored for it than {REACH} and a half, at the worst",
+                f"calibration chooses among the nearest step and the {REACH} on either side of it",
+            )
+        ]  # fmt: skip
+    if offsets:
+        checks += [
+            _check(
+                "calibrated zero points", offsets, SHARE_OF_STEP,
+                "steps by which a zero point is further from the zero of its block's range than half of one, at the "
+                "worst block",
+                "it is the nearest integer",
+            )
+        ]  # fmt: skip
+    return checks
+
+
+def _check(figure: str, found: list[tuple[float, str]], limit: float, what: str, reason: str) -> Check:
+    value, name = max(found)
+    return Check(
+        name=f"weights: {figure}", what=f"{what}, in {name}", value=value, limit=limit, eager=None, reason=reason
     )
-    return [
-        Check(
-            name="weights: block error",
-            what=f"rmse of a block over what rounding to the nearest step may err, at the worst block, in {worst[1]}",
-            value=worst[0], limit=SLACK, eager=None,
-            reason="that is half a step, more only where a symmetric range ends; a better scale errs less",
-        )
-    ]  # fmt: skip
+
+
+class _Grid:
+    """The numbers that blocks of a parameter [N, K] can be stored as, by their scales and zero points [N, B]."""
+
+    def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat):
+        self._blocks = weight.unflatten(1, (scales.shape[1], -1))
+        self._scales, self._zeros, self._form = scales[..., None], zeros[..., None], form
+
+    def _steps(self, blocks: Tensor) -> Tensor:
+        return torch.where(self._scales == 0, 0, blocks / self._scales)
+
+    def _exact(self) -> Tensor:
+        """Where in its range each weight is, or at which end of it."""
+        return self._steps(self._blocks).clamp(-self._zeros, 2 * self._form.zero - 1 - self._zeros)
+
+    def nearest(self) -> Tensor:
+        """What is stored [N, K] if every weight is rounded by itself."""
+        return (self._exact().round() * self._scales).flatten(1)
+
+    def distance(self, rounded: Tensor) -> float:
+        """By how many steps a weight is further from what is stored [N, K] than calibration may move it, at most."""
+        steps = self._steps(rounded.unflatten(1, self._blocks.shape[1:])) - self._exact()
+        return max(0.0, float(steps.abs().nan_to_num(torch.inf).max()) - REACH - 0.5)
+
+    def offset(self) -> float:
+        """By how many steps a zero point is further from the zero of its block's range than rounding it explains."""
+        blocks = self._blocks.double()
+        low, high = blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
+        expected = torch.where(high == low, self._form.zero, -low * (2 * self._form.zero - 1) / (high - low))
+        return max(0.0, float((self._zeros - expected).abs().max()) - 0.5)
 
 
 def _worst(weight: Tensor, stored: Tensor, form: WeightFormat) -> float:

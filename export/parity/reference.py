@@ -3,15 +3,17 @@ does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgeformer.blueprint import Blueprint
+from edgeformer.cache_scales import CacheScales
 from edgeformer.export.parity.activations import round_activations
 from edgeformer.export.parity.streaming import streamed
+from edgeformer.export.quantize.caches import CacheEntrance, RoundedCaches
 from edgeformer.layers import Cache
 from edgeformer.quantization import WeightFormat
 
@@ -19,15 +21,23 @@ from edgeformer.quantization import WeightFormat
 class Reference:
     """A module over given weights, which are read when it runs and let go after.
 
-    Unless its blueprint says that it streams, all of its parameters are in memory at once, in `dtype`.
+    Unless its blueprint says that it streams, all of its parameters are in memory at once, in `dtype`. entrance: what
+    its keys and values pass before attention reads them.
     """
 
-    def __init__(self, blueprint: Blueprint, weights: Mapping[str, Tensor], dtype: torch.dtype = torch.float64):
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        weights: Mapping[str, Tensor],
+        dtype: torch.dtype = torch.float64,
+        entrance: CacheEntrance | None = None,
+    ):
         with torch.device("meta"):
             self.module: Any = blueprint.build(dtype).eval()
         self.dtype = dtype
         self._blueprint = blueprint
         self._weights = weights
+        self._entrance = entrance
         constants = blueprint.constants()
         first: dict[int, str] = {}
         for name, buffer in list(self.module.named_buffers(remove_duplicate=False)):
@@ -61,7 +71,7 @@ class Reference:
 
     def forward(self, *inputs: Any) -> Any:
         """What the module itself returns; one of the user keeps the contract only once that has been checked."""
-        with self.loaded():
+        with self.loaded(), self._entrance or nullcontext():
             return self.module(*inputs)
 
     @contextmanager
@@ -100,13 +110,16 @@ def references(
     weights: Mapping[str, Tensor],
     dtype: torch.dtype,
     activations: Mapping[str, WeightFormat] | None = None,
+    scales: CacheScales | None = None,
 ) -> tuple[Reference, Reference]:
     """The module over weights as a graph stores them: in float64, and in the graph's own arithmetic.
 
-    activations: the formats of weights whose products round their inputs, in the latter.
+    The latter rounds what the graph rounds. activations: the formats of weights whose products round their inputs;
+    scales: of an int8 cache.
     """
     stored = Rounded(weights, dtype)
-    exact, eager = Reference(blueprint, stored), Reference(blueprint, stored, dtype)
+    exact = Reference(blueprint, stored)
+    eager = Reference(blueprint, stored, dtype, None if scales is None else RoundedCaches(scales))
     round_activations(eager.module, activations or {})
     return exact, eager
 

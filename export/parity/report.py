@@ -119,7 +119,7 @@ class Report:
 
     mode: quick or full. reference: what it was compared with. hashes: SHA-256 of the graph's files, by name.
     environment: versions, providers, threads, TF32, machine. rounding: what storing the weights changes; quantization:
-    what that and rounding activations change, in the graph as it is used.
+    what that changes with all that the graph rounds as it is used: activations, an int8 cache.
     """
 
     version: int

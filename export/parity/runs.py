@@ -6,6 +6,7 @@ one element too many shows.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -21,10 +22,13 @@ Tokens = NDArray[np.int64]
 Side = Literal["right", "left"]
 
 SPARE = 7
-"""Slots of the cache that no token ever takes."""
+"""Slots of the cache that no token ever takes, as far as the context leaves any."""
 
 LARGE = 1e4
 """Larger than any key or value, and a number of float16."""
+
+Cache = tuple[NDArray[Any], NDArray[Any]]
+"""Keys and values of a layer [B, K, n, D]."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,35 @@ class Graph:
         """What a static cache may hold where no token is, the worst first; a growing one has no such place."""
         if self.manifest.cache_form == "growing":
             return ()
+        if self.manifest.cache_scales is not None:
+            return (127.0, 0.0)
         return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
+
+    def read(self, decoder: Decoder, length: int) -> list[Cache]:
+        """What the caches of a decoder mean, of the first `length` tokens: keys and values of each layer."""
+        caches = decoder.cache.read(length)
+        if self.manifest.cache_scales is None:
+            return caches
+        pairs = zip(caches, self.scales, strict=True)
+        return [(key * scales[0], value * scales[1]) for (key, value), scales in pairs]
+
+    def stored(self, layer: int, cache: Cache) -> Cache:
+        """Keys and values as the cache of a layer holds them; an int8 cache must be able to."""
+        if self.manifest.cache_scales is None:
+            return cache
+        key, value = (
+            np.rint(part / scales).astype(np.int8) for part, scales in zip(cache, self.scales[layer], strict=True)
+        )
+        return key, value
+
+    @cached_property
+    def scales(self) -> list[Cache]:
+        """Of an int8 cache: scales of each layer's keys and values, float32 [K, 1, D]."""
+        scales, geometry = self.manifest.cache_scales, self.manifest.cache
+        assert scales is not None
+        shape = geometry.num_kv_heads, 1, geometry.head_dim
+        pairs = zip(scales.key, scales.value, strict=True)
+        return [(np.array(key, "f").reshape(shape), np.array(value, "f").reshape(shape)) for key, value in pairs]
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -54,7 +86,8 @@ class Graph:
 
     def decoder(self, rows: int, tokens: int, filling: float | None = None) -> Decoder:
         """A fresh cache of `rows` × `tokens` (and some to spare); a static one is filled, with the worst by default."""
-        capacity = tokens + SPARE
+        # onnxruntime refuses a buffer that is longer than the table of positions, however few tokens it holds.
+        capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
         decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.sources, self.view)
         if isinstance(decoder, StaticDecoder):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
@@ -141,15 +174,13 @@ def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], ste
     return [np.concatenate(pieces) for pieces in logits]
 
 
-def after_past(
-    graph: Graph, tokens: Tokens, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]], chunk: int = 0
-) -> Logits:
+def after_past(graph: Graph, tokens: Tokens, length: int, past: Callable[[int], Cache], chunk: int = 0) -> Logits:
     """A chunk, then single steps behind a past of `length` tokens, keys and values [1, K, length, D] by layer.
 
     Returns logits [n, V].
     """
     decoder = graph.decoder(1, length + len(tokens))
-    decoder.cache.write(length, past)
+    decoder.cache.write(length, lambda layer: graph.stored(layer, past(layer)))
     decoder.lengths[:] = length
     pieces = [decoder.prefill_all(0, tokens[:chunk], chunk=chunk)] if chunk else []
     return np.concatenate([*pieces, *(decoder.decode_one_token([token]).copy() for token in tokens[chunk:])])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
+from edgeformer.export.quantize.packing import unpack
 from edgeformer.export.quantize.weights import dequantized
 from edgeformer.export.tensors import Recipe, split_stored
 from edgeformer.manifest import Manifest, StoredWeight
@@ -54,19 +55,41 @@ class StoredWeights(Mapping[str, Tensor]):
         stored = self._place[parameter][1]
         return value if stored.transposed == stored.columns else value.t()
 
+    def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
+        """Scales and zero points of a quantized parameter whose rows are outputs, [N, B] float32 each."""
+        name, stored = self._place[parameter]
+        parts, form = self._parts(name, stored), stored.quantized
+        assert form is not None and stored.transposed == stored.columns
+        scales = parts["scales"].float().reshape(parts["scales"].shape[0], -1)
+        zeros = torch.full_like(scales, form.zero)
+        if not form.symmetric:
+            zeros = unpack(parts["zero_points"], form.bits, scales.shape[1]).float()
+        # Parameters of one matrix lie below each other.
+        before = sum(self._shapes[other][0] for other in stored.parameters[: stored.parameters.index(parameter)])
+        rows = slice(before, before + self._shapes[parameter][0])
+        return scales[rows], zeros[rows]
+
     def _read(self, name: str) -> Tensor:
-        array = self._initializers[name].const_value.numpy()  # type: ignore[union-attr]
-        return torch.from_numpy(array.copy())
+        tensor = self._initializers[name].const_value
+        assert tensor is not None
+        if tensor.dtype == ir.DataType.BFLOAT16:  # which numpy has not, so that torch takes it for nothing it knows
+            return torch.from_numpy(tensor.numpy().view("uint16").copy()).view(torch.bfloat16)
+        return torch.from_numpy(tensor.numpy().copy())
 
     def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
         """The matrix that integers, scales and zero points mean, as it would be stored."""
+        assert stored.quantized is not None
+        rows = dequantized(self._parts(name, stored), stored.quantized)
+        return rows.t() if stored.columns else rows
+
+    def _parts(self, name: str, stored: StoredWeight) -> dict[str, Tensor]:
+        """What a quantized matrix is stored as; name: of its integers."""
         assert stored.quantized is not None
         matrix = name.removesuffix(".flat").removesuffix(".integers")
         parts = {"integers": self._read(name), "scales": self._read(f"{matrix}.scales")}
         if not stored.quantized.symmetric:
             parts["zero_points"] = self._read(f"{matrix}.zero_points")
-        rows = dequantized(parts, stored.quantized)
-        return rows.t() if stored.columns else rows
+        return parts
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._place)

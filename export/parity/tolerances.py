@@ -99,5 +99,17 @@ LIMITS: dict[str, Limit] = {
             floor={"fp32": 2.0, "fp16": 3.0},
             reason="rmse of a layer's keys or values over eager's, at the worst layer, as for logits",
         ),
+        Limit(
+            figure="cache step",
+            factor=_same(6.0),
+            floor=_same(1e-4),
+            reason="an int8 cache may hold either neighbour of what lies halfway, give or take eager's error there",
+        ),
+        Limit(
+            figure="clipped",
+            factor=NONE,
+            floor=_same(0.05),
+            reason="scales are measured: few numbers of other texts may be larger, and those of other scales are many",
+        ),
     )
 }

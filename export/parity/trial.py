@@ -27,6 +27,7 @@ from edgeformer.export.parity.report import Greedy, LayerError, Rounding
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
+from edgeformer.export.quantize.caches import rounded
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.decoder import Decoder
@@ -128,7 +129,9 @@ class Trial:
         self.arithmetic = manifest.arithmetic
         self.judge = Judge(self.arithmetic)
         dtype = TORCH_PRECISIONS[self.arithmetic]
-        self.exact, self.rounding_only = references(self.blueprint, self.weights, dtype, self.activations)
+        self.exact, self.rounding_only = references(
+            self.blueprint, self.weights, dtype, self.activations, manifest.cache_scales
+        )
 
     def run(self) -> None:
         """Everything, in the order of the module's picture."""
@@ -217,7 +220,7 @@ class Trial:
     def _judge_caches(self, run: str, known: _Known, decoder: Decoder) -> list[LayerError]:
         """Hold the keys and values that a run left in its one-row cache to those of float64."""
         length = int(decoder.lengths[0])
-        graph = [(key[0], value[0]) for key, value in decoder.cache.read(length)]
+        graph = [(key[0], value[0]) for key, value in self.graph.read(decoder, length)]
         eager, expected = (
             [(key[:, :length], value[:, :length]) for key, value in caches]
             for caches in (known.eager_caches, known.expected_caches)
@@ -289,6 +292,9 @@ class Trial:
         def past(layer: int) -> tuple[Tensor, Tensor]:
             generator = torch.Generator().manual_seed(layer)
             key, value = (torch.randn(shape, generator=generator) * scale for scale in scales[layer])
+            if manifest.cache_scales is not None:
+                steps = map(torch.from_numpy, self.graph.scales[layer])
+                key, value = (rounded(part, step) for part, step in zip((key, value), steps, strict=True))
             return key.to(dtype), value.to(dtype)
 
         tokens = main.sample.tokens[:count]
@@ -304,11 +310,12 @@ class Trial:
 
         by_graph: what the graph computes of the stored ones, its own rounding included, instead of float64.
         """
-        dtype = TORCH_PRECISIONS[self.arithmetic]
+        manifest = self.graph.manifest
+        stored = torch.bfloat16 if manifest.precision == "bf16" else TORCH_PRECISIONS[self.arithmetic]
         probe = next(iter(original.values())).dtype
-        if not self.graph.manifest.quantization and torch.promote_types(probe, dtype) == dtype:
+        if not (by_graph or manifest.quantization) and torch.promote_types(probe, stored) == stored:
             return None
-        tokens = random_tokens(self.extent.main, self.graph.manifest.vocab_size)
+        tokens = random_tokens(self.extent.main, manifest.vocab_size)
         ids = torch.from_numpy(tokens)[None]
         truth = Reference(self.blueprint, original).run(ids)[0][0].numpy()
         logits = runs.prefill(self.graph, tokens)[0] if by_graph else self.exact.run(ids)[0][0].numpy()

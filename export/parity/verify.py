@@ -18,9 +18,11 @@ from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.parity.encoder_trial import EncoderTrial
 from edgeformer.export.parity.foreign import open_foreign
+from edgeformer.export.parity.int8_cache import judge_int8_cache, judge_scales
 from edgeformer.export.parity.prefill import judge_prefill
 from edgeformer.export.parity.quantized import judge_weights
 from edgeformer.export.parity.rebuild import blueprint_of_bundle
+from edgeformer.export.parity.reference import Rounded
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.seq2seq_trial import Seq2SeqTrial
@@ -132,31 +134,37 @@ def verify_graph(
 
     A quantized graph is run twice, both times against the weights that its integers mean: with products in float32, as
     onnxruntime computes them of weights that are not prepacked, to which everything is held as to any graph; and as it
-    is used, with activations rounded to 8 bits, which it is compared for with eager PyTorch that rounds them, too.
+    is used, with activations rounded to 8 bits, which it is compared for with eager PyTorch that rounds them, too. A
+    graph with an int8 cache is compared with eager PyTorch that rounds keys and values as it does, and once more over
+    the integers that it cached, with nothing left to round.
     """
     start = time.perf_counter()
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
     quantized = StoredWeights(folder, manifest, blueprint) if manifest.quantization is not None else None
+    held = Rounded(weights, torch.bfloat16) if manifest.precision == "bf16" else quantized or weights
     # Prepacking would copy every weight, for a few tokens.
     sessions = [open_session(folder / name, provider, prepack=False) for name in manifest.graphs]
-    trial = _trial(sessions, folder, manifest, provider, blueprint, quantized or weights, mode, progress)
-    _run(trial.run, trial.judge.checks)
-    checks, shipped = list(trial.judge.checks), None
+    trial = _trial(sessions, folder, manifest, provider, blueprint, held, mode, progress)
+    ran = _run(trial.run, trial.judge.checks)
+    checks, used, whole = list(trial.judge.checks), None if manifest.cache_scales is None else trial, sessions[0]
     if quantized is not None:
         checks += judge_weights(weights, quantized)
         sessions = [open_session(folder / name, provider) for name in manifest.graphs]
-        shipped = _trial(
-            sessions, folder, manifest, provider, blueprint, quantized, "quick", progress, quantized.formats
-        )
-        _run(shipped.run, shipped.judge.checks)
-        checks += [replace(check, name=f"int8 activations, {check.name}") for check in shipped.judge.checks]
+        used = _trial(sessions, folder, manifest, provider, blueprint, quantized, "quick", progress, quantized.formats)
+        ran = _run(used.run, used.judge.checks) and ran
+        checks += [replace(check, name=f"int8 activations, {check.name}") for check in used.judge.checks]
+    if manifest.cache_scales is not None:
+        progress("running the int8 cache", 0.93)
+        cached = [judge_scales(folder, manifest)]
+        _run(lambda: cached.extend(judge_int8_cache(Graph(whole, manifest, provider), blueprint, held)), cached)
+        checks += [replace(check, name=f"int8 cache, {check.name}") for check in cached]
     if manifest.prefill is not None:
         progress("running the view for prompts", 0.95)
         viewed: list[Check] = []
         _run(lambda: viewed.extend(judge_prefill(folder, manifest, blueprint, weights, provider)), viewed)
         checks += [replace(check, name=f"view for prompts, {check.name}") for check in viewed]
     known = not isinstance(weights, StoredWeights)  # or what storing them changed cannot be told
-    measured = known and isinstance(trial, Trial) and (quantized is not None or mode == "full")
+    measured = known and ran and isinstance(trial, Trial) and (quantized is not None or mode == "full")
     return Report(
         version=REPORT_VERSION,
         mode=mode,
@@ -170,18 +178,20 @@ def verify_graph(
         layers=tuple(trial.judge.layers),
         curves=tuple(trial.judge.curves),
         rounding=trial.rounding(weights) if measured else None,  # type: ignore[union-attr]
-        quantization=shipped.rounding(weights, by_graph=True) if known and isinstance(shipped, Trial) else None,
+        quantization=used.rounding(weights, by_graph=True) if known and ran and isinstance(used, Trial) else None,
     )
 
 
-def _run(run: Callable[[], None], checks: list[Check]) -> None:
-    """Run a graph; that onnxruntime refuses to is a check that fails."""
+def _run(run: Callable[[], None], checks: list[Check]) -> bool:
+    """Run a graph; that onnxruntime refuses to is a check that fails. Returns whether it ran."""
     try:
         run()
+        return True
     except onnxruntime_errors() as stopped:  # a kernel that refuses its inputs
         reason = "a graph that onnxruntime cannot run computes nothing"
         failed = Check(name="run", what=str(stopped), value=float("nan"), limit=0.0, eager=None, reason=reason)
         checks.append(failed)
+        return False
 
 
 def _trial(

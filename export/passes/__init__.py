@@ -2,6 +2,7 @@
 
 from edgeformer.export.passes._expected import expected_changes
 from edgeformer.export.passes._report import PassReport
+from edgeformer.export.passes.bf16_weights import bf16_weights
 from edgeformer.export.passes.cancel_layout import cancel_layout
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
@@ -15,6 +16,7 @@ from edgeformer.export.passes.widen_rotary import widen_rotary
 
 __all__ = [
     "PassReport",
+    "bf16_weights",
     "cancel_layout",
     "expected_changes",
     "fold_rotary",

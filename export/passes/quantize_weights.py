@@ -5,8 +5,11 @@
     Gather(W, ids)            becomes   QuantizedGather(integers, ids, scales[, zero points])
 
 Requires that the recipe has one format for all parameters that are packed into a matrix, and that a block of at least
-16 divides its inputs. A matrix that one node reads otherwise is not quantized for any.
+16 divides its inputs. A matrix that one node reads otherwise is not quantized for any. What a recipe wants to have
+rounded by a calibration text, and no text has reached, is rounded by `mse`.
 """
+
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -15,13 +18,14 @@ from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import add_initializer, producer, remove_if_unused, remove_initializer, streamed
 from edgeformer.export.passes._report import PassReport
+from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.weights import Part, QuantizedTensor
 from edgeformer.export.tensors import StreamedTensor
 from edgeformer.quantization import Quantization, WeightFormat
 
 
-def quantize_weights(model: ir.Model, recipe: Quantization) -> PassReport:
-    """Quantize every matrix that the recipe has a format for."""
+def quantize_weights(model: ir.Model, recipe: Quantization, calibrated: Calibrated | None = None) -> PassReport:
+    """Quantize every matrix that the recipe has a format for. calibrated: those that a text has rounded."""
     report = PassReport("quantize_weights")
     for weight in list(model.graph.initializers.values()):
         matrix = streamed(weight)
@@ -46,9 +50,11 @@ def quantize_weights(model: ir.Model, recipe: Quantization) -> PassReport:
         if fitted is None:
             report.miss(first, f"{weight.name} has {inputs} inputs, which no block of 16 or more divides")
             continue
+        if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(matrix.recipe.parameters, fitted)):
+            fitted = replace(fitted, rounding="mse")
         for node in readers:
             assert node is not None
-            _replace(model, node, matrix, fitted, columns)
+            _replace(model, node, matrix, fitted, columns, calibrated)
             report.fire(node)
         remove_initializer(model, weight)
     return report
@@ -76,11 +82,18 @@ def _reader(node: ir.Node, place: int) -> ir.Node | None:
     return node if by_rows or (node.op_type == "MatMul" and place == 1) else None
 
 
-def _replace(model: ir.Model, node: ir.Node, matrix: StreamedTensor, form: WeightFormat, columns: bool) -> None:
+def _replace(
+    model: ir.Model,
+    node: ir.Node,
+    matrix: StreamedTensor,
+    form: WeightFormat,
+    columns: bool,
+    calibrated: Calibrated | None,
+) -> None:
     gathers = node.op_type == "Gather"
     parts: tuple[Part, ...] = ("integers", "scales") if form.symmetric else ("integers", "scales", "zero_points")
     stored = [
-        _initializer(model, QuantizedTensor(matrix, form, part, columns, gathers and part == "integers"))
+        _initializer(model, QuantizedTensor(matrix, form, part, columns, gathers and part == "integers", calibrated))
         for part in parts
     ]
     emit = Emitter(node.name or "")

@@ -6,6 +6,7 @@ so that scale · (integer − zero point) is near the weight. Symmetric formats 
 point. A block of zeros has the scale 0 and integers that mean 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +36,11 @@ class Rounded:
 def round_blocks(blocks: Tensor, form: WeightFormat) -> Rounded:
     """Round blocks [N, B, L] to a format."""
     size = max(1, CHUNK // blocks[0].numel())
-    parts = [_round(chunk, form) for chunk in blocks.split(size)]
+    return joined([_round(chunk, form) for chunk in blocks.split(size)])
+
+
+def joined(parts: Sequence[Rounded]) -> Rounded:
+    """Blocks of several outputs, one below the other."""
     return Rounded(*(torch.cat([getattr(part, name) for part in parts]) for name in ("integers", "scales", "zeros")))
 
 

@@ -4,7 +4,7 @@ A matrix becomes up to three tensors: `W.integers`, `W.scales` and, in an asymme
 made of the same parameters and written one after the other, so the matrix is rounded once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.packing import pack, unpack
-from edgeformer.export.quantize.rounding import Rounded, round_blocks
+from edgeformer.export.quantize.rounding import Rounded, joined, round_blocks
 from edgeformer.export.tensors import TORCH_DTYPES, StreamedTensor
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
@@ -33,10 +34,19 @@ class QuantizedTensor(StreamedTensor):
     With one scale an output they are int8 [K, N] and float [N], as integer products read them.
 
     columns: the matrix is stored [K, N], as a product reads it; otherwise [N, K], as an embedding is read. flat:
-    integers as [N, K · bits / 8], for which other tensors' bytes serve.
+    integers as [N, K · bits / 8], for which other tensors' bytes serve. calibrated: where a matrix of the rounding
+    `gptq` is rounded already.
     """
 
-    def __init__(self, matrix: StreamedTensor, form: WeightFormat, part: Part, columns: bool, flat: bool = False):
+    def __init__(
+        self,
+        matrix: StreamedTensor,
+        form: WeightFormat,
+        part: Part,
+        columns: bool,
+        flat: bool = False,
+        calibrated: Calibrated | None = None,
+    ):
         outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
         shapes, integer, name = _shapes(outputs, inputs, form, flat), ir.DataType.UINT8, f"{matrix.name}.{part}"
         if form.block is None:
@@ -48,6 +58,7 @@ class QuantizedTensor(StreamedTensor):
         self.part = part
         self._matrix = matrix
         self._columns = columns
+        self._calibrated = calibrated
 
     def stored(self) -> StoredWeight:
         """What the manifest says of it."""
@@ -55,7 +66,7 @@ class QuantizedTensor(StreamedTensor):
 
     def read(self) -> Tensor:
         """Round the matrix, if it was not just rounded for another part, and take this one."""
-        rounded = _rounded(self._matrix, self.form, self._columns)
+        rounded = _rounded(self._matrix, self.form, self._columns, self._calibrated)
         if self.part == ("scales" if self.form.symmetric else "zero_points"):
             _rounded.cache_clear()  # the last part: neither the matrix nor the model may stay behind
         if self.part == "scales":
@@ -86,16 +97,24 @@ def _shapes(outputs: int, inputs: int, form: WeightFormat, flat: bool) -> dict[P
 
 
 @lru_cache(maxsize=1)
-def _rounded(matrix: StreamedTensor, form: WeightFormat, columns: bool) -> Rounded:
+def _rounded(matrix: StreamedTensor, form: WeightFormat, columns: bool, calibrated: Calibrated | None) -> Rounded:
     """The matrix that was last asked for; parts of one are written in a row."""
+    if form.rounding == "gptq":
+        assert calibrated is not None and matrix.recipe.transposed == columns
+        return joined([calibrated[name] for name in matrix.recipe.parameters])
     parameters = [matrix.values[name].float() for name in matrix.recipe.parameters]
     rows = torch.cat(parameters) if matrix.recipe.transposed == columns else torch.cat(parameters, -1).t()
+    check_finite(rows, matrix.recipe.parameters)
+    return round_blocks(rows.reshape(rows.shape[0], -1, form.block or rows.shape[1]), form)
+
+
+def check_finite(rows: Tensor, parameters: Sequence[str]) -> None:
+    """Raise ExportError for a matrix, made of these parameters, that no integers can stand for."""
     if not torch.isfinite(rows).all():
         raise ExportError(
-            f"{', '.join(matrix.recipe.parameters)} holds values that are not finite; they cannot be quantized. "
+            f"{', '.join(parameters)} holds values that are not finite; they cannot be quantized. "
             "Export with --precision fp32."
         )
-    return round_blocks(rows.reshape(rows.shape[0], -1, form.block or rows.shape[1]), form)
 
 
 def dequantized(parts: Mapping[str, Tensor], form: WeightFormat) -> Tensor:

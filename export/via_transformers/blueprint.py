@@ -14,13 +14,14 @@ from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.lower import Target
 from edgeformer.export.parity import Mode
+from edgeformer.export.quantize.calibration_text import Calibration
 from edgeformer.export.via_transformers.hf_module import build, context_length, read_config
 from edgeformer.export.via_transformers.plan import Plan
 from edgeformer.export.via_transformers.planning import make_plan
 from edgeformer.export.via_transformers.proof import prove
 from edgeformer.export.via_transformers.rerouted import Rerouted, reroute
 from edgeformer.export.via_transformers.weights import RoutedWeights, TransformersWeights
-from edgeformer.manifest import Manifest, Precision, Prefill
+from edgeformer.manifest import CachePrecision, Manifest, Precision, Prefill
 from edgeformer.source import FoundModel
 
 LIMIT = "max_position_embeddings"
@@ -71,7 +72,9 @@ def export_via_transformers(
     *,
     precision: Precision,
     target: Target,
+    cache_precision: CachePrecision | None,
     prefill: Prefill | None,
+    calibration: Calibration | None,
     context_length: int | None,
     verify: Mode | None,
     overwrite: bool,
@@ -104,7 +107,9 @@ def export_via_transformers(
         destination,
         precision=precision,
         target=target,
+        cache_precision=cache_precision,
         prefill=prefill,
+        calibration=calibration,
         verify=verify,
         overwrite=overwrite,
         progress=progress,

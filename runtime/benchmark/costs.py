@@ -9,7 +9,7 @@ copies beyond what it must.
 from collections.abc import Sequence
 from statistics import fmean
 
-from edgeformer.accounting import ELEMENT_BYTES, account
+from edgeformer.accounting import account, cache_element_bytes
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.benchmark.result import Cost
@@ -21,7 +21,7 @@ class Costs:
 
     def __init__(self, manifest: Manifest):
         self._model = manifest.model
-        self._element_bytes = ELEMENT_BYTES[manifest.arithmetic]  # of the caches
+        self._element_bytes = cache_element_bytes(manifest)
         self._file_bytes = _weights_bytes(manifest)
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:

@@ -2,14 +2,17 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.export import verify
-from edgeformer.manifest import Manifest
+from edgeformer.manifest import Manifest, sha256
 from edgeformer.quantization import recipe
+from edgeformer.source import find_model
 
 
 def run(*arguments):
@@ -58,7 +61,7 @@ def test_the_model_card_says_what_quantization_costs(exported):
     assert " % of the favourite tokens (on random tokens)." in card
     page = (exported[0] / "parity" / "report.html").read_text()
     assert "Storing the weights in int4 moves the model itself from the original one" in page
-    assert "With activations rounded to 8 bits, as the graph is used, it is KL divergence" in page
+    assert "With all that it rounds to 8 bits as it is used, it is KL divergence" in page
 
 
 def test_info_counts_the_bytes_that_there_are(exported):
@@ -120,6 +123,28 @@ def test_a_matrix_that_stays_as_it_is_is_explained(make_llama, tmp_path):
     assert verify(tmp_path / "b", checkpoint, mode="quick").passed
 
 
+def test_a_text_calibrates(make_llama, tmp_path):
+    preset = find_model("tiny-llama")
+    sizes = {"vocab_size": preset.hf_config["vocab_size"], "num_hidden_layers": 1, "tie_word_embeddings": True}
+    checkpoint = make_llama(**sizes)
+    shutil.copyfile(preset.folder / "tokenizer.json", checkpoint / "tokenizer.json")
+    text = tmp_path / "story.txt"
+    text.write_text("Once upon a time there was a ferry, and a goat that had never paid for it. " * 20)
+    options = ["--model", checkpoint, "--precision", "int4", "--no-verify", "--calibrate", text]
+    result = run("export", *options, "-o", tmp_path / "b")
+    assert result.exit_code == 0, result.output
+    manifest = Manifest.read(tmp_path / "b")
+    source = manifest.quantization.calibration
+    assert manifest.quantization == replace(recipe("int4", rounding="gptq"), calibration=source)
+    assert (source.name, source.sha256) == ("story.txt", sha256(text))
+    line = f"weights: int4 in blocks of 32, gptq; calibrated with {source.tokens:,} tokens of story.txt"
+    assert line in result.stdout.splitlines()
+    (checkpoint / "tokenizer.json").unlink()
+    result = run("export", *options, "-o", tmp_path / "c")
+    assert result.exit_code == 1
+    assert f"{text} cannot be read to calibrate with: the model has no tokenizer.json. Put the one" in result.stderr
+
+
 @pytest.mark.parametrize(
     "options",
     [["--block", "32"], ["--asymmetric"], ["--rounding", "mse"], ["--head-precision", "fp32"], ["--keep", "*"]],
@@ -140,6 +165,15 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
         (["--block", "48"], "error: WeightFormat.block is 48; it must be one of "),
         (["--ops", "standard"], "error: quantized products are ops of onnxruntime's own. Leave ops standard out, or"),
         (["--ops", "portable"], "error: quantized products are ops of onnxruntime's own. Leave ops portable out, or"),
+        (
+            ["--rounding", "gptq"],
+            "error: the rounding gptq goes by a text of what the model is for. Give one (--calibra",
+        ),
+        (["--calibrate", "lost.txt"], "error: there is no file lost.txt to calibrate with. Give a file of text."),
+        (
+            ["--rounding", "mse", "--calibrate", "a.txt"],
+            "error: a text to calibrate with is for int4 and int8 with the",
+        ),
         (["--keep", "*.query.weight"], "error: the recipe has different formats for blocks.0.attention.query.weight, "),
     ],
 )

@@ -3,17 +3,26 @@
 Requires (onnxruntime 1.31): head_dim a multiple of 8, no relation vectors; on CUDA float16 or bfloat16. Everything else
 of the op the kernel has: rotation inside, packed QKV, windows, soft-caps, sinks, biases, attention both ways, a cache
 that grows or stays. What it does not take is written out.
+
+An int8 cache is the kernel's, too (on the CPU): it rounds new keys and values by the scales that it is given, attends
+to what it has rounded, and caches that. There is no other form of it, so what the kernel does not take is refused then.
 """
 
+import numpy as np
 import onnx_ir as ir
 
+from edgeformer.cache_scales import CacheScales
+from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out
 from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dtype_of, head_dim_of
+from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of
 from edgeformer.export.lower.ort.names import CONTRIB
 from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 from edgeformer.manifest import Provider
+
+QUANTIZED = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
+"""Attributes of the kernel with an int8 cache."""
 
 
 def lower_attention(model: ir.Model, target: Target) -> PassReport:
@@ -22,6 +31,8 @@ def lower_attention(model: ir.Model, target: Target) -> PassReport:
     lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
     for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_kernel(node, target.provider)
+        if reason is not None and target.cache_scales is not None:
+            raise ExportError(f"{node.name} cannot have an int8 cache: {reason}. Leave cache_precision out.")
         if reason is not None:
             report.miss(node, reason)
             write_out(node, target.cache_form)
@@ -33,7 +44,7 @@ def lower_attention(model: ir.Model, target: Target) -> PassReport:
             lengths[mask] = _lengths(emit, mask)
             model.graph.insert_before(node, emit.nodes)
         report.fire(node)
-        _emit_attention(node, *lengths[mask])
+        _emit_attention(node, *lengths[mask], target.cache_scales)
     return report
 
 
@@ -56,12 +67,14 @@ def _lengths(emit: Emitter, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
     return seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
 
 
-def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value) -> None:
+def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, scales: CacheScales | None) -> None:
     query, key, value, past_key, past_value, _, cos, sin, bias, sinks = [*node.inputs, *[None] * 10][:10]
     attributes = node.attributes
     emit = Emitter(node.name or "")
+    quantized = [] if scales is None else _cache_scales(emit, node, scales)
     outputs = emit.many(
         "GroupQueryAttention", query, key, value, past_key, past_value, seqlens_k, total, cos, sin, None, bias, sinks,
+        *quantized,
         outputs=3,
         domain=CONTRIB,
         num_heads=attributes.get_int("num_heads"),
@@ -72,5 +85,22 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value) -> None
         do_rotary=int(cos is not None),
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
         causal=attributes.get_int("causal"),
+        **(QUANTIZED if scales is not None else {}),
     )  # fmt: skip
     replace_node(node, emit, outputs)
+    if scales is not None:
+        for cache in (past_key, past_value, *outputs[1:]):
+            assert cache is not None
+            cache.type = ir.TensorType(ir.DataType.INT8)
+
+
+def _cache_scales(emit: Emitter, node: ir.Node, scales: CacheScales) -> list[ir.Value]:
+    """k_scale and v_scale of the layer whose past a node reads: float32 [1, K, 1, D]."""
+    past = node.inputs[3]
+    if past is None or not past.is_graph_input():
+        raise ExportError(
+            f"{node.name} reads no cache, so there is nothing to keep as int8. Leave cache_precision out."
+        )
+    layer = int((past.name or "").split(".")[1])
+    shape = 1, dim(past, 1), 1, dim(past, 3)
+    return [emit.constant(np.reshape(each[layer], shape), ir.DataType.FLOAT) for each in (scales.key, scales.value)]

@@ -1,0 +1,98 @@
+"""How large keys and values get: the scales of an int8 cache, from eager PyTorch reading sample texts.
+
+A scale is as large as the largest number that was seen in its channel needs, and a margin more. Rotation moves numbers
+between the two channels of a pair as the position grows, further than any sample reaches; what it leaves as it is is
+the length of the pair, so that is what a rotated channel provides for.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgeformer.blueprint import Blueprint
+from edgeformer.cache_scales import CacheScales
+from edgeformer.errors import ExportError
+from edgeformer.export.parity.reference import Reference
+from edgeformer.export.quantize.caches import CacheEntrance, Turn
+
+MARGIN = 1.25
+"""Room for what samples do not show: a number that is clipped loses all of its excess, one in wider steps little."""
+
+TEXTS, TOKENS = 4, 64
+"""Random texts, where no others are given, and their tokens."""
+SEED = 7
+
+
+def calibrate_caches(
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    bos: int | None = None,
+    texts: Sequence[NDArray[np.int64]] | None = None,
+) -> CacheScales:
+    """The scales of a decoder's keys and values.
+
+    texts: token ids [n] each, cut to the context; by default random ones, half of them behind `bos`, whose keys are
+    unlike any other token's in many models. Raises ExportError where keys or values are no finite numbers.
+    """
+    ranges = _Ranges(blueprint.cache.head_dim)
+    reference = Reference(blueprint, weights, torch.float32, ranges)
+    for ids in _batches(blueprint, bos, texts):
+        reference.run(ids)
+        ranges.check_layers(blueprint.cache.num_layers)
+    return CacheScales(key=_scales("keys", ranges.keys), value=_scales("values", ranges.values))
+
+
+def _batches(blueprint: Blueprint, bos: int | None, texts: Sequence[NDArray[np.int64]] | None) -> list[Tensor]:
+    """Token ids int64 [B, S] of texts that are run together."""
+    if texts is not None:
+        if not any(len(text) for text in texts):
+            raise ExportError("the texts that the int8 cache should be calibrated with have no tokens.")
+        return [
+            torch.from_numpy(text[: blueprint.context_length].astype(np.int64))[None] for text in texts if len(text)
+        ]
+    shape = TEXTS, min(TOKENS, blueprint.context_length)
+    ids = np.random.default_rng(SEED).integers(0, blueprint.vocab_size, shape)
+    if bos is not None and bos < blueprint.vocab_size:
+        ids[::2, 0] = bos
+    return [torch.from_numpy(ids)]
+
+
+class _Ranges(CacheEntrance):
+    """Notes the largest magnitude of each channel [K·D], layer by layer."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self._head_dim = head_dim
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+
+    def store(self, layer: int, key: Tensor, value: Tensor, turn: Turn | None) -> tuple[Tensor, Tensor]:
+        reach = key if turn is None else _lengths_of_pairs(key.unflatten(-1, (-1, self._head_dim)), *turn).flatten(-2)
+        for largest, numbers in ((self.keys, reach), (self.values, value)):
+            new = numbers.abs().flatten(0, 1).amax(0)
+            largest[layer] = torch.maximum(largest.get(layer, new), new)
+        return key, value
+
+
+def _lengths_of_pairs(heads: Tensor, pairs: int, interleaved: bool) -> Tensor:
+    """heads [..., D] with the length of its pair in the place of each number that is turned."""
+    shape = (pairs, 2) if interleaved else (2, pairs)
+    turning = heads[..., : 2 * pairs].unflatten(-1, shape)
+    lengths = turning.norm(dim=-1 if interleaved else -2, keepdim=True).expand_as(turning).flatten(-2)
+    return torch.cat((lengths, heads[..., 2 * pairs :]), -1)
+
+
+def _scales(what: str, largest: dict[int, Tensor]) -> tuple[tuple[float, ...], ...]:
+    """Scales of each layer, of four digits: more would mean nothing."""
+    scales = []
+    for layer in sorted(largest):
+        reach = largest[layer] * MARGIN
+        if not bool(reach.isfinite().all()):
+            raise ExportError(f"{what} of layer {layer} are no finite numbers, which an int8 cache cannot hold.")
+        # A channel that is zero for every token has nothing to lose.
+        steps = torch.where(reach == 0, 1.0, reach / 127)
+        scales.append(tuple(float(f"{step:.4g}") for step in steps.tolist()))
+    return tuple(scales)

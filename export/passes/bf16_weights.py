@@ -1,0 +1,35 @@
+"""Store weights as bfloat16, and compute with them in float32.
+
+    W float32       becomes       W bfloat16 → Cast(float32)
+
+Runtimes fold the cast when they load the graph, so it costs no step any time, and the weights in memory are float32.
+Runs after the rules of an op set, which look for weights where the casts now stand. Tables that the module computed are
+no weights, and keep all their digits.
+"""
+
+from collections.abc import Container
+
+import onnx_ir as ir
+
+from edgeformer.export.emit import Emitter
+from edgeformer.export.graph import add_initializer, remove_initializer, streamed
+from edgeformer.export.passes._report import PassReport
+from edgeformer.export.tensors import StreamedTensor
+
+
+def bf16_weights(model: ir.Model, parameters: Container[str]) -> PassReport:
+    """Store every float32 weight that is made of these parameters in half the bytes."""
+    report = PassReport("bf16_weights")
+    for weight in list(model.graph.initializers.values()):
+        tensor = streamed(weight)
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.recipe.parameters[0] not in parameters:
+            continue
+        remove_initializer(model, weight)
+        half = StreamedTensor(tensor.name or "", ir.DataType.BFLOAT16, tensor.shape, tensor.recipe, tensor.values)
+        emit = Emitter(tensor.name or "")
+        widened = emit("Cast", add_initializer(model, half), to=ir.DataType.FLOAT)
+        widened.dtype, widened.shape = ir.DataType.FLOAT, tensor.shape
+        ir.convenience.replace_all_uses_with(weight, widened)
+        model.graph.insert_before(model.graph[0], emit.nodes)
+        report.fire(emit.nodes[0])
+    return report

@@ -1,0 +1,516 @@
+"""Calibrated rounding: what it is for, what a model reads, which layers are rounded by it, how parity judges them."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from test_verify_quantized import Stored
+
+from edgeformer.blueprint import blueprint_of
+from edgeformer.errors import ExportError
+from edgeformer.export import export_model, export_module
+from edgeformer.export.parity.quantized import judge_weights
+from edgeformer.export.parity.reference import Reference
+from edgeformer.export.parity.stored import StoredWeights
+from edgeformer.export.parity.verify import open_subject
+from edgeformer.export.quantize import calibrate as calibrate_module
+from edgeformer.export.quantize import gptq
+from edgeformer.export.quantize.calibrate import calibrate
+from edgeformer.export.quantize.calibration_text import LENGTH, PIECES, read_calibration
+from edgeformer.export.quantize.gptq import REACH, inverse_factor, round_for_inputs
+from edgeformer.export.quantize.rounding import round_blocks
+from edgeformer.families import read_model_config
+from edgeformer.manifest import Manifest
+from edgeformer.quantization import CalibrationText, WeightFormat, prefill_recipe, recipe
+from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.source import open_source
+from edgeformer.weights import RandomWeights
+
+FORMATS = [
+    WeightFormat(bits=4, block=32, rounding="gptq"),
+    WeightFormat(bits=4, block=32, symmetric=False, rounding="gptq"),
+    WeightFormat(bits=4, block=128, rounding="gptq"),
+    WeightFormat(bits=8, block=32, rounding="gptq"),
+    WeightFormat(bits=8, block=128, symmetric=False, rounding="gptq"),
+    WeightFormat(bits=8, block=None, rounding="gptq"),
+]
+SIZE = 128
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def correlated(tokens=1024, size=SIZE, seed=0):
+    """Inputs [tokens, size] of a few directions and noise, and one input that is much larger."""
+    few = torch.randn(size // 8, size, generator=seeded(100)) / (size // 8) ** 0.5
+    generator = seeded(seed)
+    x = torch.randn(tokens, size // 8, generator=generator) @ few + 0.2 * torch.randn(tokens, size, generator=generator)
+    x[:, 5] *= 8
+    return x
+
+
+def matrix(rows=48, size=SIZE):
+    return torch.randn(rows, size, generator=seeded(1)) / size**0.5
+
+
+def gram(x):
+    return x.t() @ x
+
+
+def blocks_of(weights, form):
+    return weights.unflatten(1, (-1, form.block or weights.shape[1]))
+
+
+def loss(weights, rounded, x):
+    """Squared error of the products with inputs."""
+    return float((x.double() @ (rounded.weights().flatten(1) - weights).double().t()).square().sum())
+
+
+# Rounding.
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_products_with_correlated_inputs_err_far_less_and_so_do_those_with_inputs_that_were_not_seen(form):
+    weights, seen, new = matrix(), correlated(), correlated(seed=7)
+    by_text = round_for_inputs(weights, inverse_factor(gram(seen)), form)
+    for x in (seen, new):
+        others = [loss(weights, round_blocks(blocks_of(weights, form), replace(form, rounding=name)), x)
+                  for name in ("nearest", "mse")]  # fmt: skip
+        assert loss(weights, by_text, x) < 0.25 * min(others)
+    # The control: inputs that go together otherwise teach nothing about these.
+    wrong = round_for_inputs(weights, inverse_factor(gram(seen.flip(1))), form)
+    assert loss(weights, wrong, new) > 0.8 * min(others)
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_inputs_that_do_not_go_together_leave_each_weight_to_itself(form):
+    weights = matrix()
+    alone = round_for_inputs(weights, inverse_factor(torch.diag(torch.rand(SIZE, generator=seeded(2)))), form)
+    mse = round_blocks(blocks_of(weights, form), replace(form, rounding="mse"))
+    assert torch.equal(alone.scales, mse.scales) and torch.equal(alone.zeros, mse.zeros)
+    errors = (alone.weights() - blocks_of(weights, form)).abs() / alone.scales.abs()[..., None]
+    inside = (alone.integers > 0) & (alone.integers < 2 * form.zero - 1)
+    assert errors[inside].max() <= 0.5 + 1e-4
+    together = round_for_inputs(weights, inverse_factor(gram(correlated())), form)
+    assert not torch.equal(together.integers, alone.integers)  # the control
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_every_choice_is_the_best_one_for_what_is_left(symmetric, monkeypatch):
+    """By the definition: with the weights so far fixed, those to come take their least squares; one more is rounded."""
+    monkeypatch.setattr(gptq, "STEP", 8)
+    monkeypatch.setattr(gptq, "ROWS", 3)
+    form = WeightFormat(bits=4, block=16, symmetric=symmetric, rounding="gptq")
+    weights, g = matrix(7, 48), gram(correlated(size=48))
+    rounded = round_for_inputs(weights, inverse_factor(g), form)
+    damped = g.double() + gptq.DAMPING * float(g.diagonal().mean()) * torch.eye(48, dtype=torch.float64)
+    stored = rounded.weights().flatten(1).double()
+    scales, zeros = (each.double().repeat_interleave(16, 1) for each in (rounded.scales, rounded.zeros))
+    assert torch.equal(stored[:, :1].float(), rounded.weights().flatten(1)[:, :1])
+    for place in range(48):
+        errors = (stored - weights.double())[:, :place]
+        moved = -torch.linalg.solve(damped[place:, place:], damped[place:, :place] @ errors.t()).t()
+        steps = (weights[:, place].double() + moved[:, 0]) / scales[:, place]
+        near = (weights[:, place].double() / scales[:, place]).round()
+        low = torch.maximum(-zeros[:, place], near - REACH)
+        high = torch.minimum(2 * form.zero - 1 - zeros[:, place], near + REACH)
+        best = torch.minimum(torch.maximum(steps, low), high)
+        found = stored[:, place] / scales[:, place]
+        assert (found - best).abs().max() <= 0.5 + 1e-3, place
+
+
+def test_the_factor_is_that_of_the_inverse():
+    g = gram(correlated())
+    damped = g.double() + gptq.DAMPING * float(g.diagonal().mean()) * torch.eye(SIZE, dtype=torch.float64)
+    upper = inverse_factor(g).double()
+    assert torch.equal(upper, upper.triu())
+    assert (upper.t() @ upper @ damped - torch.eye(SIZE)).abs().max() < 1e-3
+
+
+def test_any_inputs_have_a_factor():
+    few = correlated(tokens=3)
+    negative = gram(few) - 0.05 * gram(few).diagonal().mean() * torch.eye(SIZE)  # as float32 may make one, or worse
+    for g in (gram(few), torch.zeros(SIZE, SIZE), negative):
+        rounded = round_for_inputs(matrix(), inverse_factor(g), FORMATS[0])
+        assert torch.isfinite(rounded.weights()).all()
+    assert loss(matrix(), round_for_inputs(matrix(), inverse_factor(gram(few)), FORMATS[0]), few) < 1e-2
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=str)
+def test_no_weight_goes_further_than_its_reach(form, monkeypatch):
+    weights, factor = matrix(), inverse_factor(gram(correlated()))
+
+    def furthest():
+        found = round_for_inputs(weights, factor, form)
+        zero = found.zeros[..., None].float()
+        exact = (blocks_of(weights, form) / found.scales[..., None]).clamp(-zero, 2 * form.zero - 1 - zero)
+        return float((found.integers - zero - exact).abs().max())
+
+    assert 1.6 < furthest() <= REACH + 0.5
+    monkeypatch.setattr(gptq, "REACH", 1)
+    assert furthest() <= 1.5 + 1e-4
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_zeros_stay_zeros_and_the_matrix_stays_what_it_was(form):
+    weights = matrix()
+    weights[2] = 0
+    before = weights.clone()
+    rounded = round_for_inputs(weights, inverse_factor(gram(correlated())), form)
+    assert not rounded.weights()[2].any() and rounded.weights()[3].any()
+    assert torch.equal(weights, before)
+    by_columns = weights.t().contiguous().t()
+    assert torch.equal(
+        round_for_inputs(by_columns, inverse_factor(gram(correlated())), form).integers, rounded.integers
+    )
+    assert torch.equal(by_columns, before)
+
+
+# What a model reads.
+
+
+@pytest.fixture(scope="module")
+def preset():
+    source = open_source("tiny-llama")
+    return source.folder, blueprint_of(source.config)
+
+
+def test_pieces_of_a_file_are_spread_over_it_with_the_special_tokens_of_a_text(preset, tmp_path):
+    folder, blueprint = preset
+    path = tmp_path / "long.txt"
+    path.write_text(
+        " ".join(f"Chapter {number} of the ferry and the goat." for number in range(3000)), encoding="utf-8"
+    )
+    read = read_calibration(path, folder, blueprint)
+    assert [len(text) for text in read.texts] == [LENGTH] * PIECES
+    tokenizer = Tokenizer(folder)
+    around = len(tokenizer.encode("a")) - len(tokenizer.encode("a", add_special_tokens=False))
+    plain = tokenizer.encode(path.read_text(encoding="utf-8"), add_special_tokens=False)
+    assert read.texts[0].tolist() == tokenizer.encode(tokenizer.decode(plain[: LENGTH - around]))
+    room = LENGTH - around
+    last = (len(plain) // room - 1) * room
+    assert read.texts[-1].tolist()[-room:] == plain[last : last + room]
+    assert read.source == CalibrationText(
+        name="long.txt", tokens=LENGTH * PIECES, sha256=hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+
+
+def test_a_short_file_is_one_text_and_token_ids_are_cut_to_the_context(preset, tmp_path):
+    folder, blueprint = preset
+    path = tmp_path / "short.txt"
+    path.write_text("Once upon a time", encoding="utf-8")
+    (text,) = read_calibration(path, folder, blueprint).texts
+    assert text.tolist() == Tokenizer(folder).encode("Once upon a time")
+    read = read_calibration([[1, 2, 3], [], range(5)], None, replace(blueprint, config=None, context_length=4))
+    assert [text.tolist() for text in read.texts] == [[1, 2, 3], [0, 1, 2, 3]]
+    assert (read.source.name, read.source.tokens) == ("token ids", 7)
+    other = read_calibration([[1, 2, 4], range(5)], None, blueprint).source
+    assert other.sha256 != read.source.sha256
+
+
+def test_what_cannot_be_read_is_said(preset, tmp_path):
+    folder, blueprint = preset
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "latin.txt").write_bytes("Fähre".encode("latin-1"))
+    whisper = open_whisper()
+    for given, place, model, message in (
+        (
+            tmp_path / "lost.txt",
+            folder,
+            blueprint,
+            "there is no file .*lost.txt to calibrate with. Give a file of text",
+        ),
+        (tmp_path / "latin.txt", folder, blueprint, "latin.txt is not text in UTF-8"),
+        (
+            tmp_path / "latin.txt",
+            None,
+            blueprint,
+            "the model has no tokenizer.json. Put the one that it was trained wi",
+        ),
+        ([[], []], None, blueprint, "token ids has no tokens to calibrate with"),
+        ([[5, -1]], None, blueprint, "the tokens to calibrate with are -1 to 5, and the model has [0-9]+ tokens"),
+        ([[blueprint.vocab_size]], None, blueprint, "Give the tokens of this model's own tokenizer"),
+        ([[1]], None, whisper, "the model reads recordings, and calibration is by text. Leave calibration out"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            read_calibration(given, place, model)
+
+
+def open_whisper():
+    data = {
+        "model_type": "whisper", "vocab_size": 97, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        "num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 40,
+    }  # fmt: skip
+    return blueprint_of(read_model_config(data)[1])
+
+
+# Which layers it rounds.
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "max_position_embeddings": 64, "architectures": ["BertForMaskedLM"],
+}  # fmt: skip
+MARIAN = {
+    "model_type": "marian", "vocab_size": 97, "d_model": 64, "decoder_start_token_id": 0, "encoder_layers": 1,
+    "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96, "max_position_embeddings": 64, "pad_token_id": 1,
+}  # fmt: skip
+TEXTS = [np.random.default_rng(seed).integers(0, 97, 64 - 3 * seed) for seed in range(6)]
+
+
+def opened(data, **options):
+    config = read_model_config(data | options)[1]
+    random = RandomWeights(config, 0)
+    return blueprint_of(config), {name: random[name] for name in random}
+
+
+def calibrated(blueprint, weights, folder, chosen=None, texts=TEXTS):
+    return calibrate(
+        blueprint, weights, chosen or recipe("int4", rounding="gptq"), read_calibration(texts, None, blueprint), folder
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "options"), [(LLAMA, {}), (LLAMA, {"tie_word_embeddings": True}), (BERT, {}), (MARIAN, {})]
+)
+def test_every_layer_that_multiplies_is_rounded_but_a_head_that_is_an_embedding(data, options, tmp_path):
+    blueprint, weights = opened(data, **options)
+    found = calibrated(blueprint, weights, tmp_path)
+    vectors = {name for name, value in weights.items() if value.dim() < 2}
+    tables = {name for name in weights if "embedding" in name or ".relative." in name}
+    assert set(found.formats) == weights.keys() - vectors - tables
+    for name, form in found.formats.items():
+        assert form == WeightFormat(bits=4, block=32, rounding="gptq")
+        assert found[name].weights().flatten(1).shape == weights[name].shape
+
+
+def test_skips_and_other_formats_are_those_of_the_recipe(tmp_path):
+    blueprint, weights = opened(LLAMA)
+    chosen = recipe("int4", rounding="gptq", head="fp32", keep=("blocks.0.*",), block=64)
+    found = calibrated(blueprint, weights, tmp_path, chosen)
+    assert all(name.startswith("blocks.1.") for name in found.formats) and len(found.formats) == 7
+    assert {form.block for form in found.formats.values()} == {64, 32}, "64 does not divide the 96 inputs of one"
+
+
+def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tmp_path, monkeypatch):
+    """And what is padding reaches none."""
+    blueprint, weights = opened(LLAMA)
+    grams = []
+    monkeypatch.setattr(calibrate_module, "inverse_factor", lambda g: grams.append(g) or inverse_factor(g))
+    found = calibrated(blueprint, weights, tmp_path)
+    assert len(grams) == 2 * 4 + 1, "layers beside each other share their inputs"
+    rounded = {name: found[name].weights().flatten(1) if name in found.formats else weights[name] for name in weights}
+
+    def by_hand(parameters):
+        """Of what comes into the last block's down, text by text without any padding."""
+        reference, inputs = Reference(blueprint, parameters, torch.float32), []
+        reference.module.blocks[1].feed_forward.down.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
+        for text in TEXTS:
+            reference.run(torch.from_numpy(text)[None])
+        return gram(torch.cat(inputs))
+
+    expected, plain = by_hand(rounded), by_hand(weights)
+    scale = expected.abs().max()
+    assert (grams[-2] - expected).abs().max() < 1e-4 * scale
+    assert (grams[-2] - plain).abs().max() > 1e-2 * scale  # the control
+
+
+def test_a_calibrated_model_is_nearer_to_the_original_one_on_other_texts(tmp_path):
+    """Its embedding has few directions, as those of trained models do."""
+    blueprint, weights = opened(LLAMA)
+    few = torch.randn(97, 6, generator=seeded(3)) @ torch.randn(6, 64, generator=seeded(4)) / 6**0.5
+    weights["embedding.weight"] = few + 0.05 * torch.randn(97, 64, generator=seeded(5))
+    other = torch.from_numpy(np.random.default_rng(9).integers(0, 97, (8, 48)))
+    exact = Reference(blueprint, weights).run(other)[0].log_softmax(-1)
+
+    def divergence(parameters):
+        logits = Reference(blueprint, weights | parameters).run(other)[0].log_softmax(-1)
+        return float((exact.exp() * (exact - logits)).sum(-1).mean())
+
+    found = calibrated(blueprint, weights, tmp_path)
+    plain = {
+        name: round_blocks(blocks_of(weights[name], form), replace(form, rounding="mse")).weights().flatten(1)
+        for name, form in found.formats.items()
+    }
+    assert divergence({name: found[name].weights().flatten(1) for name in found.formats}) < 0.5 * divergence(plain)
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    (float("nan"), "blocks.0.attention.output.weight holds values that are not finite; they cannot be quantized"),
+    (1e30, "the calibration text makes inputs of blocks.0.feed_forward.gate.weight that are not finite; nothing can"),
+])  # fmt: skip
+def test_what_is_not_finite_is_named(tmp_path, value, message):
+    blueprint, weights = opened(LLAMA, num_hidden_layers=1)
+    weights["blocks.0.attention.output.weight" if value != value else "blocks.0.feed_forward_norm.weight"] *= value
+    with pytest.raises(ExportError, match=message):
+        calibrated(blueprint, weights, tmp_path)
+
+
+def test_recipes_say_what_they_were_calibrated_with():
+    chosen = recipe("int4", rounding="gptq")
+    assert chosen.by_text and not recipe("int4").by_text
+    source = CalibrationText(name="story.txt", tokens=8192, sha256="0" * 64)
+    assert str(replace(chosen, calibration=source)) == (
+        "int4 in blocks of 32, gptq; calibrated with 8,192 tokens of story.txt"
+    )
+    assert prefill_recipe(None).format_of("x.weight").rounding == "nearest"
+    view = prefill_recipe(chosen, source)
+    assert view.format_of("x.weight") == WeightFormat(bits=8, block=None, rounding="gptq")
+    assert (view.format_of("head.weight").bits, view.calibration) == (4, source)
+
+
+# Bundles.
+
+
+@pytest.fixture(scope="module")
+def bundles(make_llama, tmp_path_factory):
+    """Bundles by whether they are symmetric, and their checkpoint; the one that is not is verified, with a view."""
+    checkpoint = make_llama(vocab_size=97, num_hidden_layers=2, max_position_embeddings=64)
+    place, options = tmp_path_factory.mktemp("bundles"), {"precision": "int4", "calibration": TEXTS}
+    asymmetric = recipe("int4", rounding="gptq", symmetric=False)
+    return {
+        True: export_model(checkpoint, place / "symmetric", verify=None, **options).path,
+        False: export_model(
+            checkpoint, place / "asymmetric", quantization=asymmetric, prefill="int8", **options
+        ).path,
+    }, checkpoint  # fmt: skip
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_bundle_says_how_it_was_rounded_and_keeps_nothing_else(bundles, symmetric):
+    place = bundles[0][symmetric]
+    manifest = Manifest.read(place)
+    digest = hashlib.sha256(b"".join(text.tobytes() for text in TEXTS)).hexdigest()
+    source = CalibrationText(name="token ids", tokens=sum(map(len, TEXTS)), sha256=digest)
+    assert manifest.quantization == replace(recipe("int4", rounding="gptq", symmetric=symmetric), calibration=source)
+    forms = {name: stored.quantized for name, stored in manifest.weights.items() if stored.part == "integers"}
+    lookups = {name: form.rounding for name, form in forms.items() if "embedding" in name}
+    assert set(lookups.values()) == {"mse"}
+    assert {form.rounding for name, form in forms.items() if name not in lookups} == {"gptq"}
+    assert {path.name for path in place.iterdir() if path.is_dir()} <= {"onnx", "parity"}
+
+
+def test_a_verified_bundle_has_its_integers_and_those_of_the_view_judged(bundles):
+    place = bundles[0][False]
+    assert Manifest.read(place).prefill.quantization.calibration is not None
+    checks = json.loads((place / "parity" / "report.json").read_text(encoding="utf-8"))["checks"]
+    names = {check["name"] for check in checks if "weights: " in check["name"]}
+    assert names == {
+        "weights: block error", "weights: calibrated steps", "weights: calibrated zero points",
+        "view for prompts, weights: block error", "view for prompts, weights: calibrated steps",
+        "view for prompts, weights: calibrated zero points",
+    }  # fmt: skip
+
+
+DOWN = "blocks.1.feed_forward.down.weight"
+QKV = "blocks.1.attention.qkv.weight"
+
+
+def halves_exchanged(stored):
+    stored[f"{DOWN}.integers"] = (integers := stored[f"{DOWN}.integers"]) >> 4 | integers << 4
+
+
+def two_halves_exchanged(stored):
+    """In one byte of one block: the largest weight and the one beside it."""
+    integers = stored[f"{DOWN}.integers"]
+    far = np.abs((integers & 15).astype(int) - (integers >> 4)).argmax()
+    integers.flat[far] = integers.flat[far] >> 4 | integers.flat[far] << 4
+    stored[f"{DOWN}.integers"] = integers
+
+
+def scales_a_block_late(stored):
+    stored[f"{DOWN}.scales"] = np.roll(stored[f"{DOWN}.scales"], 1, axis=1)
+
+
+def one_scale_doubled(stored):
+    scales = stored[f"{DOWN}.scales"]
+    scales[5, 1] *= 2
+    stored[f"{DOWN}.scales"] = scales
+
+
+def one_zero_point_wrong(stored):
+    """By one, in the last of three parameters that are stored as one matrix."""
+    zeros = stored[f"{QKV}.zero_points"]
+    zeros[-1, 0] += 1 if zeros[-1, 0] & 15 < 15 else -1
+    stored[f"{QKV}.zero_points"] = zeros
+
+
+def integers_of_another_layer(stored):
+    stored[f"{DOWN}.integers"] = stored["blocks.0.feed_forward.down.weight.integers"]
+
+
+def judged(folder, checkpoint, fault=None):
+    subject = open_subject(folder, checkpoint)
+    if fault is not None:
+        copied = folder.with_name(f"{folder.name}-{fault.__name__}")
+        shutil.copytree(folder, copied)
+        folder = copied
+        fault(Stored(folder, onnx.load(folder / "onnx" / "model.onnx", load_external_data=False).graph))
+    checks = judge_weights(subject.weights, StoredWeights(folder, subject.manifest, subject.blueprint))
+    return {check.name.removeprefix("weights: ") for check in checks if not check.passed}
+
+
+@pytest.mark.parametrize(("fault", "symmetric", "found"), [
+    (halves_exchanged, True, {"calibrated steps"}),
+    (halves_exchanged, False, {"calibrated steps"}),
+    (two_halves_exchanged, True, {"calibrated steps"}),
+    (two_halves_exchanged, False, {"calibrated steps"}),
+    (scales_a_block_late, True, {"block error", "calibrated steps"}),
+    (scales_a_block_late, False, {"block error", "calibrated steps"}),
+    (one_scale_doubled, True, {"block error"}),
+    (one_scale_doubled, False, {"block error"}),
+    (one_zero_point_wrong, False, {"calibrated zero points"}),
+    (integers_of_another_layer, True, {"calibrated steps"}),
+    (integers_of_another_layer, False, {"calibrated steps"}),
+])  # fmt: skip
+def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bundles, fault, symmetric, found):
+    place, checkpoint = bundles[0][symmetric], bundles[1]
+    assert judged(place, checkpoint) == set()
+    assert judged(place, checkpoint, fault) & found, "one of these must see it"
+
+
+def test_weights_of_another_seed_are_found(bundles, make_llama):
+    other = make_llama(5, vocab_size=97, num_hidden_layers=2, max_position_embeddings=64)
+    assert "calibrated steps" in judged(bundles[0][True], other)
+
+
+def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(make_llama, tmp_path):
+    checkpoint = make_llama(vocab_size=97, num_hidden_layers=1, max_position_embeddings=64)
+    via = export_model(
+        checkpoint, tmp_path / "via", precision="int4", calibration=TEXTS, via="transformers", verify=None
+    ).manifest
+    blueprint, weights = opened(LLAMA, num_hidden_layers=1)
+    module = blueprint.build(torch.float32)
+    module.load_state_dict(weights)
+    for name, buffer in module.named_buffers():
+        buffer.copy_(blueprint.constants()[name])
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    sizes = {"vocab_size": 97, "context_length": 64, "num_layers": 1, "num_kv_heads": 2, "head_dim": 16}
+    own = export_module(module, tmp_path / "own", precision="int4", calibration=TEXTS, verify=None, **sizes).manifest
+    for manifest in (via, own):
+        forms = [stored.quantized for stored in manifest.weights.values() if stored.part == "integers"]
+        assert sorted(form.rounding for form in forms) == ["gptq"] * 6 + ["mse"], "all but the embedding"
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quantization": recipe("int4", rounding="gptq")}, "the rounding gptq goes by a text of what the model is for"),
+    ({"quantization": recipe("int4"), "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the"),
+    ({"precision": "fp32", "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the rounding gp"),
+    ({"calibration": "lost.txt"}, "lost.txt"),
+])  # fmt: skip
+def test_what_excludes_each_other_is_said_before_anything_is_written(llama_folder, tmp_path, options, message):
+    with pytest.raises(ExportError, match=message):
+        export_model(llama_folder, tmp_path / "bundle", **({"precision": "int4"} | options))
+    assert not list(tmp_path.iterdir())
