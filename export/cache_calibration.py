@@ -22,7 +22,7 @@ MARGIN = 1.25
 """Room for what samples do not show: a number that is clipped loses all of its excess, one in wider steps little."""
 
 TEXTS, TOKENS = 4, 64
-"""Random texts, where no others are given, and their tokens."""
+"""Random texts, and their tokens."""
 SEED = 7
 
 
@@ -30,12 +30,13 @@ def calibrate_caches(
     blueprint: Blueprint,
     weights: Mapping[str, Tensor],
     bos: int | None = None,
-    texts: Sequence[NDArray[np.int64]] | None = None,
+    texts: Sequence[NDArray[np.int64]] = (),
 ) -> CacheScales:
     """The scales of a decoder's keys and values.
 
-    texts: token ids [n] each, cut to the context; by default random ones, half of them behind `bos`, whose keys are
-    unlike any other token's in many models. Raises ExportError where keys or values are no finite numbers.
+    They are measured on random tokens, half of them behind `bos`, whose keys are unlike any other token's in many
+    models, and on texts: token ids [n] each, cut to the context. Raises ExportError where keys or values are no finite
+    numbers.
     """
     ranges = _Ranges(blueprint.cache.head_dim)
     reference = Reference(blueprint, weights, torch.float32, ranges)
@@ -45,19 +46,14 @@ def calibrate_caches(
     return CacheScales(key=_scales("keys", ranges.keys), value=_scales("values", ranges.values))
 
 
-def _batches(blueprint: Blueprint, bos: int | None, texts: Sequence[NDArray[np.int64]] | None) -> list[Tensor]:
+def _batches(blueprint: Blueprint, bos: int | None, texts: Sequence[NDArray[np.int64]]) -> list[Tensor]:
     """Token ids int64 [B, S] of texts that are run together."""
-    if texts is not None:
-        if not any(len(text) for text in texts):
-            raise ExportError("the texts that the int8 cache should be calibrated with have no tokens.")
-        return [
-            torch.from_numpy(text[: blueprint.context_length].astype(np.int64))[None] for text in texts if len(text)
-        ]
     shape = TEXTS, min(TOKENS, blueprint.context_length)
     ids = np.random.default_rng(SEED).integers(0, blueprint.vocab_size, shape)
     if bos is not None and bos < blueprint.vocab_size:
         ids[::2, 0] = bos
-    return [torch.from_numpy(ids)]
+    cut = (text[: blueprint.context_length].astype(np.int64)[None] for text in texts)
+    return [torch.from_numpy(each) for each in (ids, *cut)]
 
 
 class _Ranges(CacheEntrance):

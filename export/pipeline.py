@@ -151,7 +151,8 @@ def export_model(
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
     precision: of weights and arithmetic; with bf16, weights alone, and float32 arithmetic. quantization: the recipe of
     int8 and int4, if another than the default one.
-    calibration: a text of what the model is for, a file or token ids, by which int8 and int4 are rounded (`gptq`).
+    calibration: a text of what the model is for, a file or token ids, by which int8 and int4 are rounded (`gptq`) and
+    the scales of an int8 cache are chosen.
     provider: whose kernels the graph must find. ops: which ops it is written in.
     cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. cache_precision: int8
     for a decoder whose cache takes a quarter of the memory; by default caches are made of what activations are.
@@ -288,7 +289,7 @@ def export_blueprint(
     """
     start = time.perf_counter()
     _check_prefill(blueprint, target, prefill)
-    _check_calibration(target, prefill, calibration)
+    _check_calibration(target, prefill, calibration, cache_precision)
     _check_cache(blueprint, precision, target, cache_precision)
     _check_bf16(precision, target, prefill)
     text = None if calibration is None else read_calibration(calibration, provenance.folder, blueprint)
@@ -297,7 +298,9 @@ def export_blueprint(
     with staged(destination, overwrite) as folder:
         if cache_precision is not None:
             progress("measuring keys and values", 0)
-            target = replace(target, cache_scales=calibrate_caches(blueprint, weights, provenance.tokens.bos))
+            texts = () if text is None else text.texts
+            scales = calibrate_caches(blueprint, weights, provenance.tokens.bos, texts)
+            target = replace(target, cache_scales=scales)
         target = _calibrated(target, blueprint, weights, text, folder / CALIBRATED / "graph", progress)
         progress("capturing the graph", 0)
         arithmetic = arithmetic_of(precision, target)
@@ -370,12 +373,15 @@ def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None
         raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
 
 
-def _check_calibration(target: Target, prefill: Prefill | None, calibration: Calibration | None) -> None:
+def _check_calibration(
+    target: Target, prefill: Prefill | None, calibration: Calibration | None, cache_precision: CachePrecision | None
+) -> None:
     """Raise ExportError for a text that nothing is rounded by."""
-    if calibration is not None and prefill is None and not (target.quantization and target.quantization.by_text):
+    by_text = target.quantization is not None and target.quantization.by_text
+    if calibration is not None and prefill is None and cache_precision is None and not by_text:
         raise ExportError(
-            "a text to calibrate with is for int4 and int8 with the rounding gptq, and for the view for prompts. "
-            "Leave calibration out, or choose one of these."
+            "a text to calibrate with is for int4 and int8 with the rounding gptq, for the view for prompts, and for "
+            "an int8 cache. Leave calibration out, or choose one of these."
         )
 
 

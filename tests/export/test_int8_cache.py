@@ -338,29 +338,41 @@ def opened(folder):
     return blueprint_of(source.config), source.weights()
 
 
-def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder):
+def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, monkeypatch):
     blueprint, weights = opened(llama_folder)
-    texts = [np.arange(3, 40), np.arange(90, 120)]
+    sampled, texts = [], [np.arange(3, 40), np.arange(90, 120)]
+    run = Reference.run
+    monkeypatch.setattr(Reference, "run", lambda self, ids: sampled.append(ids) or run(self, ids))
     scales = calibrate_caches(blueprint, weights, texts=texts)
+    monkeypatch.undo()
+    assert sampled[0].shape == (4, 64)
     noted = Noted()
     reference = Reference(blueprint, weights, torch.float32, noted)
     largest = torch.zeros(3, 32)
-    for text in texts:
+    for ids in (sampled[0], *(torch.from_numpy(text)[None] for text in texts)):
         noted.seen.clear()
-        reference.run(torch.from_numpy(text)[None])
-        largest = torch.maximum(largest, torch.stack([value[0].abs().amax(0) for _, value, _ in noted.seen]))
+        reference.run(ids)
+        largest = torch.maximum(largest, torch.stack([value.abs().amax((0, 1)) for _, value, _ in noted.seen]))
     np.testing.assert_allclose(np.array(scales.value), largest.numpy() * 1.25 / 127, rtol=1e-3)
     keys = np.array(scales.key).reshape(3, 2, 2, 8)
     np.testing.assert_array_equal(keys[:, :, 0], keys[:, :, 1])
-    assert calibrate_caches(blueprint, weights, texts=texts[:1]) != scales
+    assert calibrate_caches(blueprint, weights) != scales
     assert calibrate_caches(blueprint, weights, 1) == calibrate_caches(blueprint, weights, 1)
     assert calibrate_caches(blueprint, weights, 1) != calibrate_caches(blueprint, weights)
 
 
-def test_texts_without_tokens_and_keys_that_are_no_numbers_are_refused(llama_folder):
+def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_folder, tmp_path):
+    texts = [list(range(3, 120)), [9, 10]]
+    done = export_model(llama_folder, tmp_path / "b", cache_precision="int8", calibration=texts)
+
+    model = opened(llama_folder)
+    assert done.manifest.cache_scales == calibrate_caches(*model, 1, [np.array(text) for text in texts])
+    assert done.manifest.cache_scales != calibrate_caches(*model, 1)
+    assert done.manifest.quantization is None and done.report.passed
+
+
+def test_keys_that_are_no_numbers_are_refused(llama_folder):
     blueprint, weights = opened(llama_folder)
-    with pytest.raises(ExportError, match="have no tokens"):
-        calibrate_caches(blueprint, weights, texts=[np.array([], np.int64)])
     broken = {name: weights[name] for name in weights}
     broken["blocks.1.attention.key.weight"] = broken["blocks.1.attention.key.weight"] * torch.inf
     with pytest.raises(ExportError, match="keys of layer 1 are no finite numbers"):
