@@ -94,3 +94,11 @@ def test_the_wheel_holds_every_package():
         for path in (ROOT / folder).rglob("__init__.py")
     }
     assert set(listed) == found
+
+
+def test_the_wheel_holds_every_file_of_every_preset():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["edgeformer"]
+    packed = {path for pattern in patterns for path in (ROOT / "edgeformer").glob(pattern) if path.is_file()}
+    found = {path for path in (ROOT / "edgeformer" / "presets").rglob("*") if path.is_file()}
+    assert ROOT / "edgeformer/presets/tiny-llama/model.safetensors" in found
+    assert found <= packed

@@ -4,12 +4,14 @@ import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
 
+import edgeformer.source
 from edgeformer.cli._explain import summarised
 from edgeformer.cli.main import cli
 from edgeformer.runtime import load
@@ -26,7 +28,24 @@ def test_export_says_what_it_made_and_what_to_do_next(tmp_path):
     assert "pack_qkv 6" in result.stdout
     assert "verified against float64 PyTorch" in result.stdout
     assert result.stdout.splitlines()[-1] == f'next: edgeformer run {tmp_path / "tiny"} "Once upon a time"'
-    assert "the weights of tiny-llama are random, not trained" in result.stderr
+    assert "random" not in result.stderr
+
+
+def test_random_weights_are_said_wherever_they_are_used(tmp_path, llama_folder, monkeypatch):
+    trained, presets = edgeformer.source.PRESETS / "tiny-llama", tmp_path / "presets"
+    (presets / "noise").mkdir(parents=True)
+    shutil.copyfile(trained / "tokenizer.json", presets / "noise" / "tokenizer.json")
+    tokens = json.loads((trained / "config.json").read_text())["vocab_size"]
+    config = json.loads((llama_folder / "config.json").read_text()) | {"vocab_size": tokens}
+    (presets / "noise" / "config.json").write_text(json.dumps(config))
+    (presets / "noise" / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
+    monkeypatch.setattr(edgeformer.source, "PRESETS", presets)
+    assert json.loads(run("models", "--json").stdout)["presets"] == {"noise": "to try the tools"}
+    result = run("export", "--model", "noise", "-o", tmp_path / "b", "--no-verify")
+    assert "note: the weights of noise are random, not trained. Its text will be noise." in result.stderr
+    assert load(tmp_path / "b").manifest.random_weights == 7
+    assert "**The weights are random (seed 7), not trained:**" in (tmp_path / "b" / "README.md").read_text()
+    assert "weights are random, not trained. Its text is noise." in run("run", tmp_path / "b", "Hi", "-n", 1).stderr
 
 
 def test_export_as_json(tmp_path, llama_folder):
@@ -108,7 +127,7 @@ def greedy(tiny_llama_bundle):
 def test_run_prints_the_text_on_stdout_and_the_rest_on_stderr(tiny_llama_bundle, greedy):
     result = run("run", tiny_llama_bundle, "Once upon a time", "-n", 12)
     assert result.stdout == greedy.text + "\n"
-    assert "weights are random, not trained" in result.stderr
+    assert "random" not in result.stderr
     assert "12 tokens; ended by length; prefill" in result.stderr
 
 
@@ -219,7 +238,7 @@ def test_info_of_a_bundle_lists_its_files(llama_bundle, llama_folder):
 
 def test_models_lists_presets_and_families():
     data = json.loads(run("models", "--json").stdout)
-    assert "random weights" in data["presets"]["tiny-llama"]
+    assert "adds, sorts, counts and tells stories" in data["presets"]["tiny-llama"]
     assert "llama" in data["families"]
     assert "tiny-llama" in run("models").stdout
 

@@ -253,8 +253,8 @@ def test_the_card_and_the_files_of_a_bundle_without_a_config(exported):
 
 def test_a_tokenizer_goes_along(module, tmp_path):
     preset = ROOT / "edgeformer" / "presets" / "tiny-llama"
-    sizes = SIZES | {"vocab_size": 600}
-    module.embedding = nn.Embedding(600, 64)
+    sizes = SIZES | {"vocab_size": 2048}
+    module.embedding = nn.Embedding(2048, 64)
     module.head.weight = module.embedding.weight
     result = export_module(module, tmp_path / "bundle", tokenizer_folder=preset, verify=None, **sizes)
     assert isinstance(load(result.path).generate("Once", max_new_tokens=3).text, str)
@@ -452,7 +452,7 @@ def test_a_forward_around_the_example_is_taken_with_the_tensor_that_it_writes_do
         ({"num_layers": 3}, r"^the module fails|as caches; they must be a list of 3, one for each layer"),
         ({"vocab_size": 299}, r"as logits; they must be a float tensor \[2, 3, 299\]"),
         ({"num_kv_heads": 4}, r"^the module fails on 2 × 3 tokens after a past of 0"),
-        ({"precision": "fp8"}, r"^precision is 'fp8'; it must be one of fp32, fp16, int8, int4\.$"),
+        ({"precision": "fp8"}, r"^precision is 'fp8'; it must be one of fp32, fp16, bf16, int8, int4\.$"),
     ],
     ids=str,
 )

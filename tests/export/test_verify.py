@@ -54,7 +54,7 @@ def test_a_graph_of_another_model_is_red_everywhere(llama_bundle, make_llama):
 @pytest.fixture(scope="module")
 def somebody_elses(make_llama, tmp_path_factory):
     """The same model through the builder of onnxruntime-genai; it asks for a tokenizer."""
-    folder, output = make_llama(vocab_size=480), tmp_path_factory.mktemp("genai")
+    folder, output = make_llama(vocab_size=2048), tmp_path_factory.mktemp("genai")
     preset = Path(sys.modules["edgeformer"].__file__).parent / "presets" / "tiny-llama"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(preset / name, folder / name)
@@ -87,10 +87,10 @@ def test_somebody_elses_graph_needs_its_model(somebody_elses):
 
 
 def test_a_graph_with_other_tensors_is_refused_with_the_difference(somebody_elses, make_llama):
-    deeper = make_llama(vocab_size=480, num_hidden_layers=4)
+    deeper = make_llama(vocab_size=2048, num_hidden_layers=4)
     with pytest.raises(BundleError, match=r"of a 4-layer decoder: it lacks past_key_values\.3\.key"):
         verify(somebody_elses[1], deeper)
-    wider = make_llama(vocab_size=480, head_dim=32, num_key_value_heads=4)
+    wider = make_llama(vocab_size=2048, head_dim=32, num_key_value_heads=4)
     with pytest.raises(BundleError, match=r"has a cache of tensor\(float\) .*; the model has 4 heads of 32"):
         verify(somebody_elses[1], wider)
 

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from tiny_transformers import CONTEXT, WINDOW, tiny_config
 
+import edgeformer.source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model, verify
@@ -339,9 +340,14 @@ def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
         assert line in str(error.value)
 
 
-def test_a_preset_without_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="preset tiny-llama has no checkpoint"):
-        export_model("tiny-llama", tmp_path / "bundle", via="transformers")
+def test_a_preset_without_checkpoint_is_refused(tmp_path, monkeypatch):
+    noise = tmp_path / "presets" / "noise"
+    noise.mkdir(parents=True)
+    shutil.copyfile(edgeformer.source.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
+    (noise / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
+    monkeypatch.setattr(edgeformer.source, "PRESETS", noise.parent)
+    with pytest.raises(ConfigError, match="preset noise has no checkpoint"):
+        export_model("noise", tmp_path / "bundle", via="transformers")
 
 
 def test_transformers_is_imported_only_for_its_own_modules():

@@ -19,9 +19,9 @@ def model(tiny_llama_bundle):
 
 
 def greedy_by_hand(model, prompt, steps):
-    """The oracle: the whole text again for every token, no cache carried over."""
+    """The oracle: the whole text again for every token, to its end, and no cache carried over."""
     tokens = list(prompt)
-    for _ in range(steps):
+    while len(tokens) < len(prompt) + steps and tokens[-1] not in model.manifest.tokens.eos:
         tokens.append(int(model.forward(tokens)[-1].argmax()))
     return tokens[len(prompt) :]
 
@@ -41,19 +41,18 @@ def test_each_row_of_a_batch_equals_its_solo_run(model):
 
 
 def test_rows_of_a_batch_end_for_themselves(model):
-    prompts = ["Once upon a time", "12 + 30 = ", "A cat"]
-    solo = [model.generate(prompt, max_new_tokens=20) for prompt in prompts]
-    stop = solo[1].text[2:5]
-    batch = model.generate(prompts, max_new_tokens=20, stop=stop)
-    expected = [model.generate(prompt, max_new_tokens=20, stop=stop) for prompt in prompts]
-    assert batch[1].finish_reason == "stop"
+    prompts = ["Once upon a time", "The day after 2 August 1990 is", "470 + 119 ="]
+    options = {"max_new_tokens": 20, "stop": "gus"}
+    batch = model.generate(prompts, **options)
+    expected = [model.generate(prompt, **options) for prompt in prompts]
+    assert [row.finish_reason for row in batch] == ["length", "stop", "eos"]
     assert [(row.text, row.token_ids, row.finish_reason) for row in batch] == [
         (row.text, row.token_ids, row.finish_reason) for row in expected
     ]
 
 
 def test_a_prompt_longer_than_a_chunk_is_the_same_in_one_piece(model):
-    tokens = np.random.default_rng(0).integers(3, 480, 600).tolist()
+    tokens = np.random.default_rng(0).integers(3, 2048, 600).tolist()
     chunked = model.new_decoder(1, 600).prefill(0, tokens)
     whole = model.new_decoder(1, 600).prefill(0, tokens, chunk=600)
     assert np.abs(chunked - whole).max() <= 1e-5 * np.abs(whole).max()
@@ -114,8 +113,8 @@ def test_the_cache_is_sized_to_the_request(model, monkeypatch):
         ("Hi", {"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
         ([], {}, "the prompt is empty; give at least one token"),
         ("", {}, "the prompt is empty"),
-        ([480], {}, "token ids outside 0 to 479"),
-        ([-1], {}, "token ids outside 0 to 479"),
+        ([2048], {}, "token ids outside 0 to 2047"),
+        ([-1], {}, "token ids outside 0 to 2047"),
         ("Hi", {"temperature": -1.0}, "temperature is -1.0; it must be 0"),
     ],
 )  # fmt: skip

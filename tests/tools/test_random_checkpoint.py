@@ -80,9 +80,11 @@ def test_the_named_geometries_have_the_sizes_of_their_models():
     assert sizes == {"smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "tiny": 106_816}
 
 
-def test_a_tokenizer_is_copied(tmp_path):
+def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
     from edgeformer.source import PRESETS
 
+    vocabulary = json.loads((PRESETS / "tiny-llama/config.json").read_text())["vocab_size"]
+    monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", vocabulary)
     assert run("tiny", "--output", tmp_path / "text", "--tokenizer", PRESETS / "tiny-llama").exit_code == 0
     assert (tmp_path / "text/tokenizer.json").read_bytes() == (PRESETS / "tiny-llama/tokenizer.json").read_bytes()
 

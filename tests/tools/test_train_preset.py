@@ -1,0 +1,544 @@
+"""Presets: what they learn from, how they are trained, and what is written."""
+
+import functools
+import json
+import os
+import random
+import signal
+import sys
+from dataclasses import replace
+from datetime import date
+from random import Random
+
+import jinja2
+import pytest
+import torch
+import train_preset
+from click.testing import CliRunner
+from presets import (
+    bilingual_numbers,
+    bilingual_sentences,
+    dates,
+    differentiable,
+    lists,
+    numbers,
+    packing,
+    paraphrases,
+    scoring,
+    stories,
+    tiny_llama,
+    tiny_translate,
+    training,
+)
+from presets.dialogue import CHAT_TEMPLATE, END, START, STOP, prompt, turn
+from presets.mixture import SKILLS, document
+from presets.problem import Problem, draw, draw_held_out, is_held_out
+from tokenizers import Tokenizer
+from torch import nn
+
+from edgeformer import ops
+from edgeformer.families import read_model_config
+from edgeformer.source import open_source
+
+SMALL = tiny_llama.CONFIG | {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_llama.make_tokenizer(0)
+
+
+def problems(generator, count=300, seed=0):
+    source = Random(seed)
+    return [generator(source) for _ in range(count)]
+
+
+# What they learn from
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_no_held_out_problem_is_trained_on(skill):
+    generator, _ = SKILLS[skill]
+    source = Random(1)
+    trained = {draw(generator, source, held_out=False).key for _ in range(400)}
+    held_out = {problem.key for problem in draw_held_out(generator, Random(2), 20)}
+
+    assert held_out and not trained & held_out
+    assert not any(is_held_out(f"{skill}: {key}") for key in trained)
+
+
+def test_the_split_is_the_same_in_every_run():
+    assert [number for number in range(60) if is_held_out(f"addition: 1 {number}")] == [9, 17, 20, 23]
+
+
+def test_a_document_holds_no_held_out_prompt():
+    """Also where it is a second turn, or a plain text."""
+    held_out = {
+        text
+        for generator, _ in SKILLS.values()
+        for problem in draw_held_out(generator, Random(3), 100)
+        for text in (problem.question, *([problem.plain[0]] if problem.plain else []))
+        if problem.system is None  # which is a part of the question
+    }
+    source = Random(4)
+    asked = [text for _ in range(3000) for text, learned in document(source) if not learned]
+    questions = [part for text in asked for part in text.replace(STOP, START).split(START)]
+
+    assert len(questions) > 3000
+    assert not held_out & {question.removeprefix("user\n") for question in questions}
+    assert held_out & {problem.question for problem in problems(SKILLS["weekdays"][0], 3000)}  # they can be told
+
+
+def test_arithmetic_is_right():
+    for generator, sign in ((numbers.addition, 1), (numbers.subtraction, -1)):
+        for problem in problems(generator):
+            left, _, right = problem.answer.partition(" = ")
+            a, b = (int(part) for part in left.replace("-", "+").split(" + "))
+            assert a + sign * b == int(right) >= 0
+            assert f"{problem.plain[0]}{problem.plain[1]}" == problem.answer
+            assert str(a) in problem.question and str(b) in problem.question
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "zero"), (13, "thirteen"), (20, "twenty"), (45, "forty-five"), (100, "one hundred"),
+        (345, "three hundred forty-five"), (1000, "one thousand"), (9012, "nine thousand twelve"),
+        (7340, "seven thousand three hundred forty"),
+    ],
+)  # fmt: skip
+def test_numbers_in_words(number, words):
+    assert numbers.in_words(number) == words
+
+
+def test_every_number_has_words_of_its_own():
+    assert len({numbers.in_words(number) for number in range(numbers.LARGEST + 1)}) == numbers.LARGEST + 1
+
+
+def test_sorted_lists_are_sorted_copies():
+    for problem in problems(lists.sorting):
+        falling = "largest" in problem.question or "falling" in problem.question
+        found = [int(number) for number in problem.answer.split(", ")]
+        asked = [int(number) for number in problem.question.partition(": ")[2].split(", ")]
+        assert found == sorted(asked, reverse=falling)
+    assert {len(problem.answer.split(", ")) for problem in problems(lists.sorting)} == {3, 4, 5}
+
+
+def test_the_day_after_the_last_of_february():
+    answers = {problem.key: problem.answer for problem in problems(dates.next_day, 20_000)}
+    leap = [(key, answer) for key, answer in answers.items() if key.startswith("after 28 February")]
+
+    assert len(leap) > 50
+    for key, answer in leap:
+        year = int(key.split()[-1])
+        assert answer == (f"29 February {year}" if year % 4 == 0 else f"1 March {year}")
+    assert answers["before 1 January 2000"] == "31 December 1999"
+
+
+def test_weekdays_follow_the_calendar():
+    for problem in problems(dates.weekday):
+        day, days = problem.key.split()
+        monday = date(2024, 1, 1)
+        start = monday.toordinal() + dates.DAYS.index(day)
+        found = dates.DAYS[date.fromordinal(start + int(days)).weekday()]
+        assert problem.answer.removesuffix(" too.").removesuffix(".").endswith(f" {found}")
+        assert problem.answer.endswith(" too.") == (int(days) % 7 == 0)
+
+
+def test_stories_are_whole_and_of_many_kinds():
+    told = [problem.answer for problem in problems(stories.story, 500)]
+
+    assert len(set(told)) == 500
+    for text in told:
+        assert "{" not in text and "  " not in text and text[0].isupper() and text[-1] in '."!?'
+        assert 5 <= sum(text.count(mark) for mark in ".!?") <= 25
+    assert len({text.split()[0] for text in told}) > 20  # some begin with a name
+
+
+def test_a_chat_is_what_the_template_makes():
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello!"}]
+    render = jinja2.Environment().from_string(CHAT_TEMPLATE).render
+
+    assert render(messages=messages, add_generation_prompt=True) == prompt("Hello!", "Be kind.")
+    assert render(messages=messages[:1]) == turn("system", "Be kind.")
+    assert json.dumps(CHAT_TEMPLATE) == json.dumps(tiny_llama.FILES["chat_template.jinja"])
+
+
+@pytest.mark.parametrize(
+    ("value", "french", "german"),
+    [
+        (1, "un", "eins"), (21, "vingt et un", "einundzwanzig"), (71, "soixante et onze", "einundsiebzig"),
+        (80, "quatre-vingts", "achtzig"), (81, "quatre-vingt-un", "einundachtzig"), (95, "quatre-vingt-quinze", None),
+        (101, "cent un", "einhunderteins"), (200, "deux cents", "zweihundert"), (201, "deux cent un", None),
+        (1000, "mille", "eintausend"), (3016, "trois mille seize", "dreitausendsechzehn"),
+    ],
+)  # fmt: skip
+def test_numbers_in_french_and_german(value, french, german):
+    assert bilingual_numbers.in_french(value) == french
+    assert german is None or bilingual_numbers.in_german(value) == german
+
+
+def test_every_number_has_words_of_its_own_in_every_language():
+    for words in (bilingual_numbers.in_french, bilingual_numbers.in_german):
+        assert len({words(value) for value in range(numbers.LARGEST + 1)}) == numbers.LARGEST + 1
+
+
+NOUNS = {noun.en: noun for noun in (*bilingual_sentences.BEINGS, *bilingual_sentences.THINGS)}
+KINDS = {each.en: each for each in bilingual_sentences.ADJECTIVES}
+
+
+@pytest.mark.parametrize(
+    ("noun", "article", "adjective", "case", "expected"),
+    [
+        ("apple", "a", None, "accusative", ("an apple", "une pomme", "einen Apfel")),
+        ("man", "the", None, "nominative", ("the man", "l'homme", "der Mann")),
+        ("man", "the", "old", "accusative", ("the old man", "le vieil homme", "den alten Mann")),
+        ("tree", "a", "beautiful", "nominative", ("a beautiful tree", "un bel arbre", "ein schöner Baum")),
+        ("picture", "the", "red", "accusative", ("the red picture", "l'image rouge", "das rote Bild")),
+        ("girl", "a", "white", "nominative", ("a white girl", "une fille blanche", "ein weißes Mädchen")),
+        ("boy", "the", None, "accusative", ("the boy", "le garçon", "den Jungen")),
+    ],
+)
+def test_articles_adjectives_and_nouns_agree(noun, article, adjective, case, expected):
+    found = bilingual_sentences.noun_phrase(NOUNS[noun], article, KINDS.get(adjective), case)
+    assert tuple(found.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("hour", "minute", "expected"),
+    [
+        (3, 0, ("three o'clock", "trois heures", "drei Uhr")),
+        (1, 15, ("quarter past one", "une heure et quart", "Viertel nach eins")),
+        (12, 30, ("half past twelve", "douze heures et demie", "halb eins")),
+        (12, 45, ("quarter to one", "une heure moins le quart", "Viertel vor eins")),
+        (4, 35, ("twenty-five to five", "cinq heures moins vingt-cinq", "fünf nach halb fünf")),
+    ],
+)
+def test_times_of_day(hour, minute, expected):
+    found = (
+        bilingual_numbers.english_time(hour, minute),
+        bilingual_numbers._french_time(hour, minute),
+        bilingual_numbers._german_time(hour, minute),
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("skill", tiny_translate.SKILLS)
+def test_a_text_has_one_translation(skill):
+    """Else no translator could be right every time."""
+    source = Random(6)
+    meanings = [tiny_translate.SKILLS[skill][0](source) for _ in range(3000)]
+    for start, goal in tiny_translate.DIRECTIONS:
+        translations = {}
+        for meaning in meanings:
+            assert translations.setdefault(meaning[start], meaning[goal]) == meaning[goal]
+
+
+@pytest.mark.parametrize("kind", paraphrases.PATTERNS)
+def test_paraphrases_differ_in_words_and_share_their_meaning(kind):
+    source = Random(7)
+    pairs = [paraphrases.pair(source, kind) for _ in range(500)]
+
+    assert all(each.question != each.answer for each in pairs)
+    assert not any("{" in each.question + each.answer for each in pairs)
+    assert not any(f" a {vowel}" in each.question + each.answer for each in pairs for vowel in "aeiou")
+    assert len({each.key for each in pairs}) > 250
+
+
+@pytest.mark.parametrize("drawn", [tiny_translate.translation, paraphrases.pair], ids=["translate", "embed"])
+def test_no_held_out_meaning_is_trained_on(drawn):
+    trained = {draw(drawn, Random(seed), held_out=False).key for seed in range(300)}
+
+    assert not trained & {problem.key for problem in draw_held_out(drawn, Random(8), 100)}
+
+
+# Tokens
+
+
+def test_digits_are_tokens_and_any_text_comes_back(tokenizer):
+    text = "1234 zażółć 你好 <tag> “quoted”\n"
+
+    assert tokenizer.encode("1234").tokens == ["1", "2", "3", "4"]
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.encode(f"a{STOP}").ids[-1] == tiny_llama.FILES["generation_config.json"]["eos_token_id"][1]
+
+
+def test_pieces_encode_as_the_whole_text_does(tokenizer):
+    source = Random(5)
+    for _ in range(200):
+        pieces = document(source)
+        assert packing.encode(tokenizer, pieces).ids == tokenizer.encode("".join(text for text, _ in pieces)).ids
+
+
+def test_only_answers_are_learned(tokenizer):
+    tokens = packing.encode(tokenizer, [("12 + 34 =", False), (f" 46{END}", True)])
+
+    assert tokenizer.decode([token for token in tokens.targets if token != packing.IGNORED], False) == f" 46{END}"
+    assert [ids for ids, target in zip(tokens.ids[1:], tokens.targets, strict=False) if target != -100] == [
+        target for target in tokens.targets if target != -100
+    ]
+
+
+def test_rows_hold_every_document_once():
+    documents = [packing.Tokens([number] * size, [number] * size) for number, size in enumerate((3, 7, 2, 5, 6), 1)]
+    rows = packing.pack(documents, 8)
+
+    assert rows.ids.shape == (3, 8)
+    assert sorted(rows.ids[rows.documents > 0].tolist()) == sorted(token for each in documents for token in each.ids)
+    assert (rows.targets[rows.documents == 0] == packing.IGNORED).all()
+    for row in range(3):
+        for number in range(1, rows.documents[row].max() + 1):
+            assert len(set(rows.ids[row][rows.documents[row] == number].tolist())) == 1
+
+
+# The ops with gradients
+
+
+def normal(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def attend(causal=True, bias=None, mask=None):
+    query, key, value = normal(2, 6, 32), normal(2, 6, 16), normal(2, 6, 17)[..., :16]
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2]) if mask is None else mask
+    output, *_ = ops.group_query_attention(
+        query, key, value, None, None, mask, 4, 2, 0.3, attention_bias=bias, causal=causal
+    )
+    return output[0], output[1, :4]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("bias", [None, normal(1, 4, 6, 6)], ids=["plain", "bias"])
+def test_attention_is_that_of_the_op(causal, bias):
+    expected = attend(causal, bias)
+    with differentiable.differentiable_ops():
+        found = attend(causal, bias)
+    other = attend(not causal, bias)
+
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found[0], other[0])
+
+
+def test_the_other_ops_are_those_of_edgeformer():
+    x, weight, positions = normal(2, 5, 16), normal(16), torch.arange(5).unsqueeze(0)
+    cos, sin = normal(9, 4), normal(9, 5)[:, :4]
+    key, mask = normal(2, 2, 7, 8), torch.tensor([[1] * 7, [1] * 3 + [0] * 4])
+
+    def run():
+        return (
+            ops.rms_norm(x, weight, 1e-5),
+            ops.rms_norm(x, None, 1e-5),
+            ops.rotary_embedding(x, positions, cos, sin, 2, False),
+            ops.cross_attention(x, key, key + 1, mask, 0.5),
+        )
+
+    expected = run()
+    with differentiable.differentiable_ops():
+        torch.testing.assert_close(run(), expected)
+        assert not torch.allclose(ops.rms_norm(x, weight, 1e-2), expected[0])
+        with pytest.raises(NotImplementedError, match="partial"):
+            ops.rotary_embedding(x, positions, cos[:, :2], sin[:, :2], 2, False)
+        with pytest.raises(NotImplementedError, match="windows"):
+            ops.group_query_attention(x, x, x, None, None, mask[:, :5], 2, 2, 1.0, window=3)
+
+
+def small_module(dtype=torch.float32):
+    _, config = read_model_config(SMALL)
+    return training.evaluation_module(training.initial_module(config, 0), config).to(dtype)
+
+
+def test_packed_documents_do_not_see_each_other(tokenizer):
+    module = small_module()
+    two = [packing.encode(tokenizer, [(text, True)]) for text in ("One little bird sang.", "7 + 8 = 15")]
+    with differentiable.differentiable_ops(), torch.no_grad():
+        apart = [tiny_llama.predictions(module, packing.pack([each], 32))[0] for each in two]
+        together, _ = tiny_llama.predictions(module, packing.pack(two, 32))
+        rows = packing.pack(two, 32)
+        rows.documents[rows.documents > 0] = 1
+        mixed, _ = tiny_llama.predictions(module, rows)
+
+    torch.testing.assert_close(together, torch.cat(sorted(apart, key=len, reverse=True)))
+    assert not torch.allclose(together, mixed, atol=1e-3)
+
+
+# Training
+
+
+def options(**changed):
+    return training.Options(**{"steps": 4, "warmup": 2, "learning_rate": 0.01} | changed)
+
+
+def trainer(steps, **changed):
+    _, config = read_model_config(SMALL)
+    made = training.Trainer(config, options(**changed), lambda module: None)
+    run(made, steps)
+    return made
+
+
+def run(made, steps):
+    for _ in range(steps):
+        made.train_step(toy_loss)
+
+
+def toy_loss(module: nn.Module, source: random.Random, given: training.Options):
+    rows = packing.pack([packing.Tokens([5, 6, 7, source.randrange(9)], [6, 7, 8, packing.IGNORED])], 8)
+    return training.cross_entropy(*tiny_llama.predictions(module, rows), given.z_loss)
+
+
+def test_the_loss_falls_and_the_seed_decides():
+    made = trainer(4)
+
+    assert made.losses[-1] < made.losses[0] - 1
+    assert made.losses == trainer(4).losses
+    assert made.losses[0] != trainer(1, seed=1).losses[0]
+    assert made.losses[0] < trainer(1, z_loss=1.0).losses[0]
+    assert {parameter.dtype for parameter in made.module.parameters()} == {torch.bfloat16}
+
+
+def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+    whole, first = trainer(4), trainer(2)
+    first.save(tmp_path / "checkpoint.pt")
+    second = trainer(0)
+    second.resume(tmp_path / "checkpoint.pt")
+    run(second, 2)
+
+    assert second.losses == whole.losses
+    for mine, theirs in zip(second.module.parameters(), whole.module.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    with pytest.raises(train_preset.EdgeformerError, match="was written with other options"):
+        trainer(0, seed=3).resume(tmp_path / "checkpoint.pt")
+
+
+def test_the_learning_rate_warms_up_and_falls_to_nothing():
+    given = options(steps=100, warmup=10)
+    rates = [training.schedule(step, given) for step in range(100)]
+
+    assert rates[0] == 0.1 and rates[9] == rates[10] == 1
+    assert rates[10:] == sorted(rates[10:], reverse=True) and rates[-1] < 0.001
+
+
+def test_a_loss_that_is_no_number_is_an_error():
+    with pytest.raises(train_preset.EdgeformerError, match=r"the loss of step 0 is nan; try a lower --learning-rate"):
+        trainer(0).train_step(lambda *_: toy_loss(*_) * float("nan"))
+
+
+def test_exact_match_wants_every_token():
+    targets = torch.tensor([[-100, 3, 4], [-100, 9, -100], [-100, -100, -100]])
+    logits = torch.eye(16)[[3, 4, 9]]
+
+    assert scoring.right_rows(logits, targets) == [True, True, True]
+    assert scoring.right_rows(torch.eye(16)[[3, 5, 9]], targets) == [False, True, True]
+
+
+# The folder
+
+
+SMALLER = {
+    "tiny-llama": SMALL,
+    "tiny-translate": {"d_model": 32, "d_kv": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "num_decoder_layers": 1},
+    "tiny-embed": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_recipes(monkeypatch):
+    """Presets that are made in a second: few parameters, small batches, few questions."""
+    for recipe in list(train_preset.RECIPES.values()):
+        module = sys.modules[recipe.loss.__module__]
+        small = replace(
+            recipe,
+            hf_config=recipe.hf_config | SMALLER[recipe.name],
+            make_tokenizer=functools.cache(recipe.make_tokenizer),
+        )
+        monkeypatch.setitem(train_preset.RECIPES, recipe.name, small)
+        for name, value in {"QUESTIONS": 2, "ROWS": 1, "PAIRS": 8, "DRAWN": 16}.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+
+
+def make(tmp_path, *arguments, preset="tiny-llama"):
+    line = [preset, "--output", tmp_path / preset, "--work", tmp_path / "work", "--threads", 1, *arguments]
+    return CliRunner().invoke(train_preset.main, [str(part) for part in line])
+
+
+def test_a_preset_is_a_model_folder_with_a_card(tmp_path):
+    result = make(tmp_path, "--steps", 2, "--warmup", 1)
+
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "tiny-llama"
+    source = open_source(folder)
+    assert {weight.dtype for weight in source.weights().values()} == {torch.bfloat16}
+    questions = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    assert len(questions) == 2 * len(SKILLS) and questions[1]["prompt"].endswith(" =")
+    page = (folder / "README.md").read_text()
+    assert "python tools/train_preset.py tiny-llama --steps 2 --warmup 1" in page
+    assert "| addition | 0 | 2 | 0.0 % |" in page and "{" not in page
+    assert "a 0.1 M parameter Llama" in json.loads((folder / "preset.json").read_text())["description"]
+    assert (tmp_path / "work/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("preset", "auto", "ours", "theirs"),
+    [
+        ("tiny-llama", "LlamaForCausalLM", "blocks.0.feed_forward.up", "model.layers.0.mlp.up_proj"),
+        ("tiny-translate", "T5ForConditionalGeneration", "encoder.embedding", "decoder.embed_tokens"),
+        ("tiny-embed", "BertModel", "blocks.0.attention.key", "encoder.layer.0.attention.self.key"),
+    ],
+)
+def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
+    import transformers
+
+    assert make(tmp_path, "--steps", 1, preset=preset).exit_code == 0
+    folder = tmp_path / preset
+    module, found = getattr(transformers, auto).from_pretrained(folder, output_loading_info=True)
+
+    assert {name for names in found.values() for name in names} <= {"pooler.dense.bias", "pooler.dense.weight"}
+    assert torch.equal(module.get_submodule(theirs).weight, open_source(folder).weights()[f"{ours}.weight"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("345")["input_ids"] == Tokenizer.from_file(str(folder / "tokenizer.json")).encode("345").ids
+    if preset == "tiny-llama":
+        messages = [{"role": "user", "content": "Hi!"}]
+        chat = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert chat == prompt("Hi!")
+
+
+def test_an_encoder_learns_with_the_head_that_its_folder_describes(tmp_path):
+    assert make(tmp_path, "--steps", 1, preset="tiny-embed").exit_code == 0
+
+    _, config = train_preset.RECIPES["tiny-embed"].model()
+    assert open_source(tmp_path / "tiny-embed").config == config
+
+
+def test_a_run_of_other_options_is_refused(tmp_path):
+    assert make(tmp_path, "--steps", 1).exit_code == 0
+    result = make(tmp_path, "--steps", 2)
+
+    assert result.exit_code == 1
+    assert "was written with other options" in result.stderr
+
+
+def test_ctrl_c_writes_a_checkpoint_after_the_step(tmp_path, monkeypatch):
+    step = training.Trainer.train_step
+
+    def interrupted(self, loss_of):
+        if self.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, loss_of)
+
+    monkeypatch.setattr(training.Trainer, "train_step", interrupted)
+    result = make(tmp_path, "--steps", 3)
+    assert result.exit_code == 1
+    assert "stopped at step 2; the same command goes on from" in result.stderr
+    assert not (tmp_path / "tiny-llama").exists()
+
+    result = make(tmp_path, "--steps", 3)
+    assert result.exit_code == 0, result.output
+    assert "going on at step 2 of 3" in result.stderr
+
+
+def test_a_problem_says_itself_whether_it_is_held_out():
+    held, other = (Problem("addition", f"1 {number}", "", "") for number in (17, 18))
+    assert held.held_out and not other.held_out

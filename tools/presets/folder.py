@@ -1,0 +1,120 @@
+"""A trained preset as a Hugging Face folder with a model card and the problems that it is scored on."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from edgeformer.families import Family
+from presets.recipe import Question, Recipe
+
+CARD = """\
+# {name}
+
+{summary}
+
+{use}
+
+## How it was made
+
+    {command}
+
+{data}
+
+One problem in twenty is held out of training by a hash of what it asks, however it is worded. Trained for {steps:,}
+steps from seed {seed} in {minutes:.0f} minutes on {threads} CPU thread{plural} ({cpu}).
+
+## Scores
+
+Exact matches on the {total:,} held-out problems of `evaluation.jsonl`, greedily, in float32.
+
+| skill | right | of | |
+|---|---:|---:|---:|
+{rows}
+"""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the model card tells of a training run. seconds: in the loop; command: the line that repeats it."""
+
+    command: str
+    steps: int
+    seed: int
+    seconds: float
+    threads: int
+    cpu: str
+
+
+def write_folder(
+    folder: Path,
+    recipe: Recipe,
+    family: Family,
+    module: nn.Module,
+    tokenizer: Tokenizer,
+    questions: Sequence[Question],
+    right: Sequence[bool],
+    training: Training,
+) -> None:
+    """Write the preset, replacing what the folder held; a run that is cut short leaves the old one whole."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    tokenizer.save(str(partial / "tokenizer.json"))
+    save_file(checkpoint(module, family), partial / "model.safetensors", metadata={"format": "pt"})
+    lines = (json.dumps(asdict(question), ensure_ascii=False) for question in questions)
+    size = sum(parameter.numel() for parameter in module.parameters())
+    summary = recipe.summary.format(parameters=f"{size / 1e6:.1f} M")
+    texts: dict[str, Any] = {
+        "config.json": recipe.hf_config,
+        "preset.json": {"description": summary},
+        "evaluation.jsonl": "\n".join(lines) + "\n",
+        "README.md": card(recipe, summary, questions, right, training),
+        **recipe.files,
+    }
+    for name, content in texts.items():
+        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        (partial / name).parent.mkdir(exist_ok=True)
+        (partial / name).write_text(text, encoding="utf-8")
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(partial, folder)
+
+
+def checkpoint(module: nn.Module, family: Family) -> dict[str, Tensor]:
+    """The parameters, each once, under the names of the family's checkpoints."""
+    parameters = {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
+    places = family.places(parameters)
+    return {places[name].tensor: parameter for name, parameter in parameters.items()}
+
+
+def card(recipe: Recipe, summary: str, questions: Sequence[Question], right: Sequence[bool], training: Training) -> str:
+    """The README."""
+    total = Counter(question.skill for question in questions)
+    scores = Counter(question.skill for question, correct in zip(questions, right, strict=True) if correct)
+    rows = [
+        f"| {skill} | {scores[skill]} | {many} | {100 * scores[skill] / many:.1f} % |" for skill, many in total.items()
+    ]
+    return CARD.format(
+        name=recipe.name,
+        summary=f"{summary[0].upper()}{summary[1:]}.",
+        use=recipe.use.strip("\n"),
+        data=recipe.data.strip(),
+        command=training.command,
+        steps=training.steps,
+        seed=training.seed,
+        minutes=training.seconds / 60,
+        threads=training.threads,
+        plural="s" * (training.threads > 1),
+        cpu=training.cpu,
+        total=len(questions),
+        rows="\n".join(rows),
+    )

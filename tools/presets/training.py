@@ -1,0 +1,171 @@
+"""The training loop: bfloat16 modules, float32 masters, one seed, and checkpoints to go on from.
+
+Matrices inside the blocks are trained by Muon, everything else by AdamW (source: Keller Jordan, "Muon", 2024; rates are
+made those of AdamW by the rule of arXiv 2502.16982). The learning rate warms up linearly and falls like a cosine to 0.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import ModelConfig
+from edgeformer.errors import EdgeformerError
+from edgeformer.models import build_model, model_constants
+from edgeformer.weights import RandomWeights
+from presets.differentiable import differentiable_ops
+
+DTYPE = torch.bfloat16
+"""Of the module while it is trained, and of the weights that are stored."""
+
+CHECKPOINT_EVERY = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to train. steps: of the optimiser. warmup: steps until the full learning rate. clip: norm of the gradient."""
+
+    steps: int
+    seed: int = 0
+    learning_rate: float = 5e-3
+    warmup: int = 100
+    weight_decay: float = 0.05
+    z_loss: float = 1e-4
+    clip: float = 1.0
+
+
+Loss = Callable[[nn.Module, Random, Options], Tensor]
+"""The loss of one batch, which is drawn with the random numbers of its step."""
+
+
+def initial_module(config: ModelConfig, seed: int) -> nn.Module:
+    """A module with seeded random matrices, norms of one and biases of zero, in the dtype of training."""
+    module = build_model(config, DTYPE)
+    weights = RandomWeights(config, seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(weights[name])
+            elif name.endswith("bias"):
+                parameter.zero_()
+    fill_constants(module, config)
+    return module
+
+
+def fill_constants(module: nn.Module, config: ModelConfig) -> None:
+    """Fill the buffers that no checkpoint stores: rotary tables, buckets of distances."""
+    buffers = dict(module.named_buffers())
+    for name, value in model_constants(config).items():
+        buffers[name].copy_(value)
+
+
+def evaluation_module(module: nn.Module, config: ModelConfig) -> nn.Module:
+    """The module in float32, with the weights that are stored and exact constants: what an export computes."""
+    exact = build_model(config, torch.float32)
+    exact.load_state_dict(module.state_dict())
+    fill_constants(exact, config)
+    return exact.requires_grad_(False)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
+    """Mean over logits [N, V] and targets int64 [N]. z_loss: weight of the squared log-partition (arXiv 2204.02311)."""
+    logits = logits.float()
+    partition = logits.logsumexp(-1)
+    right = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return (partition - right).mean() + z_loss * partition.square().mean()
+
+
+class Trainer:
+    """A module on its way from random weights to trained ones, which can be put aside and taken up again."""
+
+    def __init__(self, config: ModelConfig, options: Options, prepare: Callable[[nn.Module], None]):
+        self.options = options
+        self.module = initial_module(config, options.seed)
+        prepare(self.module)
+        self.losses: list[float] = []
+        self.seconds = 0.0
+        named = dict(self.module.named_parameters())
+        self._parameters = list(named.values())
+        self._masters = [parameter.detach().float().clone() for parameter in self._parameters]
+        inner = [parameter.dim() == 2 and ".blocks." in f".{name}" for name, parameter in named.items()]
+        matrices = [master for master, is_inner in zip(self._masters, inner, strict=True) if is_inner]
+        others = [master for master, is_inner in zip(self._masters, inner, strict=True) if not is_inner]
+        rate, decay = options.learning_rate, options.weight_decay
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+
+    @property
+    def step(self) -> int:
+        """How many steps were made."""
+        return len(self.losses)
+
+    def train_step(self, loss_of: Loss) -> float:
+        """Make one step on the batch that belongs to it; returns the loss."""
+        begun = time.perf_counter()
+        random = Random(f"{self.options.seed}/{self.step}")
+        with differentiable_ops():
+            loss = loss_of(self.module, random, self.options)
+            loss.backward()
+        if not math.isfinite(loss.item()):
+            raise EdgeformerError(f"the loss of step {self.step} is {loss.item()}; try a lower --learning-rate.")
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            assert parameter.grad is not None, "a parameter that no loss depends on"
+            master.grad = parameter.grad.float()
+            parameter.grad = None
+        nn.utils.clip_grad_norm_(self._masters, self.options.clip)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.options.learning_rate * schedule(self.step, self.options)
+            optimizer.step()
+        with torch.no_grad():
+            for parameter, master in zip(self._parameters, self._masters, strict=True):
+                parameter.copy_(master)
+        self.losses.append(loss.item())
+        self.seconds += time.perf_counter() - begun
+        return loss.item()
+
+    def save(self, path: Path) -> None:
+        """Write everything that the next step needs; a file that is cut short never takes the place of a whole one."""
+        state = {
+            "options": asdict(self.options),
+            "masters": self._masters,
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "losses": self.losses,
+            "seconds": self.seconds,
+        }
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint. Raises EdgeformerError if it is of another training."""
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+        if state["options"] != asdict(self.options) or len(state["masters"]) != len(self._masters):
+            raise EdgeformerError(
+                f"{path} was written with other options ({state['options']}). Give the same ones, or another --work."
+            )
+        with torch.no_grad():
+            for mine, theirs in zip(self._masters, state["masters"], strict=True):
+                mine.copy_(theirs)
+            for parameter, master in zip(self._parameters, self._masters, strict=True):
+                parameter.copy_(master)
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.losses, self.seconds = state["losses"], state["seconds"]
+
+
+def schedule(step: int, options: Options) -> float:
+    """The part of the learning rate at a step: a ramp, then half a cosine down to 0."""
+    if step < options.warmup:
+        return (step + 1) / options.warmup
+    done = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return 0.5 * (1 + math.cos(math.pi * done))
