@@ -178,7 +178,7 @@ def test_a_manifest_cut_short_is_refused(bundle):
     ("changes", "message"),
     [
         ({"colour": "blue"}, "colour is not a field of Manifest; it has schema_version, task, name, "),
-        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of 'fp32', 'fp16', 'int8', 'int4'."),
+        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of 'fp32', 'fp16', 'bf16', 'int8', 'int4'."),
         ({"name": 3}, "name is 3; it must be of type str."),
         ({"files": []}, "files is []; it must be an object."),
         ({"files": {"model.onnx": {"bytes": 1}}}, "files.model.onnx.sha256 is missing; FileEntry requires it."),
