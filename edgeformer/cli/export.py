@@ -43,7 +43,9 @@ from edgeformer.sentence_transformers import Pooling
 @click.option(
     "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
 )
-@click.option("--block", type=int, help="Of int4 and int8: inputs that share a scale. [default: 32 and 128]")
+@click.option(
+    "--block", type=int, help="Of int4 and int8: inputs that share a scale. [default: 32 and 128; 128 with --calibrate]"
+)
 @click.option("--asymmetric", is_flag=True, help="Of int4 and int8: store a zero point for every block.")
 @click.option(
     "--rounding",

@@ -137,7 +137,7 @@ def test_a_text_calibrates(make_llama, tmp_path):
     source = manifest.quantization.calibration
     assert manifest.quantization == replace(recipe("int4", rounding="gptq"), calibration=source)
     assert (source.name, source.sha256) == ("story.txt", sha256(text))
-    line = f"weights: int4 in blocks of 32, gptq; calibrated with {source.tokens:,} tokens of story.txt"
+    line = f"weights: int4 in blocks of 128, gptq; calibrated with {source.tokens:,} tokens of story.txt"
     assert line in result.stdout.splitlines()
     (checkpoint / "tokenizer.json").unlink()
     result = run("export", *options, "-o", tmp_path / "c")

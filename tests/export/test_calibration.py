@@ -277,7 +277,11 @@ def opened(data, **options):
 
 def calibrated(blueprint, weights, folder, chosen=None, texts=TEXTS):
     return calibrate(
-        blueprint, weights, chosen or recipe("int4", rounding="gptq"), read_calibration(texts, None, blueprint), folder
+        blueprint,
+        weights,
+        chosen or recipe("int4", rounding="gptq", block=32),
+        read_calibration(texts, None, blueprint),
+        folder,
     )
 
 
@@ -362,7 +366,7 @@ def test_recipes_say_what_they_were_calibrated_with():
     assert chosen.by_text and not recipe("int4").by_text
     source = CalibrationText(name="story.txt", tokens=8192, sha256="0" * 64)
     assert str(replace(chosen, calibration=source)) == (
-        "int4 in blocks of 32, gptq; calibrated with 8,192 tokens of story.txt"
+        "int4 in blocks of 128, gptq; calibrated with 8,192 tokens of story.txt"
     )
     assert prefill_recipe(None).format_of("x.weight").rounding == "nearest"
     view = prefill_recipe(chosen, source)

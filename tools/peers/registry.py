@@ -31,7 +31,7 @@ PEERS: dict[str, Peer] = {
         FOLDER / "edgeformer.py",
         ("edgeformer", "torch", "onnxruntime"),
         ("edgeformer", "onnxruntime"),
-        {"fp32": "fp32", "int8": "int8", "int4": "int4"},
+        {"fp32": "fp32", "int8": "int8 blocks of 128", "int4": "int4 blocks of 128"},
         "PYTHON -m pip install -e '.[cpu,export]'",
         keep=False,  # its version stands still while it is developed
     ),
