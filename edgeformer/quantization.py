@@ -129,10 +129,7 @@ DEFAULTS: dict[str, WeightFormat] = {
     "int8": WeightFormat(bits=8, block=128),
 }
 """By precision."""
-CALIBRATED = {
-    "int4": WeightFormat(bits=4, block=128, rounding="gptq"),
-    "int8": WeightFormat(bits=8, block=128, rounding="gptq"),
-}
+CALIBRATED = {name: replace(form, block=128, rounding="gptq") for name, form in DEFAULTS.items()}
 """With a text to go by, longer blocks lose less than short ones without, and are faster."""
 
 
@@ -144,14 +141,16 @@ def recipe(
     rounding: Rounding | None = None,
     head: str | None = None,
     keep: tuple[str, ...] = (),
+    calibrated: bool = False,
 ) -> Quantization:
     """The recipe of a precision, `int4` or `int8`.
 
-    block, symmetric, rounding: instead of the defaults, which are those of CALIBRATED with the rounding gptq. head:
-    precision of the head and the embeddings, if another; `fp32` leaves them as they are. keep: patterns of parameters
-    to leave as they are.
+    block, symmetric, rounding: instead of the defaults. head: precision of the head and the embeddings, if another;
+    `fp32` leaves them as they are. keep: patterns of parameters to leave as they are. calibrated: whether there is a
+    text to go by, with which the rounding is gptq unless another is given; its defaults are those of CALIBRATED.
     Raises ConfigError for what is not possible.
     """
+    rounding = rounding or ("gptq" if calibrated else None)
     given = {"block": block, "symmetric": symmetric, "rounding": rounding}
     changes = {name: value for name, value in given.items() if value is not None}
 

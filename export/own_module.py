@@ -19,15 +19,9 @@ from edgeformer.errors import ExportError
 from edgeformer.export.bundle import Progress, check_destination
 from edgeformer.export.lower import CacheChoice, choose_target
 from edgeformer.export.module_contract import FEWEST_TOKENS, check_contract
+from edgeformer.export.options import arithmetic_of, check_options, recipe_of
 from edgeformer.export.parity import Mode, Report, open_bundle, verify_graph
-from edgeformer.export.pipeline import (
-    ExportResult,
-    Provenance,
-    arithmetic_of,
-    check_options,
-    export_blueprint,
-    recipe_of,
-)
+from edgeformer.export.pipeline import ExportResult, Provenance, export_blueprint
 from edgeformer.export.quantize.calibration_text import Calibration
 from edgeformer.export.tensors import TORCH_PRECISIONS
 from edgeformer.manifest import CachePrecision, Manifest, OpSet, Precision, Prefill, Provider, SpecialTokens

@@ -11,18 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import onnx_ir as ir
 from torch import Tensor
 
 from edgeformer import __version__, schema
 from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig
-from edgeformer.errors import EdgeformerError, ExportError, ParityError
+from edgeformer.errors import ExportError, ParityError
+from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.cache_calibration import calibrate_caches
-from edgeformer.export.capture import capture
 from edgeformer.export.clients.genai import genai_config
 from edgeformer.export.lower import (
     CacheChoice,
@@ -30,44 +29,38 @@ from edgeformer.export.lower import (
     Target,
     choose_target,
     joined,
-    lower_captured,
     write_windowed_view,
 )
 from edgeformer.export.model_card import model_card
-from edgeformer.export.module_contract import check_caches
+from edgeformer.export.options import arithmetic_of, check_options, check_parts, recipe_of
 from edgeformer.export.parity import Mode, Report, verify_graph
-from edgeformer.export.passes import bf16_weights, last_token_head
-from edgeformer.export.prefill import measure_crossover
-from edgeformer.export.quantize.calibrate import calibrate
-from edgeformer.export.quantize.calibration_text import Calibration, CalibrationTokens, read_calibration
-from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, GraphSpec
+from edgeformer.export.passes import bf16_weights
+from edgeformer.export.prefill import PREFILL_GRAPH, write_prefill_view
+from edgeformer.export.quantize import calibrated
+from edgeformer.export.quantize.calibrate import calibrated_target
+from edgeformer.export.quantize.calibration_text import Calibration, read_calibration
+from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.manifest import (
     SCHEMA_VERSION,
-    Arithmetic,
     CachePrecision,
     Manifest,
     OpSet,
     Precision,
     Prefill,
-    PrefillView,
     Provider,
     SpecialTokens,
     Task,
     Via,
     sha256,
 )
-from edgeformer.quantization import DEFAULTS, Quantization, prefill_recipe, recipe
+from edgeformer.quantization import Quantization
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
 
 WEIGHTS = f"{GRAPH}_data"
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
-PREFILL_GRAPH = "onnx/model_prefill.onnx"
 CERTIFICATE = "parity"
-CALIBRATED = "calibrated"
-"""Where rounded matrices wait until the graphs are written; no bundle keeps it."""
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
 
 # Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
@@ -213,59 +206,12 @@ def export_model(
     )
 
 
-def recipe_of(
-    precision: Precision, quantization: Quantization | None, calibration: Calibration | None
-) -> Quantization | None:
-    """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for, or that lacks a
-    text.
-    """
-    if precision in DEFAULTS:
-        chosen = quantization or recipe(precision, rounding=None if calibration is None else "gptq")
-        if chosen.by_text and calibration is None:
-            raise ExportError(
-                "the rounding gptq goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or "
-                "calibration= of export_model), or choose the rounding mse."
-            )
-        return chosen
-    if quantization is not None:
-        raise ExportError(
-            f"a recipe of quantization is for {' and '.join(DEFAULTS)}, and the precision is {precision}."
-        )
-    return None
-
-
-def arithmetic_of(precision: Precision, target: Target) -> Arithmetic:
-    """What activations, caches and weights that are not quantized are made of."""
-    return precision if precision in ("fp32", "fp16") else target.arithmetic
-
-
 def _client_config(source: ModelSource) -> dict[str, Any]:
     """config.json for clients, who must not go past the positions that the graph has."""
     if not isinstance(source.config, DecoderConfig):
         return source.hf_config
     limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
     return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
-
-
-def check_options(
-    precision: Precision,
-    provider: Provider,
-    verify: Mode | None,
-    via: Via | None = None,
-    ops: OpSet = "ort",
-    cache: CacheChoice | None = None,
-) -> None:
-    """Raise ExportError for an option that does not exist."""
-    for name, value, choices in (
-        ("precision", precision, get_args(Precision)),
-        ("provider", provider, get_args(Provider)),
-        ("verify", verify, (None, *get_args(Mode))),
-        ("via", via, (None, *get_args(Via))),
-        ("ops", ops, get_args(OpSet)),
-        ("cache", cache, (None, *get_args(CacheChoice))),
-    ):
-        if value not in choices:
-            raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
 
 
 def export_blueprint(
@@ -288,10 +234,7 @@ def export_blueprint(
     weights: the module's parameters by name, each read when it is needed. The rest is as for `export_model`.
     """
     start = time.perf_counter()
-    _check_prefill(blueprint, target, prefill)
-    _check_calibration(target, prefill, calibration, cache_precision)
-    _check_cache(blueprint, precision, target, cache_precision)
-    _check_bf16(precision, target, prefill)
+    check_parts(blueprint, precision, target, cache_precision, prefill, calibration)
     text = None if calibration is None else read_calibration(calibration, provenance.folder, blueprint)
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
@@ -301,7 +244,7 @@ def export_blueprint(
             texts = () if text is None else text.texts
             scales = calibrate_caches(blueprint, weights, provenance.tokens.bos, texts)
             target = replace(target, cache_scales=scales)
-        target = _calibrated(target, blueprint, weights, text, folder / CALIBRATED / "graph", progress)
+        target = calibrated_target(target, blueprint, weights, text, folder / calibrated.FOLDER / "graph", progress)
         progress("capturing the graph", 0)
         arithmetic = arithmetic_of(precision, target)
         built = {spec.file: build_graph(blueprint, weights, arithmetic, target, spec) for spec in blueprint.graphs}
@@ -317,7 +260,7 @@ def export_blueprint(
             view, graphs[PREFILL_GRAPH] = write_prefill_view(
                 blueprint, weights, arithmetic, target, folder, writer, text, progress
             )
-        shutil.rmtree(folder / CALIBRATED, ignore_errors=True)
+        shutil.rmtree(folder / calibrated.FOLDER, ignore_errors=True)
         manifest = replace(_manifest(blueprint, provenance, precision, target, writer), prefill=view)
         if manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
             windows = write_windowed_view(
@@ -345,137 +288,6 @@ def export_blueprint(
     return ExportResult(
         path=destination, manifest=manifest, graphs=graphs, report=report, seconds=time.perf_counter() - start
     )
-
-
-def _check_bf16(precision: Precision, target: Target, prefill: Prefill | None) -> None:
-    """Raise ExportError where bf16 weights would be of no use."""
-    if precision == "bf16" and target.provider == "cuda":
-        raise ExportError(
-            "bf16 weights are computed with in float32, on the CPU. Export with --precision fp16 for CUDA."
-        )
-    if precision == "bf16" and prefill is not None:
-        raise ExportError(
-            "a view for prompts stands beside int4, int8 or fp32 weights; choose one of these precisions."
-        )
-
-
-def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None) -> None:
-    """Raise ExportError where there can be no view for prompts."""
-    if prefill is None:
-        return
-    if prefill not in get_args(Prefill):
-        raise ExportError(f"prefill is {prefill!r}; it must be one of {', '.join(get_args(Prefill))}, or None.")
-    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
-        raise ExportError(
-            "a view for prompts is for decoders; this model's prompts are its encoder's. Leave prefill out."
-        )
-    if target.ops != "ort" or target.provider != "cpu":
-        raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
-
-
-def _check_calibration(
-    target: Target, prefill: Prefill | None, calibration: Calibration | None, cache_precision: CachePrecision | None
-) -> None:
-    """Raise ExportError for a text that nothing is rounded by."""
-    by_text = target.quantization is not None and target.quantization.by_text
-    if calibration is not None and prefill is None and cache_precision is None and not by_text:
-        raise ExportError(
-            "a text to calibrate with is for int4 and int8 with the rounding gptq, for the view for prompts, and for "
-            "an int8 cache. Leave calibration out, or choose one of these."
-        )
-
-
-def _calibrated(
-    target: Target,
-    blueprint: Blueprint,
-    weights: Mapping[str, Tensor],
-    text: CalibrationTokens | None,
-    folder: Path,
-    progress: Progress,
-) -> Target:
-    """The target, with what a text has rounded for its recipe where that asks for one."""
-    if text is None or target.quantization is None or not target.quantization.by_text:
-        return target
-    folder.mkdir(parents=True)
-    quantization = replace(target.quantization, calibration=text.source)
-    calibrated = calibrate(blueprint, weights, quantization, text, folder, progress)
-    return replace(target, quantization=quantization, calibrated=calibrated)
-
-
-def _check_cache(
-    blueprint: Blueprint, precision: Precision, target: Target, cache_precision: CachePrecision | None
-) -> None:
-    """Raise ExportError where the cache cannot be of another precision than the graph."""
-    if cache_precision is None:
-        return
-    if cache_precision not in get_args(CachePrecision):
-        choices = ", ".join(get_args(CachePrecision))
-        raise ExportError(f"cache_precision is {cache_precision!r}; it must be one of {choices}, or None.")
-    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
-        raise ExportError(
-            "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
-        )
-    if target.ops != "ort" or target.provider != "cpu" or arithmetic_of(precision, target) != "fp32":
-        raise ExportError(
-            "an int8 cache is one of onnxruntime's attention op for the CPU, beside float32 activations: of --ops ort, "
-            "--provider cpu and every precision but fp16. Leave cache_precision out."
-        )
-
-
-def write_prefill_view(
-    blueprint: Blueprint,
-    weights: Mapping[str, Tensor],
-    arithmetic: Arithmetic,
-    target: Target,
-    folder: Path,
-    writer: GraphWriter,
-    text: CalibrationTokens | None,
-    progress: Progress,
-) -> tuple[PrefillView, Lowered]:
-    """Write the view for prompts beside a decoder's graph, and measure from how many tokens it is faster."""
-    quantization = prefill_recipe(target.quantization, None if text is None else text.source)
-    target = replace(target, quantization=quantization, calibrated=None)
-    target = _calibrated(target, blueprint, weights, text, folder / CALIBRATED / "prefill", progress)
-    spec = blueprint.graphs[-1]
-    graph = capture_graph(blueprint, weights, arithmetic, spec)
-    cut = last_token_head(graph)
-    lowered = lower_captured(graph, spec, target)
-    writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
-    from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, blueprint.cache)
-    view = PrefillView(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
-    return view, replace(lowered, passes=[cut, *lowered.passes])
-
-
-def build_graph(
-    blueprint: Blueprint,
-    weights: Mapping[str, Tensor],
-    arithmetic: Arithmetic = "fp32",
-    target: Target | None = None,
-    spec: GraphSpec | None = None,
-) -> tuple[ir.Model, Lowered]:
-    """Capture one graph of a model (by default its last) and lower it; weights are read when the graph is written."""
-    spec = spec or blueprint.graphs[-1]
-    graph = capture_graph(blueprint, weights, arithmetic, spec)
-    return graph, lower_captured(graph, spec, target or Target())
-
-
-def capture_graph(
-    blueprint: Blueprint, weights: Mapping[str, Tensor], arithmetic: Arithmetic, spec: GraphSpec
-) -> ir.Model:
-    """Capture one graph of a model. Raises ExportError where a module of the user's cannot be traced."""
-    try:
-        graph = capture(spec, blueprint, weights, TORCH_PRECISIONS[arithmetic])
-    except Exception as error:
-        # Somebody else's code may fail in any way; ours failing is a bug, and its traceback is wanted.
-        if blueprint.config is not None or isinstance(error, EdgeformerError):
-            raise
-        raise ExportError(
-            f"torch.export cannot trace the module: {type(error).__name__}: {str(error).strip()}\n"
-            "A forward may not branch on values, nor on the number of rows or tokens."
-        ) from error
-    if blueprint.config is None:
-        check_caches(graph, blueprint)
-    return graph
 
 
 def _destination(source: FoundModel, output: str | Path | None) -> Path:

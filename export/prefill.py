@@ -1,18 +1,56 @@
-"""From how many tokens the view for prompts is faster than the other graph of a decoder: measured, here and now."""
+"""The view for prompts of a decoder: a graph over int8 weights that gives logits of the last token alone."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from edgeformer.blueprint import Blueprint
 from edgeformer.contract import CacheGeometry, past_names
+from edgeformer.export.build import capture_graph
+from edgeformer.export.bundle import GraphWriter, Progress
+from edgeformer.export.lower import Lowered, Target, lower_captured
+from edgeformer.export.passes import last_token_head
+from edgeformer.export.quantize import calibrated
+from edgeformer.export.quantize.calibrate import calibrated_target
+from edgeformer.export.quantize.calibration_text import CalibrationTokens
+from edgeformer.graphs import GRAPH
+from edgeformer.manifest import Arithmetic, PrefillView
+from edgeformer.quantization import prefill_recipe
 from edgeformer.runtime.session import open_session
 
+PREFILL_GRAPH = "onnx/model_prefill.onnx"
 TRIED = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 5
+
+
+def write_prefill_view(
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    arithmetic: Arithmetic,
+    target: Target,
+    folder: Path,
+    writer: GraphWriter,
+    text: CalibrationTokens | None,
+    progress: Progress,
+) -> tuple[PrefillView, Lowered]:
+    """Write the view for prompts beside a decoder's graph, and measure from how many tokens it is faster."""
+    quantization = prefill_recipe(target.quantization, None if text is None else text.source)
+    target = replace(target, quantization=quantization, calibrated=None)
+    target = calibrated_target(target, blueprint, weights, text, folder / calibrated.FOLDER / "prefill", progress)
+    spec = blueprint.graphs[-1]
+    graph = capture_graph(blueprint, weights, arithmetic, spec)
+    cut = last_token_head(graph)
+    lowered = lower_captured(graph, spec, target)
+    writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
+    from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, blueprint.cache)
+    view = PrefillView(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
+    return view, replace(lowered, passes=[cut, *lowered.passes])
 
 
 def measure_crossover(graph: Path, view: Path, geometry: CacheGeometry) -> int:

@@ -87,7 +87,6 @@ class Decoder(ABC):
         self.cache = self._new_cache(manifest, batch_size, capacity, provider, part)
         self.lengths = np.zeros(batch_size, np.int64)
         # Decode steps: one binding, filled in place.
-        self._all_rows = np.ones(batch_size, np.bool_)
         self._tokens = np.zeros((batch_size, 1), np.int64)
         self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
         self._step_session = self._fastest(batch_size)
@@ -134,14 +133,12 @@ class Decoder(ABC):
         self._run(self._session, self._new_binding(self._session, tokens, logits), new)
         return logits
 
+    @abstractmethod
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Append one token to every active row (all, by default). Returns logits [B, V], overwritten by the next step.
 
         A row that is not active is finished: it no longer grows, and what is computed for it is never read.
         """
-        self._tokens[:, 0] = tokens
-        self._run(self._step_session, self._step, (self._all_rows if active is None else active)[:, None])
-        return self._logits[:, 0]
 
     def reorder(self, parents: NDArray[np.int64]) -> int:
         """Let every row r continue from what row parents[r] was; the rows must read the same source.
@@ -192,16 +189,23 @@ class StaticDecoder(Decoder):
     cache: KVCache
 
     def __init__(
-        self, session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, *others: Any
+        self,
+        session: Any,
+        manifest: Manifest,
+        batch_size: int,
+        capacity: int,
+        provider: Provider = "cpu",
+        sources: Sources | None = None,
+        view: View | None = None,
     ):
-        super().__init__(session, manifest, batch_size, capacity, provider, *others)
+        super().__init__(session, manifest, batch_size, capacity, provider, sources, view)
         self._step_mask = np.empty((batch_size, capacity), np.int64)
         # What is bound for another device than the CPU is copied there at once; what is written later stays behind.
         self._copies = provider != "cpu"
         self._bind_step()
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
-        """As for every decoder, over a mask of the whole cache, so that nothing changes its shape from step to step.
+        """Over a mask of the whole cache, so that nothing changes its shape from step to step.
 
         A step leaves the weights in the processor's caches, and none of this code: every call here is a slow one.
         """
@@ -250,6 +254,13 @@ class GrowingDecoder(Decoder):
     def prefill_padded(self, tokens: NDArray[np.int64], mask: Mask) -> Logits:
         """As `prefill_batch`, but with padding anywhere: mask [B, S] says where there are tokens."""
         return self._run_batch(tokens, mask)
+
+    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
+        """Over a mask of what the cache has become."""
+        self._tokens[:, 0] = tokens
+        new = np.ones_like(self._tokens, np.bool_) if active is None else active[:, None]
+        self._run(self._step_session, self._step, new)
+        return self._logits[:, 0]
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str

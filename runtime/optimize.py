@@ -57,10 +57,10 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     """
     require("onnx", "export")  # before minutes of work
     folder = Path(bundle)
-    remove(folder)
     manifest = Manifest.read(folder)
     if manifest.provider != "cpu":
         raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which needs none of it.")
+    remove(folder)
     before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads))
     destination = place(folder, manifest)
     staging = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=folder))
@@ -87,11 +87,13 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
 
 
 def remove(folder: Path) -> bool:
-    """Remove what is prepacked, for whatever machine. Returns whether there was something."""
-    there = (folder / FOLDER).is_dir()
-    if there:
-        shutil.rmtree(folder / FOLDER)
-    return there
+    """Remove what is prepacked, for whatever machine, and what killed commands left. Returns whether there was any."""
+    Manifest.read(folder)  # in a folder that is no bundle, what is called so is not ours
+    there = [folder / FOLDER] if (folder / FOLDER).is_dir() else []
+    there += folder.glob(f".{FOLDER}.*")
+    for each in there:
+        shutil.rmtree(each)
+    return bool(there)
 
 
 def _write(graph: Path, prepacked: Path) -> None:
@@ -153,10 +155,11 @@ def _startup(folder: Path, threads: int | None) -> Startup:
 
 
 def _answers(model: Model) -> list[NDArray[Any]]:
-    """What a model makes of random tokens: states, or logits after a text and some steps."""
-    vocab_size = model.manifest.vocab_size
-    room = model.manifest.context_length
-    tokens = np.random.default_rng(0).integers(0, vocab_size, min(TOKENS, max(1, room - STEPS))).tolist()
+    """What all graphs of a model make of random tokens: states, or logits after a text and some steps."""
+    manifest = model.manifest
+    length = TOKENS if manifest.prefill is None else max(TOKENS, manifest.prefill.from_tokens)
+    length = min(length, max(1, manifest.context_length - STEPS))
+    tokens = np.random.default_rng(0).integers(0, manifest.vocab_size, length).tolist()
     if isinstance(model, Encoder):
         return list(model.run([tokens]).values())
     if isinstance(model, Seq2SeqLM):
@@ -165,5 +168,6 @@ def _answers(model: Model) -> list[NDArray[Any]]:
     else:
         assert isinstance(model, CausalLM)
         decoder = model.new_decoder(1, len(tokens) + STEPS)
-        answers = [decoder.prefill(0, tokens).copy()]
+        # A view, where there is one, gives the second.
+        answers = [model.forward(tokens), decoder.prefill(0, tokens).copy()]
     return answers + [decoder.decode_one_token([token]).copy() for token in tokens[:STEPS]]

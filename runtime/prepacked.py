@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.session import onnxruntime, open_session
 
@@ -23,7 +24,13 @@ FOLDER = "prepacked"
 def open_graph(folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None) -> Any:
     """Open a session of one of a bundle's graphs: the prepacked one, where there is one for this machine."""
     prepacked = place(folder, manifest) / PurePosixPath(graph).name
-    return open_session(prepacked if provider == "cpu" and prepacked.is_file() else folder / graph, provider, threads)
+    if provider != "cpu" or not prepacked.is_file():
+        return open_session(folder / graph, provider, threads)
+    try:
+        return open_session(prepacked, provider, threads)
+    except BundleError as error:
+        advice = f"Remove the prepacked graphs with: edgeformer optimize {folder} --remove"
+        raise BundleError(f"{error}\n{advice}") from error
 
 
 def opened_graphs(manifest: Manifest) -> list[str]:

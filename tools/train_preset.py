@@ -19,7 +19,7 @@ import torch
 from environment import environment
 from presets.differentiable import differentiable_ops
 from presets.folder import Training, write_folder
-from presets.plot import draw_loss
+from presets.loss_plot import draw_loss
 from presets.recipe import Recipe
 from presets.tiny_embed import RECIPE as TINY_EMBED
 from presets.tiny_llama import RECIPE as TINY_LLAMA

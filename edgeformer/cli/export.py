@@ -95,9 +95,8 @@ def export_command(
         "keep": keep,
     }
     if options["precision"] in DEFAULTS:
-        if options["calibration"] is not None and rounding is None:
-            changes["rounding"] = "gptq"
-        options["quantization"] = recipe(options["precision"], **changes)
+        calibrated = options["calibration"] is not None
+        options["quantization"] = recipe(options["precision"], calibrated=calibrated, **changes)
     elif any(changes.values()) or asymmetric:
         raise click.UsageError(
             "--block, --asymmetric, --rounding, --head-precision and --keep are for --precision int4 and int8."

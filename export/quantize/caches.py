@@ -4,6 +4,7 @@ onnxruntime's kernel rounds new keys and values first and attends to what it has
 eager PyTorch that hands its attention rounded ones computes the same (measured: docs/kv-cache.md).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ Turn = tuple[int, bool]
 """How keys are rotated: pairs of a head, and whether they are neighbours; `ops.rotary_embedding` says more."""
 
 
-class CacheEntrance(TorchDispatchMode):
+class CacheEntrance(TorchDispatchMode, ABC):
     """While it is active, keys and values pass `store` before attention reads them.
 
     Works for any module, since it stands at the op. Layers are counted by its calls: a forward must call attention once
@@ -41,9 +42,9 @@ class CacheEntrance(TorchDispatchMode):
         super().__enter__()
         return self
 
+    @abstractmethod
     def store(self, layer: int, key: Tensor, value: Tensor, turn: Turn | None) -> tuple[Tensor, Tensor]:
         """What attention reads and caches instead of keys and values [B, S, K·D]; turn: how the keys were rotated."""
-        raise NotImplementedError
 
     def check_layers(self, num_layers: int) -> None:
         """Raise ExportError unless attention was called once for each cache."""

@@ -10,6 +10,7 @@ TinyLlama-1.1B's. What is rounded waits on disk.
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from edgeformer.blueprint import Blueprint
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle import Progress
+from edgeformer.export.lower import Target
 from edgeformer.export.parity.reference import Reference
 from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.calibration_text import CalibrationTokens
@@ -57,6 +59,23 @@ def calibrate(
         undo.enter_context(suppress(_AllRounded))
         _read(reference, blueprint, ids, mask)
     return result
+
+
+def calibrated_target(
+    target: Target,
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    text: CalibrationTokens | None,
+    folder: Path,
+    progress: Progress,
+) -> Target:
+    """The target, with what a text has rounded for its recipe, where that asks for one; folder: to make for it."""
+    if text is None or target.quantization is None or not target.quantization.by_text:
+        return target
+    folder.mkdir(parents=True)
+    quantization = replace(target.quantization, calibration=text.source)
+    calibrated = calibrate(blueprint, weights, quantization, text, folder, progress)
+    return replace(target, quantization=quantization, calibrated=calibrated)
 
 
 def _layers(module: nn.Module, recipe: Quantization) -> Iterator[tuple[nn.Linear, str, WeightFormat]]:

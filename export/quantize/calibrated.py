@@ -8,6 +8,9 @@ from safetensors.torch import load_file, save_file
 from edgeformer.export.quantize.rounding import Rounded
 from edgeformer.quantization import WeightFormat
 
+FOLDER = "rounded"
+"""In a bundle that is being written; none keeps it."""
+
 
 class Calibrated:
     """What became of parameters [N, K], by their names, and the format of each.

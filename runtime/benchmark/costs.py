@@ -1,8 +1,9 @@
 """What a token must cost, from the manifest alone: matrix products, and bytes of weights and cache that they read.
 
-Weights are counted as they are stored: the bytes of their file, times the part of the parameters that are factors of
-products. The rest is gathered, a row a token (an embedding table that is not the head too), or small (norms, biases).
-That is right where all weights are stored alike. Activations are not counted, nor what an implementation reads or
+Weights are counted as a session holds them: the bytes of their file (twice those of bf16, which are float32 once they
+are loaded), times the part of the parameters that are factors of products. The rest is gathered, a row a token (an
+embedding table that is not the head too), or small (norms, biases). That is right where all weights are stored alike. A
+view for prompts has its factors in a file of its own, but for the head, which is read once. Activations are not counted, nor what an implementation reads or
 copies beyond what it must.
 """
 
@@ -22,7 +23,9 @@ class Costs:
     def __init__(self, manifest: Manifest):
         self._model = manifest.model
         self._element_bytes = cache_element_bytes(manifest)
-        self._file_bytes = _weights_bytes(manifest)
+        self._file_bytes = _weights_bytes(manifest, manifest.graph)
+        self._view = manifest.prefill
+        self._view_bytes = 0 if self._view is None else _weights_bytes(manifest, self._view.graph)
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:
         """One token of a prompt, of a source, or of a text."""
@@ -65,6 +68,8 @@ class Costs:
         ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
         own = account(config)
         weights = self._read(config, own.flops_per_token) * len(ends)
+        if self._view is not None and tokens >= self._view.from_tokens:
+            weights = self._view_bytes * len(ends)
         cache = sum(self._cache(config, end) for end in ends)
         flops = own.flops_per_token + _attention(config, range(1, tokens + 1))
         return Cost(flops=flops, bytes=(weights + cache) / tokens)
@@ -87,9 +92,9 @@ def _attention(config: DecoderConfig, lengths: Sequence[int]) -> float:
     return account(config).attention_flops_per_token * seen
 
 
-def _weights_bytes(manifest: Manifest) -> int:
-    """Of the file that the graphs' weights are in."""
-    own = f"{manifest.graph}_data"
+def _weights_bytes(manifest: Manifest, graph: str) -> int:
+    """What the weights in a graph's file take in memory."""
+    own = f"{graph}_data"
     if own not in manifest.files:
         own = next(name for name in manifest.files if name.endswith(".onnx_data"))
-    return manifest.files[own].bytes
+    return manifest.files[own].bytes * (2 if manifest.precision == "bf16" else 1)

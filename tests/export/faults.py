@@ -23,9 +23,9 @@ from torch import Tensor
 
 from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
+from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.lower import target_of
-from edgeformer.export.pipeline import build_graph
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
 from edgeformer.models import model_constants

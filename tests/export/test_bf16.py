@@ -62,8 +62,11 @@ def test_tables_that_the_module_computes_keep_their_digits(llama_folder, tmp_pat
     assert wide == {"rotary.0.cos", "rotary.0.sin"}
     assert set(types.values()) == {onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16}
 
-    with_tables = lambda model, parameters: right(model, {*parameters, *wide})  # noqa: E731
     right = pipeline.bf16_weights
+
+    def with_tables(model, parameters):
+        return right(model, {*parameters, *wide})
+
     monkeypatch.setattr(pipeline, "bf16_weights", with_tables)
     with pytest.raises(ParityError):
         export_model(llama_folder, tmp_path / "rounded", precision="bf16")

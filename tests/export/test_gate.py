@@ -14,9 +14,9 @@ import torch
 from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
+from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.parity import verify_graph
-from edgeformer.export.pipeline import build_graph
 from edgeformer.manifest import Manifest
 from edgeformer.weights import RandomWeights
 

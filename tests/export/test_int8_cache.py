@@ -55,7 +55,7 @@ def bundle(llama_folder, tmp_path_factory):
 def viewed(llama_folder, tmp_path_factory):
     """Quantized all over: weights, the view for prompts, and the cache that both graphs share."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeformer.export.pipeline.measure_crossover", lambda *arguments: 8)
+        patch.setattr("edgeformer.export.prefill.measure_crossover", lambda *arguments: 8)
         place = tmp_path_factory.mktemp("bundles") / "viewed"
         options = {"precision": "int4", "prefill": "int8", "cache_precision": "int8", "verify": None}
         return export_model(llama_folder, place, **options).path

@@ -23,6 +23,7 @@ from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
 from edgeformer.export import bodies
+from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.lower import Target
 from edgeformer.export.lower.ort import attention as lower_ort
@@ -30,7 +31,6 @@ from edgeformer.export.parity import locate as locate_module
 from edgeformer.export.parity import teacher_forcing
 from edgeformer.export.parity.locate import FLOOR, Locator, describe, locate
 from edgeformer.export.parity.node_values import NodeValues
-from edgeformer.export.pipeline import build_graph
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, SpecialTokens
 from edgeformer.models import Decoder, model_constants
 from edgeformer.weights import RandomWeights

@@ -14,6 +14,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model, prefill, verify
 from edgeformer.export.parity.verify import open_subject, verify_graph
+from edgeformer.export.prefill import measure_crossover
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
 
@@ -41,7 +42,7 @@ PROMPT = np.random.default_rng(0).integers(3, 130, 40).tolist()
 def crossover():
     """The view is used from 8 tokens on, whatever is measured here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeformer.export.pipeline.measure_crossover", lambda *arguments: 8)
+        patch.setattr("edgeformer.export.prefill.measure_crossover", lambda *arguments: 8)
         yield
 
 
@@ -288,7 +289,7 @@ def test_the_crossover_is_where_the_view_becomes_faster(monkeypatch, slower_unti
         return run
 
     monkeypatch.setattr(prefill, "_run", timed)
-    assert prefill.measure_crossover("graph", "view", None) == found
+    assert measure_crossover("graph", "view", None) == found
 
 
 def test_the_command_makes_it_and_says_so(crossover, llama_folder, tmp_path):

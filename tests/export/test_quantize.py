@@ -21,10 +21,10 @@ from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model
+from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter
 from edgeformer.export.lower import Target
 from edgeformer.export.parity.quantized import SLACK, _worst
-from edgeformer.export.pipeline import build_graph
 from edgeformer.export.quantize import rounding, weights
 from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.rounding import round_blocks

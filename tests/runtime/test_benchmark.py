@@ -19,7 +19,8 @@ import pytest
 from edgeformer.accounting import account
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
+from edgeformer.manifest import FileEntry, Manifest, PrefillView
+from edgeformer.quantization import prefill_recipe
 from edgeformer.runtime import load
 from edgeformer.runtime.benchmark import benchmark, machine, measure, startup, workloads
 from edgeformer.runtime.benchmark.costs import Costs
@@ -161,6 +162,20 @@ def test_a_prompt_reads_the_weights_once_a_chunk(manifest, tiny_llama_bundle):
     assert cost.bytes == pytest.approx((weights + (256 + 300) * CACHE_BYTES) / 300)
     assert cost.flops == pytest.approx(2 * PRODUCTS + 150.5 * ATTENTION)
     assert Costs(manifest).prefill(300, 8) == cost  # rows are read one by one
+
+
+def test_bf16_weights_are_float32_once_they_are_loaded(manifest):
+    stored, read = (Costs(replace(manifest, precision=each)).decode(0, 1, 0).bytes for each in ("fp32", "bf16"))
+    assert read == 2 * stored
+
+
+def test_prompts_that_are_long_enough_read_the_view(manifest):
+    view = PrefillView(graph="onnx/view.onnx", from_tokens=16, quantization=prefill_recipe(None))
+    files = {**manifest.files, "onnx/view.onnx_data": FileEntry(bytes=1000, sha256="")}
+    costs = Costs(replace(manifest, prefill=view, files=files))
+    assert costs.prefill(300, 1).bytes == pytest.approx((2 * 1000 + (256 + 300) * CACHE_BYTES) / 300)
+    assert costs.prefill(15, 1) == Costs(manifest).prefill(15, 1)
+    assert costs.decode(300, 1, 20) == Costs(manifest).decode(300, 1, 20)
 
 
 def test_layers_see_no_further_than_their_windows(manifest):

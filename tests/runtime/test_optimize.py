@@ -98,6 +98,50 @@ def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path,
     assert not (bundle / "prepacked").exists()
 
 
+def test_the_view_for_prompts_is_compared_too_however_long_prompts_must_be_for_it(
+    llama_folder, make_llama, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr("edgeformer.export.prefill.measure_crossover", lambda *arguments: 64)
+        options = {"precision": "int4", "prefill": "int8", "verify": None}
+        path = export_model(llama_folder, tmp_path / "b", **options).path
+        other = export_model(make_llama(seed=1), tmp_path / "other", **options).path
+    optimize.optimize(path)
+    write = optimize._write
+
+    def write_another_view(graph, destination):
+        write(other / "onnx" / graph.name if "prefill" in graph.name else graph, destination)
+
+    monkeypatch.setattr(optimize, "_write", write_another_view)
+    with pytest.raises(ParityError, match="answer otherwise"):
+        optimize.optimize(path)
+
+
+def test_a_folder_that_is_no_bundle_keeps_what_it_has(tmp_path):
+    mine = tmp_path / "prepacked" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("dear")
+    with pytest.raises(BundleError):
+        optimize.optimize(tmp_path)
+    for option in ([], ["--remove"]):
+        assert "error: " in CliRunner().invoke(cli, ["optimize", str(tmp_path), *option]).stderr
+    assert mine.read_text() == "dear"
+
+
+def test_a_killed_command_leaves_nothing_after_the_next(bundle):
+    (bundle / ".prepacked.killed").mkdir()
+    optimize.optimize(bundle)
+    assert not list(bundle.glob(".prepacked*"))
+
+
+def test_damaged_prepacked_graphs_are_an_error_that_says_what_to_do(bundle):
+    (optimize.optimize(bundle).folder / "model.onnx").write_bytes(b"half")
+    with pytest.raises(BundleError, match="edgeformer optimize .* --remove"):
+        load(bundle)
+    optimize.remove(bundle)
+    load(bundle)
+
+
 def test_a_full_disk_leaves_nothing(bundle, monkeypatch):
     def fail(graph, destination):
         destination.write_bytes(b"half")

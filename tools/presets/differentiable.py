@@ -49,7 +49,7 @@ def _rotary_embedding(
 ) -> Tensor:
     heads = x.unflatten(-1, (num_heads, -1))  # [B, S, H, D]
     if interleaved or 2 * cos.shape[-1] != heads.shape[-1]:
-        raise NotImplementedError("no preset has interleaved or partial rotary embeddings")
+        raise ValueError("no preset has interleaved or partial rotary embeddings")
     cos, sin = cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
     a, b = heads.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
@@ -79,7 +79,7 @@ class _Attention:
         **others: object,
     ) -> tuple[Tensor, Tensor, Tensor]:
         if past_key is not None or past_value is not None or any(others.values()):
-            raise NotImplementedError("training knows no caches, sinks, windows, softcaps and value relations")
+            raise ValueError("training knows no caches, sinks, windows, softcaps and value relations")
         query, key, value = (  # [B, heads, S, D]
             each.unflatten(-1, (heads, -1)).transpose(1, 2)
             for each, heads in ((query * scale, num_heads), (key, num_kv_heads), (value, num_kv_heads))

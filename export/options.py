@@ -1,0 +1,132 @@
+"""What can be asked of an export, checked before anything is done."""
+
+from typing import get_args
+
+from edgeformer.blueprint import Blueprint
+from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.errors import ExportError
+from edgeformer.export.lower import CacheChoice, Target
+from edgeformer.export.parity import Mode
+from edgeformer.export.quantize.calibration_text import Calibration
+from edgeformer.manifest import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, Via
+from edgeformer.quantization import DEFAULTS, Quantization, recipe
+
+
+def check_options(
+    precision: Precision,
+    provider: Provider,
+    verify: Mode | None,
+    via: Via | None = None,
+    ops: OpSet = "ort",
+    cache: CacheChoice | None = None,
+) -> None:
+    """Raise ExportError for an option that does not exist."""
+    for name, value, choices in (
+        ("precision", precision, get_args(Precision)),
+        ("provider", provider, get_args(Provider)),
+        ("verify", verify, (None, *get_args(Mode))),
+        ("via", via, (None, *get_args(Via))),
+        ("ops", ops, get_args(OpSet)),
+        ("cache", cache, (None, *get_args(CacheChoice))),
+    ):
+        if value not in choices:
+            raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
+
+
+def recipe_of(
+    precision: Precision, quantization: Quantization | None, calibration: Calibration | None
+) -> Quantization | None:
+    """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for, or that lacks a
+    text.
+    """
+    if precision in DEFAULTS:
+        chosen = quantization or recipe(precision, calibrated=calibration is not None)
+        if chosen.by_text and calibration is None:
+            raise ExportError(
+                "the rounding gptq goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or "
+                "calibration= of export_model), or choose the rounding mse."
+            )
+        return chosen
+    if quantization is not None:
+        raise ExportError(
+            f"a recipe of quantization is for {' and '.join(DEFAULTS)}, and the precision is {precision}."
+        )
+    return None
+
+
+def arithmetic_of(precision: Precision, target: Target) -> Arithmetic:
+    """What activations, caches and weights that are not quantized are made of."""
+    return precision if precision in ("fp32", "fp16") else target.arithmetic
+
+
+def check_parts(
+    blueprint: Blueprint,
+    precision: Precision,
+    target: Target,
+    cache_precision: CachePrecision | None,
+    prefill: Prefill | None,
+    calibration: Calibration | None,
+) -> None:
+    """Raise ExportError for parts of a bundle that a model of this kind cannot have, or that do not go together."""
+    _check_prefill(blueprint, target, prefill)
+    _check_calibration(target, prefill, calibration, cache_precision)
+    _check_cache(blueprint, precision, target, cache_precision)
+    _check_bf16(precision, target, prefill)
+
+
+def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None) -> None:
+    """Raise ExportError where there can be no view for prompts."""
+    if prefill is None:
+        return
+    if prefill not in get_args(Prefill):
+        raise ExportError(f"prefill is {prefill!r}; it must be one of {', '.join(get_args(Prefill))}, or None.")
+    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError(
+            "a view for prompts is for decoders; this model's prompts are its encoder's. Leave prefill out."
+        )
+    if target.ops != "ort" or target.provider != "cpu":
+        raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
+
+
+def _check_calibration(
+    target: Target, prefill: Prefill | None, calibration: Calibration | None, cache_precision: CachePrecision | None
+) -> None:
+    """Raise ExportError for a text that nothing is rounded by."""
+    by_text = target.quantization is not None and target.quantization.by_text
+    if calibration is not None and prefill is None and cache_precision is None and not by_text:
+        raise ExportError(
+            "a text to calibrate with is for int4 and int8 with the rounding gptq, for the view for prompts, and for "
+            "an int8 cache. Leave calibration out, or choose one of these."
+        )
+
+
+def _check_cache(
+    blueprint: Blueprint, precision: Precision, target: Target, cache_precision: CachePrecision | None
+) -> None:
+    """Raise ExportError where the cache cannot be of another precision than the graph."""
+    if cache_precision is None:
+        return
+    if cache_precision not in get_args(CachePrecision):
+        choices = ", ".join(get_args(CachePrecision))
+        raise ExportError(f"cache_precision is {cache_precision!r}; it must be one of {choices}, or None.")
+    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError(
+            "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
+        )
+    if target.ops != "ort" or target.provider != "cpu" or arithmetic_of(precision, target) != "fp32":
+        raise ExportError(
+            "an int8 cache is one of onnxruntime's attention op for the CPU, beside float32 activations: of --ops ort, "
+            "--provider cpu and every precision but fp16. Leave cache_precision out."
+        )
+
+
+def _check_bf16(precision: Precision, target: Target, prefill: Prefill | None) -> None:
+    """Raise ExportError where bf16 weights would be of no use."""
+    if precision == "bf16" and target.provider == "cuda":
+        raise ExportError(
+            "bf16 weights are computed with in float32, on the CPU. Export with --precision fp16 for CUDA."
+        )
+    if precision == "bf16" and prefill is not None:
+        raise ExportError(
+            "a view for prompts stands beside int4, int8 or fp32 weights; choose one of these precisions."
+        )
