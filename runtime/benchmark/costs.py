@@ -3,8 +3,8 @@
 Weights are counted as a session holds them: the bytes of their file (twice those of bf16, which are float32 once they
 are loaded), times the part of the parameters that are factors of products. The rest is gathered, a row a token (an
 embedding table that is not the head too), or small (norms, biases). That is right where all weights are stored alike. A
-view for prompts has its factors in a file of its own, but for the head, which is read once. Activations are not counted, nor what an implementation reads or
-copies beyond what it must.
+view for prompts has its factors in a file of its own, but for the head, which is read once. Activations are not
+counted, nor what an implementation reads or copies beyond what it must.
 """
 
 from collections.abc import Sequence
