@@ -2,6 +2,7 @@
 
     python tools/quantization_loss.py tiny-llama
     python tools/quantization_loss.py MODEL --text held_out.txt --calibrate text.txt
+    python tools/quantization_loss.py tiny-llama --peer llama.cpp=/opt/peers/llama_cpp/bin/python
 
 Every recipe is exported and run in onnxruntime as it is used, and its distributions of the next token are compared with
 those of the float32 export after every token: the mean of the Kullback-Leibler divergence in nats, how often the
@@ -9,11 +10,15 @@ likeliest token is the same, and by how much the perplexity grows. The calibrate
 
 By default the texts are the preset's held-out problems, each by itself with its right answer, and those to calibrate
 with are drawn as it was trained on (tools/presets). A file is cut into pieces.
+
+--peer adds what another runtime makes of the same checkpoint with its own tool and its own defaults (compare_peers.py
+tells how to install them): its files read the same tokens, and are held to the same float32 export. Its own float32
+file goes first. Unless that says what ours does, its losses would tell nothing, and it is an error.
 """
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -21,8 +26,11 @@ from typing import Any
 
 import click
 import numpy as np
+from compare_peers import choose, interpreters
 from environment import environment
 from numpy.typing import NDArray
+from peers.process import convert, read_texts
+from peers.registry import OURS, PEERS
 from presets.mixture import document
 from rich.console import Console
 from rich.table import Table
@@ -30,19 +38,25 @@ from rich.table import Table
 from edgeformer.export import export_model
 from edgeformer.quantization import MATRICES, VOCABULARY, Quantization, QuantizationRule, Rounding, WeightFormat, recipe
 from edgeformer.runtime import load
-from edgeformer.source import open_source
+from edgeformer.runtime.session import usable_cores
+from edgeformer.source import ModelSource, open_source
 
 LENGTH, PIECES = 256, 48
 """Tokens that are read of a file at once, and how often."""
 PROBLEMS, DOCUMENTS = 500, 600
 """Of a preset, to measure and to calibrate with."""
+PROBLEMS_FILE = "evaluation.jsonl"
+"""Of a preset; a folder without one was not trained on the mixture."""
+
+SAME_KL = 1e-8
+"""Two float32 runs of one model stay far below (2e-12 on tiny-llama), and any recipe of 4 or 8 bits far above."""
 
 Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """bytes: of the weights in the bundle. kl: mean, in nats. top1: part of all places. perplexity: over float32's."""
+    """bytes: of graph and weights. kl: mean, in nats. top1: part of all places. perplexity: over float32's."""
 
     bytes: int
     kl: float
@@ -84,9 +98,14 @@ RECIPES: dict[str, Callable[[], Options]] = {
 }
 
 
-def held_out(model: str) -> list[str]:
+def calibrated(name: str) -> bool:
+    """Whether a recipe reads a text."""
+    return "gptq" in name or "calibrated" in name
+
+
+def held_out(folder: Path) -> list[str]:
     """Held-out problems of a preset, each with its answer."""
-    lines = (open_source(model).folder / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / PROBLEMS_FILE).read_text(encoding="utf-8").splitlines()
     problems = [json.loads(line) for line in lines]
     Random(0).shuffle(problems)
     return [problem["prompt"] + problem["answer"] for problem in problems[:PROBLEMS]]
@@ -98,70 +117,144 @@ def drawn() -> list[str]:
     return ["".join(piece for piece, _ in document(random)) for _ in range(DOCUMENTS)]
 
 
-def distributions(bundle: Path, pieces: list[list[int]]) -> Iterator[NDArray[np.float64]]:
-    """Logarithms of the probabilities of the next token [S, V], of one piece after the other."""
+def logits_of(bundle: Path, pieces: list[list[int]]) -> Iterator[NDArray[np.float32]]:
+    """Logits [S, V] after each of the S tokens, of one piece after the other."""
     model = load(bundle, provider="cpu")
-    for piece in pieces:
-        logits = model.forward(piece).astype(np.float64)
-        logits -= logits.max(-1, keepdims=True)
-        yield logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return (model.forward(piece) for piece in pieces)
 
 
-def compare(bundle: Path, whole: Path, pieces: list[list[int]]) -> Loss:
-    """What a bundle loses of a float32 one."""
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Logarithms of the probabilities of the next token [S, V]."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def compare(
+    files: Iterable[Path],
+    logits: Iterable[NDArray[np.float32]],
+    exact: Iterable[NDArray[np.float32]],
+    pieces: list[list[int]],
+) -> Loss:
+    """What a model in these files, which computes these logits, loses of the exact ones."""
     divergences, same, nats = [], [], []
-    pairs = zip(pieces, distributions(bundle, pieces), distributions(whole, pieces), strict=True)
-    for piece, ours, truth in pairs:
+    for piece, rounded, whole in zip(pieces, logits, exact, strict=True):
+        ours, truth = log_softmax(rounded), log_softmax(whole)
         divergences.append((np.exp(truth) * (truth - ours)).sum(-1))
         same.append(ours.argmax(-1) == truth.argmax(-1))
         nexts = np.array(piece[1:])[:, None]
         nats.append(np.take_along_axis((truth - ours)[:-1], nexts, -1)[:, 0])
     return Loss(
-        bytes=sum(path.stat().st_size for path in (bundle / "onnx").iterdir()),
+        bytes=sum(path.stat().st_size for path in files),
         kl=float(np.concatenate(divergences).mean()),
         top1=float(np.concatenate(same).mean()),
         perplexity=float(np.exp(np.concatenate(nats).mean())),
     )
 
 
+def row(name: str, precision: str) -> str:
+    """What a peer's file is called in the table."""
+    return f"{name}, {PEERS[name].precisions[precision]}"
+
+
+def peer_losses(
+    name: str, facts: dict[str, Any], source: ModelSource, work: Path, pieces: list[list[int]], only: Sequence[str]
+) -> Iterator[tuple[str, Loss]]:
+    """A row and its loss for each precision of a peer that is asked for, after that of its float32 file.
+
+    Raises ClickException if the peer fails, or if its float32 file computes something else.
+    """
+    peer, checkpoint = PEERS[name], source.folder.resolve()
+    for precision in peer.precisions:  # fp32 is the first
+        if precision != "fp32" and not asked_for(row(name, precision), only):
+            continue
+        folder = work / name.replace(" ", "-") / precision
+        if peer.converts:
+            convert(name, peer, facts["python"], checkpoint, folder, precision, facts["versions"])
+        runs = (checkpoint, folder, precision, usable_cores(), pieces, source.config.vocab_size)
+        logits = read_texts(name, peer, facts["python"], *runs)
+        files = (folder if peer.converts else checkpoint).glob(peer.weights)
+        loss = compare(files, logits, logits_of(work / "whole", pieces), pieces)
+        if precision == "fp32" and not loss.kl < SAME_KL:
+            raise click.ClickException(
+                f"{name} computes another model in float32: its mean KL to ours is {loss.kl:.1e}. What its integers "
+                "lose can't be told from that."
+            )
+        yield row(name, precision), loss
+
+
+def asked_for(name: str, only: Sequence[str]) -> bool:
+    """Whether --only lets a row be."""
+    return not only or any(part in name for part in only)
+
+
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("model")
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What to measure on.")
 @click.option("--calibrate", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What gptq goes by.")
-@click.option("--only", multiple=True, help="Recipes whose names hold this; repeatable.")
+@click.option("--only", multiple=True, help="Rows whose names hold this; repeatable.")
+@click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Also measure what it stores; repeatable.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write it here.")
-def main(model: str, text: Path | None, calibrate: Path | None, only: tuple[str, ...], json_file: Path | None) -> None:
-    """Measure all recipes."""
-    chosen = [name for name in RECIPES if not only or any(part in name for part in only)]
-    if not chosen:
-        raise click.ClickException(f"no recipe is called so; there are: {'; '.join(RECIPES)}")
-    found: dict[str, Loss] = {}
+def main(
+    model: str,
+    text: Path | None,
+    calibrate: Path | None,
+    only: tuple[str, ...],
+    given: tuple[str, ...],
+    json_file: Path | None,
+) -> None:
+    """Measure all rows that are asked for."""
+    python_of = interpreters(given)
+    if OURS in python_of:
+        raise click.UsageError(f"{OURS} is measured anyway, and is no --peer.")
+    recipes = [name for name in RECIPES if asked_for(name, only)]
+    rows = [row(name, precision) for name in python_of for precision in PEERS[name].precisions]
+    if not recipes and not any(asked_for(name, only) for name in rows):
+        raise click.ClickException(f"no recipe is called so; there are: {'; '.join([*RECIPES, *rows])}")
+    peers, _ = choose(list(python_of), python_of)
+    source = open_source(model)
+    wants_text = text is None or (calibrate is None and any(map(calibrated, recipes)))
+    if wants_text and not (source.folder / PROBLEMS_FILE).is_file():
+        raise click.UsageError(
+            f"{model} has no {PROBLEMS_FILE}, as presets have. Give --text FILE to measure on, and for the recipes "
+            "that are calibrated --calibrate FILE, another text of the kind that it was trained on."
+        )
+    ours: dict[str, Loss] = {}
+    theirs: dict[str, Loss] = {}
     with tempfile.TemporaryDirectory(prefix="quantization_loss.") as temporary:
         folder = Path(temporary)
         export_model(model, folder / "whole", verify=None)
         whole = load(folder / "whole", provider="cpu")
         calibration = calibrate or [whole.encode(each) for each in drawn()]
         if text is None:
-            pieces = [whole.encode(each) for each in held_out(model)]
+            pieces = [whole.encode(each) for each in held_out(source.folder)]
         else:
             tokens = whole.encode(text.read_text(encoding="utf-8"))
             pieces = [tokens[start : start + LENGTH] for start in range(0, len(tokens), LENGTH)][:PIECES]
-        for name in chosen:
+        for name, facts in peers.items():  # first, because they may fail
+            for called, loss in peer_losses(name, facts, source, folder, pieces, only):
+                theirs[called] = loss
+                click.echo(f"{called}: {loss.kl:.2e}", err=True)
+        for name in recipes:
             options = RECIPES[name]()
-            if "gptq" in name or "calibrated" in name:
+            if calibrated(name):
                 options["calibration"] = calibration
             export_model(model, folder / "bundle", verify=None, overwrite=True, **options)
-            found[name] = compare(folder / "bundle", folder / "whole", pieces)
-            click.echo(f"{name}: {found[name].kl:.2e}", err=True)
+            logits, exact = (logits_of(folder / bundle, pieces) for bundle in ("bundle", "whole"))
+            ours[name] = compare((folder / "bundle" / "onnx").iterdir(), logits, exact, pieces)
+            click.echo(f"{name}: {ours[name].kl:.2e}", err=True)
+    found = ours | theirs
     table = Table(title=f"{model}: {sum(map(len, pieces)):,} tokens, beside float32", title_justify="left")
     for column in ("weights and embeddings", "MB", "mean KL", "same likeliest", "perplexity"):
         table.add_column(column, justify="left" if column.startswith("weights") else "right")
     for name, loss in found.items():
         change = f"{100 * (loss.perplexity - 1):+.2f} %"
         table.add_row(name, f"{loss.bytes / 1e6:.2f}", f"{loss.kl:.1e}", f"{100 * loss.top1:.2f} %", change)
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=100).print(table)
     if json_file:
-        data = {"model": model, "tokens": sum(map(len, pieces)), "environment": environment()}
+        versions = {name: facts["versions"] for name, facts in peers.items()}
+        tokens = sum(map(len, pieces))
+        data = {"model": model, "tokens": tokens, "peers": versions, "environment": environment()}
         losses = {name: asdict(loss) for name, loss in found.items()}
         json_file.write_text(json.dumps(data | {"losses": losses}, indent=1) + "\n", encoding="utf-8")
 

@@ -50,7 +50,8 @@ def stand_in(tmp_path):
         file = tmp_path / f"{name}.py"
         file.write_text(STAND_IN.format(convert=convert, run=run, first=first, rest=rest))
         options = {"precisions": {"fp32": "exact", "int4": "crude"}, **options}
-        return Peer(file, imports, ("onnxruntime", "no-such-package"), recipe=f"install {name}", **options)
+        packages = ("onnxruntime", "no-such-package")
+        return Peer(file, imports, packages, recipe=f"install {name}", weights="model", **options)
 
     return make
 

@@ -1,29 +1,82 @@
-"""tools/quantization_loss.py: figures by hand, and that a worse recipe is told to be worse."""
+"""tools/quantization_loss.py: figures by hand, that a worse recipe is told to be worse, and peers beside ours."""
 
 import json
 import math
+import sys
+from pathlib import Path
+from unittest import mock
 
+import click
 import numpy as np
 import pytest
 import quantization_loss
 from click.testing import CliRunner
+from peers.process import read_texts
+from peers.registry import OURS, PEERS, Peer
+
+from edgeformer.source import PRESETS
+
+# A runtime that opens our bundle, so that it is exact where no fault is planted.
+STAND_IN = """
+import numpy as np
+from edgeformer.runtime import load
+
+def convert(checkpoint, folder, precision):
+    assert (checkpoint / "model.safetensors").is_file()
+    (folder / "weights").write_bytes(bytes(10))
+
+def load_logits(checkpoint, folder, precision, threads):
+    model = load({bundle!r}, provider="cpu", threads=threads)
+    print("this is no answer")
+
+    def read(text):
+        logits = model.forward(text)
+        return {logits}
+
+    return read
+"""
 
 
-def test_divergence_agreement_and_perplexity_by_hand(tmp_path, monkeypatch):
-    (tmp_path / "onnx").mkdir()
-    (tmp_path / "onnx" / "model.onnx_data").write_bytes(bytes(10))
-    truth = np.log([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+@pytest.fixture
+def stand_in(tmp_path, tiny_llama_bundle):
+    """Return a function that writes a runtime whose logits are an expression of the right ones, and registers it."""
+
+    def make(logits):
+        file = tmp_path / "stand_in.py"
+        file.write_text(STAND_IN.format(bundle=str(tiny_llama_bundle), logits=logits))
+        peer = Peer(file, ("json",), ("numpy",), {"fp32": "exact", "int4": "crude"}, "install it", "weights")
+        return mock.patch.dict(PEERS, {"stand-in": peer})
+
+    return make
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """The preset as if it were somebody's checkpoint: without the problems that were held out."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    for file in (PRESETS / "tiny-llama").iterdir():
+        if file.name != "evaluation.jsonl":
+            (folder / file.name).symlink_to(file)
+    return folder
+
+
+def measure(*arguments):
+    return CliRunner().invoke(quantization_loss.main, [str(part) for part in arguments])
+
+
+def test_divergence_agreement_and_perplexity_by_hand(tmp_path):
+    (tmp_path / "model.onnx_data").write_bytes(bytes(10))
+    truth = np.array([[7], [-7]]) + np.log([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])  # logits, of any sum
     ours = np.log([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
-    answers = {tmp_path: ours, tmp_path / "whole": truth}
-    monkeypatch.setattr(quantization_loss, "distributions", lambda bundle, pieces: iter([answers[bundle]]))
 
-    loss = quantization_loss.compare(tmp_path, tmp_path / "whole", [[0, 1]])
+    loss = quantization_loss.compare(tmp_path.iterdir(), [ours], [truth], [[0, 1]])
     assert loss.bytes == 10
     assert loss.kl == pytest.approx((0 + 0.25 * math.log(2)) / 2)  # 0.25 ln ½ + 0.5 ln 2 at the second place
     assert loss.top1 == 0.5
-    assert loss.perplexity == 1  # of token 1 after token 0, of which both say 0.25
-    monkeypatch.setattr(quantization_loss, "distributions", lambda bundle, pieces: iter([answers[bundle][::-1]]))
-    assert quantization_loss.compare(tmp_path, tmp_path / "whole", [[0, 1]]).perplexity == pytest.approx(2)
+    assert loss.perplexity == pytest.approx(1)  # of token 1 after token 0, of which both say 0.25
+    turned = quantization_loss.compare([], [ours], [truth[::-1]], [[0, 1]])
+    assert turned.perplexity == pytest.approx(2)
 
 
 def test_fewer_bits_lose_more(tmp_path, monkeypatch):
@@ -44,3 +97,85 @@ def test_fewer_bits_lose_more(tmp_path, monkeypatch):
 def test_an_unknown_recipe_is_an_error_that_lists_them():
     result = CliRunner().invoke(quantization_loss.main, ["tiny-llama", "--only", "int3"])
     assert result.exit_code == 1 and "no recipe is called so; there are: bf16; " in result.output
+
+
+def test_peers_beside_ours(stand_in, monkeypatch, tmp_path):
+    monkeypatch.setattr(quantization_loss, "PROBLEMS", 10)
+    file = tmp_path / "loss.json"
+    with stand_in("logits if precision == 'fp32' else logits / 2"):
+        result = measure("tiny-llama", "--peer", f"stand-in={sys.executable}", "--only", "crude", "--json", file)
+
+    assert result.exit_code == 0, result.output
+    data = json.loads(file.read_text())
+    assert list(data["losses"]) == ["stand-in, exact", "stand-in, crude"]
+    exact, crude = data["losses"].values()
+    assert exact["bytes"] == 10 and exact["kl"] < 1e-12 and exact["top1"] == 1
+    assert crude["kl"] > 0.01 and crude["top1"] == 1  # half of the logits, and the largest is still the largest
+    assert data["peers"]["stand-in"]["numpy"] == np.__version__
+    assert "stand-in, crude" in result.stdout
+
+
+def test_a_peer_that_computes_another_model_is_an_error(stand_in, monkeypatch):
+    monkeypatch.setattr(quantization_loss, "PROBLEMS", 10)
+    with stand_in("np.roll(logits, 1, 0)"):  # a token late
+        result = measure("tiny-llama", "--peer", f"stand-in={sys.executable}")
+
+    assert result.exit_code == 1
+    assert "stand-in computes another model in float32: its mean KL to ours is" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        ("logits[1:]", "stand-in told 16384 bytes of logits for 3 tokens of 2048"),
+        ("logits.astype('float64')", "stand-in told 49152 bytes of logits for 3 tokens of 2048"),
+        ("1 / 0", r"stand-in did not read the texts at fp32:\n(.|\n)*ZeroDivisionError"),
+    ],
+)
+def test_a_peer_that_does_not_tell_its_logits_is_an_error(stand_in, tmp_path, read, error):
+    with stand_in(read), pytest.raises(click.ClickException) as raised:
+        list(
+            read_texts(
+                "stand-in", PEERS["stand-in"], Path(sys.executable), tmp_path, tmp_path, "fp32", 1, [[1, 2, 3]], 2048
+            )
+        )
+    assert raised.match(error)
+
+
+def test_every_peer_tells_its_logits():
+    able = {name for name, peer in PEERS.items() if "\ndef load_logits(checkpoint" in peer.file.read_text()}
+
+    assert able == PEERS.keys() - {OURS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--peer", f"{OURS}={sys.executable}"], "edgeformer is measured anyway, and is no --peer"),
+        (["--peer", f"nobody={sys.executable}"], "there is no peer 'nobody'"),
+        (["--peer", "llama.cpp=nowhere"], "'nowhere' is no file"),
+    ],
+)
+def test_a_peer_that_does_not_fit_is_an_error(arguments, error):
+    result = measure("tiny-llama", *arguments)
+
+    assert result.exit_code == 2 and error in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--text", "text.txt"], ["--calibrate", "text.txt"]])
+def test_a_model_that_is_no_preset_wants_texts_of_its_own(foreign, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("Once upon a time")
+    result = measure(foreign, *options)
+
+    assert result.exit_code == 2
+    assert "has no evaluation.jsonl, as presets have. Give --text FILE to measure on" in result.stderr
+
+
+def test_what_is_not_calibrated_wants_only_a_text_to_measure_on(foreign, tmp_path):
+    text, file = tmp_path / "text.txt", tmp_path / "loss.json"
+    text.write_text("Once upon a time there was a dog. " * 10)
+    result = measure(foreign, "--text", text, "--only", "bf16", "--json", file)
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(file.read_text())["losses"]["bf16"]["kl"] == 0

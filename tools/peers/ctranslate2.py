@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
+import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from peers.turn import Generate, Stopwatch, Turn
+from peers.turn import Generate, Logits, Stopwatch, Turn
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 
@@ -16,12 +18,18 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     TransformersConverter(str(checkpoint)).convert(str(folder), quantization=COMPUTE_TYPES[precision], force=True)
 
 
-def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the model; its prompts are names of tokens, which its vocabulary lists by id."""
+def open_model(folder: Path, precision: str, threads: int) -> tuple[Any, list[str]]:
+    """The model, and the names of its tokens by id, which prompts are made of."""
     names = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     generator = ctranslate2.Generator(
         str(folder), device="cpu", compute_type=COMPUTE_TYPES[precision], intra_threads=threads, inter_threads=1
     )
+    return generator, names
+
+
+def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+    """Open the model."""
+    generator, names = open_model(folder, precision, threads)
 
     def run(prompt: list[int], new: int) -> Turn:
         start = [names[token] for token in prompt]
@@ -42,3 +50,13 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
         return watch.turn()
 
     return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Open the model."""
+    generator, names = open_model(folder, precision, threads)
+
+    def read(text: list[int]) -> Any:
+        return np.array(generator.forward_batch([[names[token] for token in text]]))[0]
+
+    return read

@@ -17,7 +17,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from peers.turn import Generate, Turn, timed
+from peers.turn import Generate, Logits, Turn, timed
 
 FILE = "model.gguf"
 
@@ -130,30 +130,37 @@ def read_tensors(checkpoint: Path) -> Iterator[tuple[str, NDArray[Any]]]:
             yield name, tensor
 
 
-def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the file, with llama.cpp's defaults but for the threads.
-
-    At fp32 the cache is float32 too, and flash attention is off: on the CPU it rounds a long prompt to less than
-    float32. Otherwise both are the default, float16 and on. A context is made before the clock runs.
-    """
+def open_model(folder: Path) -> tuple[Any, int]:
+    """The model in the file, and the size of its vocabulary."""
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model = llama_cpp.llama_model_load_from_file(bytes(folder / FILE), model_params)
     if model is None:
         raise ValueError(f"llama.cpp did not load {folder / FILE}; what it said is above.")
-    vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    return model, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
-    def new_context(length: int) -> Any:
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx = length
-        params.n_threads = params.n_threads_batch = threads
-        if precision == "fp32":
-            params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
-            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        return llama_cpp.llama_init_from_model(model, params)
+
+def new_context(model: Any, length: int, precision: str, threads: int) -> Any:
+    """A context with llama.cpp's defaults but for the threads.
+
+    At fp32 the cache is float32 too, and flash attention is off: on the CPU it rounds a long prompt to less than
+    float32. Otherwise both are the default, float16 and on.
+    """
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = length
+    params.n_threads = params.n_threads_batch = threads
+    if precision == "fp32":
+        params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
+        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return llama_cpp.llama_init_from_model(model, params)
+
+
+def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+    """Open the file. A context is made before the clock runs."""
+    model, vocab_size = open_model(folder)
 
     def run(prompt: list[int], new: int) -> Turn:
-        context = new_context(len(prompt) + new)
+        context = new_context(model, len(prompt) + new, precision, threads)
 
         def tokens() -> Iterator[int]:
             ids = prompt
@@ -171,3 +178,25 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
         return turn
 
     return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Open the file. A text has to fit in one batch (n_batch is 2048)."""
+    model, vocab_size = open_model(folder)
+
+    def read(text: list[int]) -> NDArray[Any]:
+        context = new_context(model, len(text), precision, threads)
+        batch = llama_cpp.llama_batch_init(len(text), 0, 1)
+        batch.n_tokens = len(text)
+        for place, token in enumerate(text):
+            batch.token[place], batch.pos[place] = token, place
+            batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            batch.logits[place] = True
+        if llama_cpp.llama_decode(context, batch):
+            raise RuntimeError("llama_decode failed; what it said is above.")
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), (len(text), vocab_size)).copy()
+        llama_cpp.llama_batch_free(batch)
+        llama_cpp.llama_free(context)
+        return logits
+
+    return read

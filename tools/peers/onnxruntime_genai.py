@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime_genai as genai
 
-from peers.turn import Generate, Turn, timed
+from peers.turn import Generate, Logits, Turn, timed
 
 
 def convert(checkpoint: Path, folder: Path, precision: str) -> None:
@@ -22,12 +23,17 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     subprocess.run(builder + options, check=True)
 
 
-def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+def open_model(folder: Path, threads: int) -> Any:
     """Open it with so many threads; left alone, it takes onnxruntime's default."""
     config = genai.Config(str(folder))
     session = {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
     config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
-    model = genai.Model(config)
+    return genai.Model(config)
+
+
+def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+    """Open the model."""
+    model = open_model(folder, threads)
 
     def run(prompt: list[int], new: int) -> Turn:
         length = len(prompt) + new
@@ -46,3 +52,17 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
         return timed(tokens(), new)
 
     return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Open the model."""
+    model = open_model(folder, threads)
+
+    def read(text: list[int]) -> Any:
+        params = genai.GeneratorParams(model)
+        params.set_search_options(max_length=len(text))
+        generator = genai.Generator(model, params)
+        generator.append_tokens(np.array(text, np.int32))
+        return generator.get_output("logits")[0]
+
+    return read

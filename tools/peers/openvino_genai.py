@@ -8,12 +8,13 @@ them a quantized cache, and bfloat16 arithmetic where the processor is good at i
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino
 import openvino_genai as genai
 
-from peers.turn import Generate, Stopwatch, Turn
+from peers.turn import Generate, Logits, Stopwatch, Turn
 
 FORMATS = {"fp32": ["fp32"], "int8": ["int8"], "int4": ["int4", "--group-size", "64"]}
 """What follows --weight-format."""
@@ -45,10 +46,14 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     subprocess.run([*cli, *task, str(folder)], check=True)
 
 
+def properties(precision: str, threads: int) -> dict[str, Any]:
+    """What the CPU is told."""
+    return {"INFERENCE_NUM_THREADS": threads} | (EXACT if precision == "fp32" else {})
+
+
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
     """Open the pipeline with the backend that it chooses by itself."""
-    exact = EXACT if precision == "fp32" else {}
-    pipeline = genai.LLMPipeline(str(folder), "CPU", INFERENCE_NUM_THREADS=threads, **exact)
+    pipeline = genai.LLMPipeline(str(folder), "CPU", **properties(precision, threads))
 
     def run(prompt: list[int], new: int) -> Turn:
         config = genai.GenerationConfig()
@@ -60,3 +65,19 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
         return watcher.watch.turn()
 
     return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Compile the file itself: the pipeline keeps logits to itself. Its cache is its state."""
+    compiled = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", properties(precision, threads))
+    request = compiled.create_infer_request()
+
+    def read(text: list[int]) -> Any:
+        request.reset_state()
+        ids = np.array([text], np.int64)
+        places = np.arange(len(text), dtype=np.int64)[None]
+        one_row = np.zeros(1, np.int32)
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": places, "beam_idx": one_row}
+        return request.infer(inputs)["logits"][0]
+
+    return read

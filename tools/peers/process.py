@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from peers.registry import Peer
 from peers.turn import Turn
@@ -32,6 +34,11 @@ STAMP = "made_from.json"
 def command_of(python: Path, verb: str, *arguments: object) -> list[str]:
     """The command of one worker. Its working directory has to be TOOLS."""
     return [str(part) for part in (python, "-m", "peers.worker", verb, *arguments)]
+
+
+def environment_of(threads: int) -> dict[str, str]:
+    """For the pools that ask OpenMP for their threads; the others are told by their own options."""
+    return os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
 
 def probe(python: Path, peer: Peer) -> tuple[list[str], dict[str, str]]:
@@ -69,6 +76,36 @@ def convert(
         raise click.ClickException(f"{name} did not convert the model to {precision}:\n{last_lines(done.stderr)}")
     (partial / STAMP).write_text(json.dumps(stamp), encoding="utf-8")
     partial.rename(folder)
+
+
+def read_texts(
+    name: str,
+    peer: Peer,
+    python: Path,
+    checkpoint: Path,
+    folder: Path,
+    precision: str,
+    threads: int,
+    texts: Sequence[Sequence[int]],
+    vocab_size: int,
+) -> Iterator[NDArray[np.float32]]:
+    """Logits [S, V] after the S tokens of each text, as a peer with its model in a folder computes them.
+
+    Raises ClickException with what the peer said if it fails, or if it has told more or fewer.
+    """
+    with tempfile.TemporaryDirectory(prefix="peers.") as temporary:
+        asked, told = Path(temporary) / "texts.json", Path(temporary) / "logits"
+        asked.write_text(json.dumps(texts), encoding="utf-8")
+        command = command_of(python, "logits", peer.file, checkpoint, folder, precision, threads, asked, told)
+        done = subprocess.run(
+            command, cwd=TOOLS, env=environment_of(threads), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise click.ClickException(f"{name} did not read the texts at {precision}:\n{last_lines(done.stderr)}")
+        ends = np.cumsum([len(text) for text in texts])
+        if (size := told.stat().st_size) != 4 * ends[-1] * vocab_size:
+            raise click.ClickException(f"{name} told {size} bytes of logits for {ends[-1]} tokens of {vocab_size}.")
+        yield from np.split(np.memmap(told, np.float32, "r").reshape(-1, vocab_size), ends[:-1])
 
 
 def files_of(checkpoint: Path) -> Iterable[Path]:
@@ -137,15 +174,13 @@ def start(
     name: str, peer: Peer, python: Path, checkpoint: Path, folder: Path, precision: str, threads: int
 ) -> Iterator[Worker]:
     """A worker with its model loaded; killed at the end, for a stopped process reads no end of its input."""
-    # For the pools that ask OpenMP; the others are told by their own options.
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1"}
     command = command_of(python, "serve", peer.file, checkpoint, folder, precision, threads)
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
         subprocess.Popen(
             command,
             cwd=TOOLS,
-            env=environment,
+            env=environment_of(threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,

@@ -13,8 +13,9 @@ class Peer:
     """A runtime. imports: modules that its interpreter must have; packages: whose versions are worth telling.
 
     precisions: what it calls each precision that it has. recipe: a shell line that installs it into the environment
-    of an interpreter called PYTHON. converts: whether it has a model of its own, rather than reading the checkpoint.
-    keep: whether a converted model serves until the checkpoint or a version changes.
+    of an interpreter called PYTHON. weights: a pattern of the files in its model's folder that hold graph and weights.
+    converts: whether it has a model of its own, rather than reading the checkpoint. keep: whether a converted model
+    serves until the checkpoint or a version changes.
     """
 
     file: Path
@@ -22,6 +23,7 @@ class Peer:
     packages: tuple[str, ...]
     precisions: dict[str, str]
     recipe: str
+    weights: str
     converts: bool = True
     keep: bool = True
 
@@ -33,6 +35,7 @@ PEERS: dict[str, Peer] = {
         ("edgeformer", "onnxruntime"),
         {"fp32": "fp32", "int8": "int8 blocks of 128", "int4": "int4 blocks of 128"},
         "PYTHON -m pip install -e '.[cpu,export]'",
+        "bundle/onnx/*",
         keep=False,  # its version stands still while it is developed
     ),
     "onnxruntime-genai": Peer(
@@ -41,6 +44,7 @@ PEERS: dict[str, Peer] = {
         ("onnxruntime-genai", "onnxruntime"),
         {"fp32": "fp32", "int8": "int8 blocks of 32", "int4": "int4 blocks of 32"},
         "PYTHON -m pip install onnxruntime-genai onnx-ir torch transformers",
+        "model.onnx*",
     ),
     "llama.cpp": Peer(
         FOLDER / "llama_cpp.py",
@@ -48,6 +52,7 @@ PEERS: dict[str, Peer] = {
         ("llama-cpp-python",),
         {"fp32": "F32", "int8": "Q8_0", "int4": "Q4_0"},
         "CMAKE_ARGS=-DGGML_NATIVE=ON PYTHON -m pip install llama-cpp-python gguf",
+        "model.gguf",
     ),
     "OpenVINO GenAI": Peer(
         FOLDER / "openvino_genai.py",
@@ -55,6 +60,7 @@ PEERS: dict[str, Peer] = {
         ("openvino-genai", "optimum-intel", "nncf"),
         {"fp32": "fp32", "int8": "int8", "int4": "int4 groups of 64"},
         "PYTHON -m pip install openvino-genai 'optimum-intel[openvino]'",
+        "openvino_model.*",
     ),
     "CTranslate2": Peer(
         FOLDER / "ctranslate2.py",
@@ -62,6 +68,7 @@ PEERS: dict[str, Peer] = {
         ("ctranslate2", "transformers"),
         {"fp32": "float32", "int8": "int8"},
         "PYTHON -m pip install ctranslate2 'transformers<5' torch",
+        "model.bin",
     ),
     "transformers": Peer(
         FOLDER / "transformers_eager.py",
@@ -69,6 +76,7 @@ PEERS: dict[str, Peer] = {
         ("transformers", "torch"),
         {"fp32": "float32"},
         "PYTHON -m pip install torch transformers",
+        "*.safetensors",
         converts=False,
     ),
 }

@@ -5,11 +5,12 @@ So that no cost of its `generate` is charged. It computes logits for the prompt'
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 
-from peers.turn import Generate, Turn, timed
+from peers.turn import Generate, Logits, Turn, timed
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
@@ -31,3 +32,15 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
         return timed(tokens(), new)
 
     return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Load the checkpoint in float32."""
+    torch.set_num_threads(threads)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def read(text: list[int]) -> Any:
+        return model(torch.tensor([text]), use_cache=False).logits[0].numpy()
+
+    return read

@@ -1,9 +1,10 @@
-"""What a runtime does in one turn, and how its seconds are taken. Standard library only: every peer imports it."""
+"""What a runtime does when asked, and how its seconds are taken. Standard library only: every peer imports it."""
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Turn:
 
 Generate = Callable[[list[int], int], Turn]
 """Continues a prompt by exactly so many tokens: greedily, and never ended by an end-of-text token."""
+
+Logits = Callable[[list[int]], Any]
+"""Reads a text by itself, all at once: a numpy array of float32 [S, V], the logits after each of its S tokens."""
 
 
 def timed(tokens: Iterable[int], new: int) -> Turn:

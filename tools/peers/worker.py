@@ -3,10 +3,13 @@
     PYTHON -m peers.worker probe IMPORTS PACKAGES
     PYTHON -m peers.worker convert FILE CHECKPOINT FOLDER PRECISION
     PYTHON -m peers.worker serve FILE CHECKPOINT FOLDER PRECISION THREADS
+    PYTHON -m peers.worker logits FILE CHECKPOINT FOLDER PRECISION THREADS TEXTS OUTPUT
 
 FILE is one of the peers beside this file. `probe` says in one JSON line which of the IMPORTS (with commas between) this
 interpreter lacks, and the versions of the PACKAGES. `serve` answers an empty object once the model is loaded, and then
-each line {"prompt": [id…], "new": N} with a Turn. The working directory is tools/, from where all of it is imported.
+each line {"prompt": [id…], "new": N} with a Turn. `logits` reads lists of ids from TEXTS, a JSON file, and writes the
+logits after each token to OUTPUT, float32 and nothing else. The working directory is tools/, from where all of it is
+imported.
 """
 
 import ctypes
@@ -63,6 +66,16 @@ def serve(
         yield asdict(generate(request["prompt"], request["new"]))
 
 
+def write_logits(
+    file: str, checkpoint: str, folder: str, precision: str, threads: str, texts: str, output: str
+) -> None:
+    """Read one text after the other."""
+    read = peer(file).load_logits(Path(checkpoint), Path(folder), precision, int(threads))
+    with Path(output).open("wb") as out:
+        for text in json.loads(Path(texts).read_text(encoding="utf-8")):
+            read(text).tofile(out)
+
+
 def main() -> None:
     """Answer on what was stdout. What libraries print there goes to stderr."""
     end_with_parent()
@@ -74,6 +87,8 @@ def main() -> None:
     elif verb == "convert":
         file, checkpoint, folder, precision = arguments
         peer(file).convert(Path(checkpoint), Path(folder), precision)
+    elif verb == "logits":
+        write_logits(*arguments)
     else:
         for answer in serve(sys.stdin, *arguments):
             print(json.dumps(answer), file=answers, flush=True)
