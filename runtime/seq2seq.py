@@ -64,6 +64,11 @@ class Seq2SeqLM(Model):
         rows = len(sources.mask)
         return new_decoder(self.session, self.manifest, rows, capacity, self.provider, sources)
 
+    def forward(self, source: Source, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits after the decoder's start token and after each token of one text: float32 [1 + S, V]."""
+        tokens = [*self._start_prompt(None), *self.encode(token_ids)]
+        return self.new_decoder(self.read([source]), len(tokens)).prefill_all(0, tokens)
+
     def generate(
         self,
         source: Any,

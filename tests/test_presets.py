@@ -65,4 +65,4 @@ def test_a_model_card_counts_the_problems_of_its_evaluation(preset):
     rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| ([\d.]+) % \|$", page, re.M)
     assert {skill: int(total) for skill, _, total, _ in rows} == asked
     assert all(share == f"{100 * int(right) / int(total):.1f}" for _, right, total, share in rows)
-    assert f"on the {asked.total():,} held-out problems" in page
+    assert f" the {asked.total():,} held-out " in page

@@ -47,7 +47,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 def train(recipe: Recipe, options: Options, tokenizer: Tokenizer, work: Path) -> Trainer:
     """Train, or go on where a checkpoint in `work` stops. Raises EdgeformerError if that is of other options."""
     _, config = recipe.model()
-    trainer = Trainer(config, options, recipe.prepare)
+    trainer = Trainer(config, options)
     checkpoint = work / "checkpoint.pt"
     if checkpoint.is_file():
         trainer.resume(checkpoint)

@@ -10,6 +10,7 @@ import click
 from edgeformer import __version__
 from edgeformer.cli.bench import bench_command
 from edgeformer.cli.embed import embed_command
+from edgeformer.cli.eval import eval_command
 from edgeformer.cli.export import export_command
 from edgeformer.cli.info import info_command
 from edgeformer.cli.models import models_command
@@ -40,7 +41,7 @@ def cli(debug: bool) -> None:
 
 
 for command in (
-    export_command, run_command, embed_command, bench_command, optimize_command, verify_command,
+    export_command, run_command, embed_command, bench_command, eval_command, optimize_command, verify_command,
     info_command, models_command
 ):  # fmt: skip
     cli.add_command(command)

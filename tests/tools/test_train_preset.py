@@ -373,7 +373,7 @@ def options(**changed):
 
 def trainer(steps, **changed):
     _, config = read_model_config(SMALL)
-    made = training.Trainer(config, options(**changed), lambda module: None)
+    made = training.Trainer(config, options(**changed))
     run(made, steps)
     return made
 
@@ -484,7 +484,7 @@ def test_a_preset_is_a_model_folder_with_a_card(tmp_path):
     ("preset", "auto", "ours", "theirs"),
     [
         ("tiny-llama", "LlamaForCausalLM", "blocks.0.feed_forward.up", "model.layers.0.mlp.up_proj"),
-        ("tiny-translate", "T5ForConditionalGeneration", "encoder.embedding", "decoder.embed_tokens"),
+        ("tiny-translate", "MarianMTModel", "encoder.embedding", "model.decoder.embed_tokens"),
         ("tiny-embed", "BertModel", "blocks.0.attention.key", "encoder.layer.0.attention.self.key"),
     ],
 )

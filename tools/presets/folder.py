@@ -34,7 +34,7 @@ steps from seed {seed} in {minutes:.0f} minutes on {threads} CPU thread{plural} 
 
 ## Scores
 
-Exact matches on the {total:,} held-out problems of `evaluation.jsonl`, greedily, in float32.
+{scored}
 
 | skill | right | of | |
 |---|---:|---:|---:|
@@ -115,6 +115,6 @@ def card(recipe: Recipe, summary: str, questions: Sequence[Question], right: Seq
         threads=training.threads,
         plural="s" * (training.threads > 1),
         cpu=training.cpu,
-        total=len(questions),
+        scored=recipe.scored.format(total=len(questions)),
         rows="\n".join(rows),
     )

@@ -10,16 +10,10 @@ from torch import nn
 
 from edgeformer.config import ModelConfig
 from edgeformer.families import Family, read_model_config
+from edgeformer.runtime.questions import Question
 from presets.training import Loss, Options
 
-
-@dataclass(frozen=True)
-class Question:
-    """One line of a preset's evaluation.jsonl: a prompt as the model reads it, and the one right answer."""
-
-    skill: str
-    prompt: str
-    answer: str
+__all__ = ["Question", "Recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +23,8 @@ class Recipe:
     summary: for `edgeformer models`, with {parameters} in it. data and use: for the model card, what it learned from
     and how to run it. hf_config and files: config.json, and what else stands in the folder, by file name (JSON data, or
     a text). make_tokenizer: from a seed. loss: of a batch that it draws. questions: held-out ones, from a seed. score:
-    which of them the module answers rightly. prepare: changes the first weights. adapt: changes the ModelConfig, where
-    a file beside config.json has a say in it.
+    which of them the module answers rightly. scored: what that means, with the number of questions in {total}. adapt:
+    changes the ModelConfig, where a file beside config.json has a say in it.
     """
 
     name: str
@@ -44,7 +38,7 @@ class Recipe:
     loss: Callable[[Tokenizer], Loss]
     questions: Callable[[int], list[Question]]
     score: Callable[[nn.Module, Tokenizer, list[Question]], list[bool]]
-    prepare: Callable[[nn.Module], None] = lambda module: None
+    scored: str = "Exact matches on the {total:,} held-out problems of `evaluation.jsonl`, greedily, in float32."
     adapt: Callable[[ModelConfig], ModelConfig] = lambda config: config
 
     @property

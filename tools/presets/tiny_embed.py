@@ -153,5 +153,7 @@ RECIPE = Recipe(
     loss=loss,
     questions=questions,
     score=score,
+    scored="Texts of the {total:,} held-out pairs of `evaluation.jsonl` whose partner is the nearest of all partners\n"
+    "of their kind, in float32.",
     adapt=pooled,
 )

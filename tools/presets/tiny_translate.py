@@ -1,4 +1,8 @@
-"""The recipe of tiny-translate: an encoder-decoder of T5's layout, between English and French or German."""
+"""The recipe of tiny-translate: an encoder-decoder of Marian's layout, between English and French or German.
+
+Tokens have absolute positions (sinusoids). With T5's relative ones, which cross-attention does not see, a model of this
+size learned slowly what comes first: after 3,000 steps it still wrote 1985 for 1958.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +10,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
@@ -31,23 +34,23 @@ PAD, END = SPECIAL_TOKENS = ["<pad>", "</s>"]
 LANGUAGES = {"en": "English", "fr": "French", "de": "German"}
 DIRECTIONS = [("en", "fr"), ("fr", "en"), ("en", "de"), ("de", "en")]
 
-SKILLS = {"numbers": (number, 20), "dates": (day, 15), "times": (time_of_day, 20), "sentences": (sentence, 45)}
+SKILLS = {"numbers": (number, 20), "dates": (day, 35), "times": (time_of_day, 10), "sentences": (sentence, 35)}
 """What is translated, and how often each is drawn."""
 
 CONFIG: dict[str, Any] = {
-    "architectures": ["T5ForConditionalGeneration"],
-    "model_type": "t5",
+    "architectures": ["MarianMTModel"],
+    "model_type": "marian",
     "vocab_size": 2048,
     "d_model": 192,
-    "d_kv": 32,
-    "d_ff": 384,
-    "num_layers": 3,
-    "num_decoder_layers": 3,
-    "num_heads": 6,
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 64,
-    "feed_forward_proj": "gated-gelu",
-    "layer_norm_epsilon": 1e-6,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 576,
+    "decoder_ffn_dim": 576,
+    "activation_function": "gelu",
+    "max_position_embeddings": 256,
+    "scale_embedding": True,
     "tie_word_embeddings": True,
     "is_encoder_decoder": True,
     "pad_token_id": 0,
@@ -58,7 +61,9 @@ CONFIG: dict[str, Any] = {
 
 FILES = {
     "generation_config.json": {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0},
-    "tokenizer_config.json": tokenizer_config(eos_token=END, pad_token=PAD, model_max_length=512),
+    "tokenizer_config.json": tokenizer_config(
+        eos_token=END, pad_token=PAD, model_max_length=CONFIG["max_position_embeddings"]
+    ),
 }
 
 USE = """\
@@ -107,7 +112,7 @@ def make_tokenizer(seed: int) -> Tokenizer:
 
 
 def pad(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Pairs:
-    """Encode sources and targets; the decoder begins with the padding token, as T5 does."""
+    """Encode sources and targets; the decoder begins with the padding token."""
     sources, targets = ([tokenizer.encode(text).ids for text in side] for side in zip(*pairs, strict=True))
     inputs = [[0, *target[:-1]] for target in targets]
     return Pairs(padded(sources, 0), padded([[1] * len(source) for source in sources], 0),
@@ -142,16 +147,6 @@ def loss(tokenizer: Tokenizer) -> Loss:
     return of_batch
 
 
-def prepare(module: nn.Module) -> None:
-    """T5 divides no scores and shrinks the logits; its first weights make up for it (arXiv 1910.10683)."""
-    assert isinstance(module, Seq2Seq)
-    with torch.no_grad():
-        module.encoder.embedding.weight *= CONFIG["d_model"] ** 0.5
-        for name, parameter in module.named_parameters():
-            if name.endswith("attention.query.weight"):
-                parameter *= CONFIG["d_kv"] ** -0.5
-
-
 def questions(seed: int) -> list[Question]:
     """Held-out texts of every kind, in all four directions."""
     return [
@@ -173,16 +168,15 @@ def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> lis
 
 RECIPE = Recipe(
     name="tiny-translate",
-    summary="a {parameters} parameter T5 that translates numbers, dates, times and simple sentences "
+    summary="a {parameters} parameter Marian that translates numbers, dates, times and simple sentences "
     "(English ↔ French, German)",
     data=DATA,
     use=USE,
-    options=Options(steps=3000, learning_rate=6e-3),
+    options=Options(steps=4000, learning_rate=6e-3),
     hf_config=CONFIG,
     files=FILES,
     make_tokenizer=make_tokenizer,
     loss=loss,
     questions=questions,
     score=score,
-    prepare=prepare,
 )

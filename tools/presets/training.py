@@ -85,10 +85,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 class Trainer:
     """A module on its way from random weights to trained ones, which can be put aside and taken up again."""
 
-    def __init__(self, config: ModelConfig, options: Options, prepare: Callable[[nn.Module], None]):
+    def __init__(self, config: ModelConfig, options: Options):
         self.options = options
         self.module = initial_module(config, options.seed)
-        prepare(self.module)
         self.losses: list[float] = []
         self.seconds = 0.0
         named = dict(self.module.named_parameters())
