@@ -120,6 +120,29 @@ while not generator.is_done():
     generator.generate_next_token()
 print(generator.get_sequence(0))
 ```
+{_javascript(manifest, _GENERATE_IN_JAVASCRIPT)}
+In C++, C# and a web page: the programs in `examples/` of edgeformer.
+"""
+
+
+# transformers.js chooses by config.json, which a module of the user's own has not, and starts with an empty cache.
+_GENERATE_IN_JAVASCRIPT = """const generate = await pipeline("text-generation", ".");
+const [{ generated_text }] = await generate("Once upon a time", { max_new_tokens: 64 });
+console.log(generated_text);"""
+
+
+def _javascript(manifest: Manifest, use: str) -> str:
+    """An example for transformers.js; nothing where it cannot load the bundle."""
+    if (manifest.model is None and manifest.via is None) or manifest.cache_form == "static":
+        return ""
+    return f"""
+In JavaScript, where transformers.js knows this type of model; a browser names the path that the folder is served at:
+
+```js
+import {{ pipeline }} from "@huggingface/transformers";
+
+{use}
+```
 """
 
 
@@ -191,10 +214,15 @@ def _encoder_examples(manifest: Manifest, mask: str) -> str:
     match config.head:
         case MaskedLMHead():
             use = f'print(model.fill_mask("The capital of France is {mask}."))'
+            task, call = "fill-mask", f'"The capital of France is {mask}."'
         case ClassificationHead():
             use = 'print(model.classify("I like it."))'
-        case _:
+            task, call = "text-classification", '"I like it."'
+        case head:
             use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
+            task, call = "feature-extraction", f'["A cat sleeps.", "A kitten naps."]{_pooled(head)}'
+    javascript = f"""const run = await pipeline("{task}", ".");
+console.log(await run({call}));"""
     types = ', "token_type_ids": np.zeros_like(ids)' if config.token_types > 1 else ""
     return f"""```python
 from edgeformer.runtime import load
@@ -216,7 +244,15 @@ outputs = session.run(None, {{"input_ids": ids, "attention_mask": mask{types}}})
 for tensor, value in zip(session.get_outputs(), outputs):
     print(tensor.name, value.shape)
 ```
-"""
+{_javascript(manifest, javascript)}"""
+
+
+def _pooled(head: PoolingHead | None) -> str:
+    """How transformers.js makes vectors of the states as the graph does."""
+    if head is None:
+        return ""
+    pooling = "cls" if head.pooling == "first" else "mean"
+    return f', {{ pooling: "{pooling}", normalize: {str(head.normalize).lower()} }}'
 
 
 def _sizes(manifest: Manifest) -> str:

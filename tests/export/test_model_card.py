@@ -226,6 +226,25 @@ def test_the_card_says_what_is_in_the_bundle(bundles):
     assert "cache" not in card
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("llama", 'pipeline("text-generation", ".")'),
+        ("masked", 'run("The capital of France is [MASK].")'),
+        ("labels", 'pipeline("text-classification", ".")'),
+        ("sentences", '{ pooling: "mean", normalize: false }'),
+    ],
+)
+def test_the_card_says_how_transformers_js_runs_it(bundles, name, call):
+    card = (bundles[name] / "README.md").read_text()
+    assert card.count("```js\n") == 1
+    assert call in card[card.index("```js\n") :]
+
+
+def test_the_card_does_not_promise_what_transformers_js_cannot_load(bundles):
+    assert "```js" not in (bundles["llama-static"] / "README.md").read_text()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_first_line_is_in_the_card_and_can_be_typed(bundles, name, tmp_path):
     manifest = load(bundles[name]).manifest

@@ -1,0 +1,83 @@
+"""Write text with a bundle, and with nothing of edgeformer: onnxruntime, tokenizers and numpy are all it takes.
+
+    pip install onnxruntime tokenizers numpy
+    python python_onnxruntime.py BUNDLE "Once upon a time"
+
+With `--ids`, prompt and output are token ids: python python_onnxruntime.py BUNDLE "5 6 7" --ids
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from tokenizers import Tokenizer
+
+DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8}
+
+
+def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
+    """Yield the most likely next token, again and again, until one ends the text."""
+    manifest = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))
+    session = ort.InferenceSession(bundle / manifest["graph"], providers=["CPUExecutionProvider"])
+    pasts = session.get_inputs()[2:]
+    presents = [past.name.replace("past_key_values", "present") for past in pasts]
+    end = min(len(prompt) + new_tokens, manifest["context_length"])
+    # One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied.
+    # Some graphs want a growing cache instead (op sets `standard` and `portable`), which starts empty.
+    growing = manifest["cache_form"] == "growing"
+    binding = session.io_binding()
+    binding.bind_output("logits")
+    for past, present in zip(pasts, presents, strict=True):
+        _, heads, _, head_dim = past.shape
+        cache = np.zeros((1, heads, 0 if growing else end, head_dim), DTYPES[past.type])
+        buffer = ort.OrtValue.ortvalue_from_numpy(cache)
+        binding.bind_ortvalue_input(past.name, buffer)
+        if not growing:
+            binding.bind_ortvalue_output(present, buffer)
+
+    step = prompt
+    for length in range(len(prompt), end):
+        binding.bind_cpu_input("input_ids", np.array([step], np.int64))
+        binding.bind_cpu_input("attention_mask", np.ones((1, length), np.int64))  # of all tokens, old and new
+        for name in ("logits", *presents) if growing else ("logits",):
+            binding.bind_output(name)  # anew, since it changes its shape
+        session.run_with_iobinding(binding)
+        logits, *caches = binding.get_outputs()
+        if growing:
+            for past, cache in zip(pasts, caches, strict=True):
+                binding.bind_ortvalue_input(past.name, cache)
+        token = int(logits.numpy()[0, -1].argmax())
+        if token in manifest["tokens"]["eos"]:
+            return
+        yield token
+        step = [token]
+
+
+def main() -> None:
+    """Print the text as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("prompt")
+    parser.add_argument("--ids", action="store_true")
+    parser.add_argument("--new-tokens", type=int, default=64)
+    args = parser.parse_args()
+    if args.ids:
+        print(*generate(args.bundle, [int(word) for word in args.prompt.split()], args.new_tokens))
+        return
+    tokenizer = Tokenizer.from_file(str(args.bundle / "tokenizer.json"))
+    tokens, shown = tokenizer.encode(args.prompt).ids, 0
+    for token in generate(args.bundle, tokens, args.new_tokens):
+        tokens.append(token)
+        # A character can take several tokens, and a word its space from the token before it: decode from the start.
+        text = tokenizer.decode(tokens)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            print(text[shown:], end="", flush=True)
+            shown = len(text)
+    print()
+
+
+if __name__ == "__main__":
+    main()

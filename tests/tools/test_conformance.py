@@ -1,0 +1,343 @@
+"""Clients load the same bundle and find the same tokens; what differs, fails or is missing is reported as that.
+
+transformers.js is taken from EDGEFORMER_NODE_MODULES or examples/node/node_modules, onnxruntime's C++ headers from
+EDGEFORMER_ONNXRUNTIME; tests of what is not there are skipped and say what would install it.
+"""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import conformance
+import numpy as np
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from conformance_clients.browser import STATUS, TEXT, open_page, write
+from conformance_clients.client import EXAMPLES, ClientError, Places
+from conformance_clients.programs import PythonClient, with_modules
+from conformance_clients.registry import CLIENTS
+
+from edgeformer.export import export_model
+from edgeformer.runtime import load
+
+STEPS = 48
+SIZES = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 130,
+}  # fmt: skip
+# Tied embeddings of random models say the same word again and again.
+MODELS = {
+    "llama": SIZES,
+    "qwen3": SIZES | {"head_dim": 32},
+    "gemma2": SIZES
+    | {
+        "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16, "pad_token_id": 0,
+        "tie_word_embeddings": False,
+    },
+    "gpt2": {
+        "vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 1,
+        "eos_token_id": 130, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+# Of models that say many words, so that one wrong layer would show.
+SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8}
+
+NODE = "transformers.js (Node)"
+BROWSER = "transformers.js (browser)"
+CPP = "onnxruntime (C++)"
+IN_PYTHON = ("onnxruntime", "onnxruntime-genai")
+
+
+@pytest.fixture(scope="session")
+def places():
+    modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "node" / "node_modules")
+    headers = os.environ.get("EDGEFORMER_ONNXRUNTIME")
+    return Places(node_modules=Path(modules), onnxruntime=Path(headers) if headers else None)
+
+
+def require(name, places):
+    """The client, or a skip that says what is missing."""
+    lacking = CLIENTS[name].missing(places)
+    if lacking is not None:
+        pytest.skip(f"no {lacking}")
+    return CLIENTS[name]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(make_model):
+    return {family: make_model(family, SEEDS[family], **sizes) for family, sizes in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def bundles(checkpoints, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundles")
+    return {
+        family: export_model(checkpoint, folder / family, verify=None).path
+        for family, checkpoint in checkpoints.items()
+    }
+
+
+PROMPTS = np.random.default_rng(3).integers(3, 130, (1, 11)).tolist()
+
+
+def of_torch(checkpoint):
+    """Greedy tokens of transformers."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    prompt = torch.tensor(PROMPTS)
+    with torch.no_grad():
+        mask = torch.ones_like(prompt)
+        tokens = model.generate(prompt, attention_mask=mask, max_new_tokens=STEPS, do_sample=False)
+    return tokens[:, prompt.shape[1] :].tolist()
+
+
+# The same tokens
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_clients_in_python_find_the_tokens_of_transformers(family, bundles, checkpoints, places):
+    clients = {name: CLIENTS[name] for name in IN_PYTHON}
+    results = conformance.compare(clients, bundles[family], PROMPTS, STEPS, places)
+    assert {name: result["note"] for name, result in results.items()} == dict.fromkeys(results, "")
+    assert all(result["versions"] for result in results.values())
+    tokens = results["edgeformer"]["tokens"]
+    assert tokens == [conformance.until_end(row, [130]) for row in of_torch(checkpoints[family])]
+    assert len(set(tokens[0])) > 5, "a model that says few words would hide much"
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_transformers_js_in_node_finds_the_same(family, bundles, places):
+    results = conformance.compare({NODE: require(NODE, places)}, bundles[family], PROMPTS, STEPS, places)
+    assert results[NODE]["note"] == ""
+    assert results[NODE]["status"] == "same"
+
+
+@pytest.mark.parametrize("options", [{"ops": "standard", "cache": "static"}, {"ops": "portable", "precision": "fp16"}])
+def test_every_form_of_cache_runs_in_plain_onnxruntime(options, checkpoints, tmp_path, places):
+    bundle = export_model(checkpoints["llama"], tmp_path / "bundle", verify=None, **options).path
+    results = conformance.compare({"onnxruntime": CLIENTS["onnxruntime"]}, bundle, PROMPTS, STEPS, places)
+    assert results["onnxruntime"]["note"] == ""
+
+
+def test_the_cpp_example_compiles_and_finds_the_same(bundles, places):
+    results = conformance.compare({CPP: require(CPP, places)}, bundles["llama"], PROMPTS, STEPS, places)
+    assert results[CPP]["note"] == ""
+    assert results[CPP]["status"] == "same"
+
+
+# Texts
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    """A trained model with its tokenizer."""
+    return export_model("tiny-llama", tmp_path_factory.mktemp("talker") / "tiny-llama", verify=None).path
+
+
+def program(name, places):
+    """The line that runs an example, and the folder to run it in."""
+    if name == NODE:
+        require(NODE, places)
+        return ["node", "main.mjs"], with_modules(EXAMPLES / "node", places)
+    return [sys.executable, CLIENTS[name].file], with_modules(EXAMPLES / "node", places)
+
+
+@pytest.mark.parametrize("name", [*IN_PYTHON, NODE])
+def test_an_example_writes_the_text_of_our_runtime_and_stops_where_it_ends(name, talker, places):
+    line, folder = program(name, places)
+    with folder as place:
+        for prompt in ("470 + 119 =", "Once upon a time"):
+            expected = prompt + load(talker).generate(prompt, max_new_tokens=64).text
+            done = subprocess.run([*line, talker, prompt], cwd=place, capture_output=True, text=True)
+            assert done.stdout == expected + "\n", done.stderr
+
+
+def test_the_page_streams_the_text_of_our_runtime(talker, places):
+    require(BROWSER, places)
+    with open_page(talker, places) as page:
+        assert page.value(f"{STATUS}.textContent") == "Ready, on wasm."
+        page.value(
+            f"window.states = []; new MutationObserver(() => states.push({TEXT}.textContent))"
+            f".observe({TEXT}, {{childList: true}})"
+        )
+        ids = [int(word) for word in write(page, "Once upon a time").split()]
+        states, text = page.value("states"), page.value(f"{TEXT}.textContent")
+        assert page.screenshot().startswith(b"\x89PNG")
+    expected = load(talker).generate("Once upon a time", max_new_tokens=64)
+    assert ids == expected.token_ids
+    assert text == states[-1] == "Once upon a time" + expected.text
+    assert len(set(states)) > 20
+    assert all(after.startswith(before) for before, after in itertools.pairwise(states))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
+def test_a_browser_finds_the_same(family, bundles, places):
+    results = conformance.compare({BROWSER: require(BROWSER, places)}, bundles[family], PROMPTS, STEPS, places)
+    assert results[BROWSER]["note"] == ""
+    assert results[BROWSER]["status"] == "same"
+
+
+@pytest.fixture
+def run_card(places, tmp_path):
+    """Return a function that runs the JavaScript of a bundle's card and returns what it prints."""
+    require(NODE, places)
+
+    def run(bundle):
+        code = re.search(r"```js\n(.*?)```", (bundle / "README.md").read_text(), re.DOTALL)[1]
+        (tmp_path / "card.mjs").write_text(code)
+        (tmp_path / "node_modules").symlink_to(places.node_modules.resolve())
+        # A module finds its packages from where it stands, and the bundle from where it was started.
+        done = subprocess.run(["node", tmp_path / "card.mjs"], cwd=bundle, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_javascript_of_a_card_writes_what_ours_writes(talker, run_card):
+    expected = load(talker).generate("Once upon a time", max_new_tokens=64).text
+    assert run_card(talker) == f"Once upon a time{expected}\n"
+
+
+# Encoders
+
+
+@pytest.fixture(scope="module")
+def encoders(make_model, tmp_path_factory):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    config = {
+        "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "max_position_embeddings": 48,
+    }  # fmt: skip
+    made = {}
+    for name, auto, options in (("masked", "AutoModelForMaskedLM", {}), ("vectors", "AutoModel", {"pooling": "mean"})):
+        folder = make_model("bert", 11, auto=auto, **config)
+        words = ["[PAD]", "[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+        backend = Tokenizer(models.WordLevel({word: id for id, word in enumerate(words)}, "[UNK]"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.add_special_tokens(words[:3])
+        backend.save(str(folder / "tokenizer.json"))
+        special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(special))
+        made[name] = export_model(folder, tmp_path_factory.mktemp(name) / name, verify=None, **options).path
+    return made
+
+
+TEXTS = ["a b c", "d e f g h"]
+
+
+def test_the_vectors_of_an_encoder_are_ours_in_node(encoders, places):
+    require(NODE, places)
+    with with_modules(EXAMPLES / "node", places) as folder:
+        line = ["node", "embed.mjs", encoders["vectors"], *TEXTS]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = load(encoders["vectors"]).embed(TEXTS)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(json.loads(done.stdout), expected, atol=1e-5)
+    assert np.abs(expected[0] - expected[1]).max() > 0.1, "texts with one vector would hide much"
+
+
+def test_the_javascript_of_an_encoders_card_runs(encoders, run_card):
+    assert "dims: [ 2, 32 ]" in run_card(encoders["vectors"])
+
+
+def test_a_masked_word_is_filled_in_node_as_by_us(encoders, places):
+    require(NODE, places)
+    code = """
+        import { env, pipeline } from "@huggingface/transformers";
+        env.allowRemoteModels = false;
+        const fill = await pipeline("fill-mask", process.argv[1]);
+        const found = await fill("a [MASK] c");
+        console.log(JSON.stringify(found.map(({ token, score }) => [token, score])));
+    """
+    with with_modules(EXAMPLES / "node", places) as folder:
+        line = ["node", "--input-type=module", "--eval", code, encoders["masked"]]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = [(row.token_id, row.probability) for row in load(encoders["masked"]).fill_mask("a [MASK] c")]
+    np.testing.assert_allclose(json.loads(done.stdout), expected, atol=1e-5)
+
+
+# What is wrong is found
+
+
+def test_a_damaged_weight_gives_other_tokens(bundles, tmp_path, places):
+    damaged = shutil.copytree(bundles["llama"], tmp_path / "damaged")
+    data = damaged / "onnx" / "model.onnx_data"
+    values = np.fromfile(data, np.float32)
+    values[len(values) // 2 :] *= -1
+    values.tofile(data)
+    expected = conformance.ours(bundles["llama"], PROMPTS, STEPS)
+    found = CLIENTS["onnxruntime"].generate(damaged, PROMPTS, STEPS, places)
+    assert "tokens agree, then" in conformance.difference(expected, found)
+
+
+def test_a_client_with_a_wrong_config_does_not_find_the_graph(talker, tmp_path, places):
+    client = require(BROWSER, places)
+    bundle = shutil.copytree(talker, tmp_path / "bundle")
+    config = json.loads((bundle / "config.json").read_text())
+    config["transformers.js_config"]["dtype"] = "q8"
+    (bundle / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ClientError, match="model_quantized.onnx"):
+        client.generate(bundle, PROMPTS, STEPS, places)
+
+
+def test_where_tokens_part_is_told():
+    assert conformance.difference([[1, 2], [3, 4]], [[1, 2], [3, 4]]) is None
+    assert conformance.difference([[1, 2], [3, 4]], [[1, 2], [3, 5]]) == "prompt 2: 1 tokens agree, then 5 instead of 4"
+    said = "prompt 1: 2 tokens agree, then the end instead of 3"
+    assert conformance.difference([[1, 2, 3]], [[1, 2]]) == said
+    assert conformance.until_end([4, 2, 5], [2, 3]) == [4]
+
+
+STAND_IN = "import sys; assert '--ids' in sys.argv and sys.argv[-1] == '3'; {}"
+
+
+def stand_in(tmp_path, name, code, module="json"):
+    file = tmp_path / f"{name}.py"
+    file.write_text(STAND_IN.format(code))
+    return PythonClient(name, file, (module,), ("numpy",), f"pip install {name}")
+
+
+def test_the_report_tells_same_from_different_failed_and_missing(llama_bundle, tmp_path, monkeypatch):
+    prompts = conformance.random_prompts(load(llama_bundle).manifest)
+    answers = {" ".join(map(str, prompt)): load(llama_bundle).generate(prompt, max_new_tokens=3) for prompt in prompts}
+    right = {prompt: answer.token_ids for prompt, answer in answers.items()}
+    clients = {
+        "good": stand_in(tmp_path, "good", f"print(*{right!r}[sys.argv[2]])"),
+        "wrong": stand_in(tmp_path, "wrong", "print(1, 7, 1)"),
+        "chatty": stand_in(tmp_path, "chatty", "print('Hello')"),
+        "broken": stand_in(tmp_path, "broken", "raise ValueError('no such tensor')"),
+        "absent": stand_in(tmp_path, "absent", "", module="no_such_module"),
+    }
+    monkeypatch.setattr(conformance, "CLIENTS", clients)
+    report = tmp_path / "report.json"
+    run = CliRunner().invoke(conformance.main, [str(llama_bundle), "--new-tokens", "3", "--json", str(report)])
+    assert run.exit_code == 1, run.output
+    data = json.loads(report.read_text())["clients"]
+    statuses = {"edgeformer": "same", "good": "same", "wrong": "differs", "chatty": "failed", "broken": "failed"}
+    assert {name: result["status"] for name, result in data.items()} == statuses | {"absent": "missing"}
+    assert "absent missing: no_such_module; install with: pip install absent" in run.output
+    assert "broken failed: ValueError: no such tensor" in run.output
+    assert "chatty failed: it printed no token ids but 'Hello'" in run.output
+    assert f"numpy {np.__version__}" in run.output
+    monkeypatch.setattr(conformance, "CLIENTS", {name: clients[name] for name in ("good", "absent")})
+    run = CliRunner().invoke(conformance.main, [str(llama_bundle), "--new-tokens", "3"])
+    assert run.exit_code == 0, run.output
+
+
+def test_what_cannot_be_compared_is_refused(encoders, llama_bundle):
+    run = CliRunner().invoke(conformance.main, [str(encoders["masked"])])
+    assert run.exit_code == 2
+    assert "is no decoder but encoder" in run.output
+    run = CliRunner().invoke(conformance.main, [str(llama_bundle), "--python", "Optimum=/nowhere"])
+    assert run.exit_code == 2
+    assert "is not CLIENT=INTERPRETER" in run.output

@@ -1,0 +1,116 @@
+"""A page in a headless Chromium that is asked for values of JavaScript.
+
+It is spoken to over its debugging pipe: JSON of the Chrome DevTools Protocol, each message ended by a zero byte. That
+needs no port and no package.
+"""
+
+import base64
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# A container's root has no sandbox to give and little shared memory.
+FLAGS = (
+    "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
+    "--window-size=800,600",
+)  # fmt: skip
+
+# The browser hears commands on file 3 and answers on file 4.
+LAUNCH = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Page:
+    """One page of a browser. `limit`: seconds that any wait may take; console: what the page wrote there so far."""
+
+    def __init__(self, read: int, write: int, limit: float):
+        self._read, self._write, self._limit = read, write, limit
+        self._pending, self._calls, self._session = b"", 0, ""
+        self.console: list[str] = []
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._call("Runtime.enable")
+
+    def open(self, url: str) -> None:
+        """Start to load an address."""
+        self._call("Page.navigate", url=url)
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression is in the page. Raises RuntimeError with what it throws."""
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
+        return answer["result"].get("value")
+
+    def wait_for(self, expression: str, pause: float = 0.02) -> None:
+        """Ask again and again until the expression is true of the page. Raises TimeoutError at the limit."""
+        end = time.monotonic() + self._limit
+        while not self.value(expression):
+            if time.monotonic() > end:
+                said = " | ".join(self.console) or "nothing"
+                raise TimeoutError(f"{expression} did not come true in {self._limit:g} s; the console says: {said}")
+            time.sleep(pause)
+
+    def screenshot(self) -> bytes:
+        """The page as a PNG."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._calls += 1
+        message = {"id": self._calls, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        try:
+            os.write(self._write, json.dumps(message).encode() + b"\0")
+        except BrokenPipeError:
+            raise RuntimeError("the browser ended") from None
+        while True:
+            answer = self._next_message()
+            if answer.get("id") == self._calls:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                return answer["result"]
+            if answer.get("method") == "Runtime.consoleAPICalled":
+                said = [str(part.get("value", part.get("description"))) for part in answer["params"]["args"]]
+                self.console.append(" ".join(said))
+
+    def _next_message(self) -> dict[str, Any]:
+        while b"\0" not in self._pending:
+            if not select.select([self._read], [], [], self._limit)[0]:
+                raise TimeoutError(f"the browser has been silent for {self._limit:g} s")
+            read = os.read(self._read, 1 << 16)
+            if not read:
+                raise RuntimeError("the browser ended")
+            self._pending += read
+        message, _, self._pending = self._pending.partition(b"\0")
+        return json.loads(message)
+
+
+@contextmanager
+def open_chromium(program: str, limit: float) -> Iterator[Page]:
+    """Start a browser and yield a page of it; the browser ends with the `with` block."""
+    with tempfile.TemporaryDirectory(prefix="chromium.", ignore_cleanup_errors=True) as profile:
+        hears, write = os.pipe()
+        read, says = os.pipe()
+        line = [sys.executable, "-c", LAUNCH, str(hears), str(says), program, *FLAGS, f"--user-data-dir={profile}"]
+        process = subprocess.Popen(line, pass_fds=(hears, says), stderr=subprocess.DEVNULL)
+        os.close(hears)
+        os.close(says)
+        try:
+            yield Page(read, write, limit)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(write)
+            os.close(read)

@@ -1,0 +1,27 @@
+"""Token ids from Optimum's ORTModelForCausalLM. It pins an old transformers, so it runs in an environment of its own.
+
+python optimum_client.py BUNDLE "5 6 7" --ids --new-tokens 48
+"""
+
+import argparse
+
+import torch
+from optimum.onnxruntime import ORTModelForCausalLM
+
+
+def main() -> None:
+    """Print the ids."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bundle")
+    parser.add_argument("prompt")
+    parser.add_argument("--ids", action="store_true", required=True)
+    parser.add_argument("--new-tokens", type=int, required=True)
+    args = parser.parse_args()
+    model = ORTModelForCausalLM.from_pretrained(args.bundle, subfolder="onnx", file_name="model.onnx")
+    prompt = torch.tensor([[int(word) for word in args.prompt.split()]])
+    options = {"max_new_tokens": args.new_tokens, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
+    print(*model.generate(prompt, **options)[0, prompt.shape[1] :].tolist())
+
+
+if __name__ == "__main__":
+    main()
