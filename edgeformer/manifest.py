@@ -15,7 +15,7 @@ from edgeformer.cache_scales import CacheScales
 from edgeformer.config import ModelConfig
 from edgeformer.contract import CacheForm, CacheGeometry
 from edgeformer.errors import BundleError, ConfigError
-from edgeformer.quantization import Quantization, WeightFormat
+from edgeformer.quantization import Quantization, Smoothing, WeightFormat
 
 FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 3
@@ -97,9 +97,10 @@ class Manifest:
     cache has no layers. model: None where the module is not ours, so that the bundle does not tell what it
     computes. via: which library has the module then; None for a module of the user. quantization: the recipe of a
     quantized bundle. prefill: a view for prompts. cache_scales: what keys and values are cached as int8 by, if they
-    are. generation: how the makers of an encoder-decoder want it to generate, in the words of generation_config.json.
-    files: every other file of the folder. weights: graph initializers by name. parity: the summary of the certificate,
-    with the hashes that it speaks of; None where nothing was verified.
+    are. smoothing: what was done to the weights of all graphs before they were quantized. generation: how the makers
+    of an encoder-decoder want it to generate, in the words of generation_config.json. files: every other file of the
+    folder. weights: graph initializers by name. parity: the summary of the certificate, with the hashes that it speaks
+    of; None where nothing was verified.
     """
 
     schema_version: int
@@ -130,6 +131,7 @@ class Manifest:
     windowed_graph: str | None = None
     windows: tuple[int | None, ...] = ()
     cache_scales: CacheScales | None = None
+    smoothing: Smoothing | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files):

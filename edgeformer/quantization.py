@@ -8,6 +8,7 @@ unless the format is symmetric, one zero point:
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Literal, get_args
 
 from edgeformer.errors import ConfigError
@@ -15,6 +16,8 @@ from edgeformer.schema import check
 
 Bits = Literal[4, 8]
 Rounding = Literal["nearest", "mse", "gptq"]
+Activations = Literal["block", "token"]
+"""Which inputs of a product share a scale when they are rounded: those of a block of its weights, or all of a token."""
 BLOCKS = (16, 32, 64, 128, 256)
 
 VOCABULARY = ("*head.weight", "*embedding.weight")
@@ -23,6 +26,10 @@ MATRICES = "*.weight"
 """Parameters of linear layers and embeddings; what is named otherwise is a table that a model computes with."""
 SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*relative.*.weight")
 """Parameters of which a row is added to every token's, or to scores: small."""
+OF_DECODERS = "decoder.*.weight"
+"""Of an encoder and decoder pair: parameters of the half that reads one token after the other."""
+OF_SOURCES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")
+"""Except these, which read all tokens of the source at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,28 @@ class CalibrationText:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SmoothedNorm:
+    """A norm whose channels were divided by powers of two, and the layers whose columns were multiplied by the same.
+
+    parameters: the norm's weight [K] and, where it has one, its bias [K]. readers: weights [N, K] of all that reads it.
+    """
+
+    parameters: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothing:
+    """How weights were smoothed before they were quantized. text: what the factors were chosen by."""
+
+    norms: tuple[SmoothedNorm, ...]
+    text: CalibrationText
+
+    def __str__(self) -> str:
+        return f"{len(self.norms)} norms, by {self.text.tokens:,} tokens of {self.text.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantization:
     """A recipe: the first rule whose pattern fits a matrix's name decides; what fits none is left as it is.
 
@@ -109,16 +138,26 @@ class Quantization:
         return next((form for form in fits if not (looked_up and form is not None and form.block is None)), None)
 
     @property
+    def by_token(self) -> bool:
+        """Whether any rule rounds the inputs of products token by token."""
+        return any(rule.format is not None and rule.format.block is None for rule in self.rules)
+
+    @property
     def by_text(self) -> bool:
         """Whether any rule needs a text to calibrate with."""
         return any(rule.format is not None and rule.format.rounding == "gptq" for rule in self.rules)
 
     def __str__(self) -> str:
-        shown = [
-            str(rule.format) if rule.pattern == MATRICES else f"{rule.pattern} {rule.format or 'as it is'}"
-            for rule in self.rules
-            if rule.pattern not in SMALL_TABLES
-        ]
+        shown: list[str] = []
+        others = True
+        for form, rules in groupby(self.rules, lambda rule: rule.format):
+            patterns = [rule.pattern for rule in rules if rule.pattern not in SMALL_TABLES]
+            if MATRICES in patterns:
+                # What comes after a rule for all is for lookups, which pass over one scale an output.
+                shown.append(str(form) if others else f"lookups {form}")
+                others = False
+            elif patterns:
+                shown.append(f"{', '.join(patterns)} {form or 'as it is'}")
         if self.calibration is not None:
             shown.append(f"calibrated with {self.calibration.tokens:,} tokens of {self.calibration.name}")
         return "; ".join(shown)
@@ -142,14 +181,23 @@ def recipe(
     head: str | None = None,
     keep: tuple[str, ...] = (),
     calibrated: bool = False,
+    activations: Activations | None = None,
 ) -> Quantization:
     """The recipe of a precision, `int4` or `int8`.
 
     block, symmetric, rounding: instead of the defaults. head: precision of the head and the embeddings, if another;
     `fp32` leaves them as they are. keep: patterns of parameters to leave as they are. calibrated: whether there is a
     text to go by, with which the rounding is gptq unless another is given; its defaults are those of CALIBRATED.
+    activations: with `token`, of int8, products have one scale an output and round their inputs with one a token; in
+    blocks stay embeddings, heads, and the decoder of a pair but for what it does with the whole source at once.
     Raises ConfigError for what is not possible.
     """
+    if activations not in (None, *get_args(Activations)):
+        raise ConfigError(f"activations is {activations!r}; it must be one of {', '.join(get_args(Activations))}.")
+    if activations == "token" and (precision != "int8" or symmetric is False):
+        raise ConfigError(
+            "activations are rounded token by token with int8 weights without zero points, and no others."
+        )
     rounding = rounding or ("gptq" if calibrated else None)
     given = {"block": block, "symmetric": symmetric, "rounding": rounding}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -161,10 +209,18 @@ def recipe(
             raise ConfigError(f"the precision of weights is {name!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
         return replace((CALIBRATED if rounding == "gptq" else DEFAULTS)[name], **changes)  # type: ignore[arg-type]
 
-    rules = [QuantizationRule(pattern=pattern, format=None) for pattern in (*keep, *SMALL_TABLES)]
-    if head is not None:
-        rules += [QuantizationRule(pattern=pattern, format=of(head)) for pattern in VOCABULARY]
-    return Quantization(rules=(*rules, QuantizationRule(pattern=MATRICES, format=of(precision))))
+    chosen = of(precision)
+    rules: list[tuple[str, WeightFormat | None]] = [(pattern, None) for pattern in (*keep, *SMALL_TABLES)]
+    if head is not None or activations == "token":
+        rules += [(pattern, of(head or precision)) for pattern in VOCABULARY]
+    if activations == "token":
+        assert chosen is not None
+        by_token = replace(chosen, block=None)
+        rules += [(pattern, by_token) for pattern in OF_SOURCES]
+        rules += [(OF_DECODERS, chosen), (MATRICES, by_token)]
+    # Last, since what is looked up passes over rules of one scale an output.
+    rules.append((MATRICES, chosen))
+    return Quantization(rules=tuple(QuantizationRule(pattern=pattern, format=form) for pattern, form in rules))
 
 
 def prefill_recipe(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:

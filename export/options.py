@@ -66,12 +66,21 @@ def check_parts(
     cache_precision: CachePrecision | None,
     prefill: Prefill | None,
     calibration: Calibration | None,
+    smooth: bool,
 ) -> None:
     """Raise ExportError for parts of a bundle that a model of this kind cannot have, or that do not go together."""
+    _check_activations(target)
     _check_prefill(blueprint, target, prefill)
-    _check_calibration(target, prefill, calibration, cache_precision)
+    _check_smoothing(precision, target, prefill, calibration, smooth)
+    _check_calibration(target, prefill, calibration, cache_precision, smooth)
     _check_cache(blueprint, precision, target, cache_precision)
     _check_bf16(precision, target, prefill)
+
+
+def _check_activations(target: Target) -> None:
+    """Raise ExportError where there is no product of int8 with int8."""
+    if target.quantization is not None and target.quantization.by_token and target.provider != "cpu":
+        raise ExportError("activations are rounded token by token on the CPU alone. Leave activations out.")
 
 
 def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None) -> None:
@@ -88,12 +97,33 @@ def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None
         raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
 
 
+def _check_smoothing(
+    precision: Precision, target: Target, prefill: Prefill | None, calibration: Calibration | None, smooth: bool
+) -> None:
+    """Raise ExportError where there is nothing to smooth for, or to smooth by."""
+    by_token = prefill is not None or (target.quantization is not None and target.quantization.by_token)
+    if smooth and (not by_token or arithmetic_of(precision, target) != "fp32"):
+        raise ExportError(
+            "smoothing is for inputs that are rounded token by token, beside float32: for the view for prompts, and "
+            "for int8 with activations by token. Leave smooth out, or choose one of these."
+        )
+    if smooth and calibration is None:
+        raise ExportError(
+            "smoothing goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or calibration= of "
+            "export_model), or leave smooth out."
+        )
+
+
 def _check_calibration(
-    target: Target, prefill: Prefill | None, calibration: Calibration | None, cache_precision: CachePrecision | None
+    target: Target,
+    prefill: Prefill | None,
+    calibration: Calibration | None,
+    cache_precision: CachePrecision | None,
+    smooth: bool,
 ) -> None:
     """Raise ExportError for a text that nothing is rounded by."""
     by_text = target.quantization is not None and target.quantization.by_text
-    if calibration is not None and prefill is None and cache_precision is None and not by_text:
+    if calibration is not None and prefill is None and cache_precision is None and not by_text and not smooth:
         raise ExportError(
             "a text to calibrate with is for int4 and int8 with the rounding gptq, for the view for prompts, and for "
             "an int8 cache. Leave calibration out, or choose one of these."

@@ -23,6 +23,7 @@ from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
 from edgeformer.export.cache_calibration import calibrate_caches
 from edgeformer.export.clients.genai import genai_config
+from edgeformer.export.clients.transformers_js import with_transformers_js_config
 from edgeformer.export.lower import (
     CacheChoice,
     Lowered,
@@ -39,6 +40,8 @@ from edgeformer.export.prefill import PREFILL_GRAPH, write_prefill_view
 from edgeformer.export.quantize import calibrated
 from edgeformer.export.quantize.calibrate import calibrated_target
 from edgeformer.export.quantize.calibration_text import Calibration, read_calibration
+from edgeformer.export.quantize.smooth import smoothing_factors
+from edgeformer.export.quantize.smoothed import Smoothed
 from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.manifest import (
     SCHEMA_VERSION,
@@ -53,7 +56,7 @@ from edgeformer.manifest import (
     Via,
     sha256,
 )
-from edgeformer.quantization import Quantization
+from edgeformer.quantization import Quantization, Smoothing, prefill_recipe
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
@@ -134,6 +137,7 @@ def export_model(
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     prefill: Prefill | None = None,
+    smooth: bool = False,
     verify: Mode | None = "quick",
     overwrite: bool = False,
     progress: Progress = lambda what, part: None,
@@ -151,7 +155,8 @@ def export_model(
     for a decoder whose cache takes a quarter of the memory; by default caches are made of what activations are.
     functions: leave our ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
-    prefill: of a decoder, add a view for prompts over int8 weights.
+    prefill: of a decoder, add a view for prompts over int8 weights. smooth: where tokens are rounded whole, even out by
+    the calibration text what they are rounded of.
     verify: how much to compare the graph with PyTorch before the bundle is put in place, None for not at all; a graph
     that fails is a ParityError and leaves nothing. via: the library whose own module to export, for architectures
     without a family here. Raises an EdgeformerError for anything that the user can mend.
@@ -172,6 +177,7 @@ def export_model(
             target=target,
             cache_precision=cache_precision,
             prefill=prefill,
+            smooth=smooth,
             calibration=calibration,
             context_length=context_length,
             verify=verify,
@@ -199,6 +205,7 @@ def export_model(
         target=target,
         cache_precision=cache_precision,
         prefill=prefill,
+        smooth=smooth,
         calibration=calibration,
         verify=verify,
         overwrite=overwrite,
@@ -224,6 +231,7 @@ def export_blueprint(
     target: Target,
     cache_precision: CachePrecision | None = None,
     prefill: Prefill | None = None,
+    smooth: bool = False,
     calibration: Calibration | None = None,
     verify: Mode | None,
     overwrite: bool,
@@ -234,10 +242,17 @@ def export_blueprint(
     weights: the module's parameters by name, each read when it is needed. The rest is as for `export_model`.
     """
     start = time.perf_counter()
-    check_parts(blueprint, precision, target, cache_precision, prefill, calibration)
+    check_parts(blueprint, precision, target, cache_precision, prefill, calibration, smooth)
     text = None if calibration is None else read_calibration(calibration, provenance.folder, blueprint)
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
+    original, smoothing = weights, None
+    if smooth:
+        assert text is not None
+        progress("smoothing", 0)
+        recipes = [target.quantization, prefill_recipe(target.quantization) if prefill else None]
+        factors = smoothing_factors(blueprint, weights, [each for each in recipes if each is not None], text)
+        weights, smoothing = Smoothed(weights, factors), Smoothing(norms=tuple(factors), text=text.source)
     with staged(destination, overwrite) as folder:
         if cache_precision is not None:
             progress("measuring keys and values", 0)
@@ -261,7 +276,8 @@ def export_blueprint(
                 blueprint, weights, arithmetic, target, folder, writer, text, progress
             )
         shutil.rmtree(folder / calibrated.FOLDER, ignore_errors=True)
-        manifest = replace(_manifest(blueprint, provenance, precision, target, writer), prefill=view)
+        manifest = _manifest(blueprint, provenance, precision, target, writer)
+        manifest = replace(manifest, prefill=view, smoothing=smoothing)
         if manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
             windows = write_windowed_view(
                 folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, target.provider
@@ -275,7 +291,7 @@ def export_blueprint(
             from edgeformer.export.parity.certificate import paragraph, summary, write_certificate
 
             manifest = replace(manifest, files=file_entries(folder, writer.hashes))
-            report = verify_graph(folder, manifest, blueprint, weights, mode=verify, progress=progress)
+            report = verify_graph(folder, manifest, blueprint, original, mode=verify, progress=progress)
             if not report.passed:
                 raise ParityError(_not_at_parity(blueprint, report))
             write_certificate(report, folder / CERTIFICATE, provenance.name)
@@ -351,7 +367,7 @@ def _copy_files(source: Path | None, folder: Path) -> None:
 
 def _write_files(folder: Path, provenance: Provenance, manifest: Manifest, parity: str) -> None:
     if provenance.hf_config is not None:
-        _write_json(folder / "config.json", provenance.hf_config)
+        _write_json(folder / "config.json", with_transformers_js_config(provenance.hf_config, manifest))
     if manifest.task == "causal-lm":
         _write_json(folder / "genai_config.json", genai_config(manifest))
     (folder / "README.md").write_text(model_card(manifest, parity), encoding="utf-8")

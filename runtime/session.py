@@ -10,6 +10,7 @@ import numpy as np
 
 from edgeformer.errors import BundleError, RequestError, require
 from edgeformer.manifest import Arithmetic, Manifest, Provider
+from edgeformer.runtime.overflow import products_overflow
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
@@ -75,10 +76,13 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
 
 def session_options(threads: int) -> Any:
     """What all sessions have in common; warnings of onnxruntime are for those who write graphs."""
-    options = onnxruntime().SessionOptions()
+    ort = onnxruntime()
+    options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    if products_overflow(ort):
+        options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 

@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -38,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgeformer.manifest import Precision
+from edgeformer.quantization import Activations, recipe
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """What CTranslate2 calls a precision."""
@@ -237,6 +238,9 @@ def print_report(data: dict[str, Any]) -> None:
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.option("--geometry", type=click.Choice(list(GEOMETRIES)), default="t5-small", show_default=True)
 @click.option("--precision", type=click.Choice(list(COMPUTE_TYPES)), default="fp32", show_default=True)
+@click.option(
+    "--activations", type=click.Choice(get_args(Activations)), help="Of our int8, as for `edgeformer export`."
+)
 @click.option("--source", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of each source.")
 @click.option("--new", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to generate.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sources at a time.")
@@ -254,6 +258,7 @@ def print_report(data: dict[str, Any]) -> None:
 def main(
     geometry: str,
     precision: Precision,
+    activations: Activations | None,
     source: int,
     new: int,
     batch: int,
@@ -269,7 +274,10 @@ def main(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_seq2seq.")))
         write_checkpoint(geometry, folder / "checkpoint")
-        export_model(folder / "checkpoint", folder / "bundle", precision=precision, verify=None)
+        quantization = recipe(precision, activations=activations) if activations else None
+        export_model(
+            folder / "checkpoint", folder / "bundle", precision=precision, quantization=quantization, verify=None
+        )
         systems = {
             "edgeformer": edgeformer_system(folder / "bundle", threads),
             "transformers sdpa": transformers_system(folder / "checkpoint", threads),
@@ -285,6 +293,7 @@ def main(
     data = {
         "geometry": geometry,
         "precision": precision,
+        "activations": activations,
         "source_tokens": source,
         "new_tokens": new,
         "batch": batch,

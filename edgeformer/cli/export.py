@@ -9,7 +9,7 @@ import click
 from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
 from edgeformer.manifest import CachePrecision, OpSet, Precision, Prefill, Provider, Via
-from edgeformer.quantization import DEFAULTS, Rounding, recipe
+from edgeformer.quantization import DEFAULTS, Activations, Rounding, recipe
 from edgeformer.sentence_transformers import Pooling
 
 
@@ -53,6 +53,11 @@ from edgeformer.sentence_transformers import Pooling
     help="Of int4 and int8. [default: mse and nearest; gptq with --calibrate]",
 )
 @click.option(
+    "--activations",
+    type=click.Choice(get_args(Activations)),
+    help="Of int8: which inputs of a product share a scale. For encoders, token is faster. [default: block]",
+)
+@click.option(
     "--calibrate",
     "calibration",
     type=click.Path(path_type=Path),
@@ -62,6 +67,7 @@ from edgeformer.sentence_transformers import Pooling
 @click.option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), help="Of the head and the embeddings.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Do not quantize parameters of such names.")
 @click.option("--prefill", type=click.Choice(get_args(Prefill)), help="Add a view for prompts over int8 weights.")
+@click.option("--smooth", is_flag=True, help="By the text of --calibrate, even out what is rounded token by token.")
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
 @click.option("--pooling", type=click.Choice(get_args(Pooling)), help="Make one vector of an encoder's states.")
 @click.option("--normalize/--no-normalize", default=None, help="Give that vector length one, or not.")
@@ -79,6 +85,7 @@ def export_command(
     block: int | None,
     asymmetric: bool,
     rounding: Rounding | None,
+    activations: Activations | None,
     head_precision: str | None,
     keep: tuple[str, ...],
     as_json: bool,
@@ -91,6 +98,7 @@ def export_command(
         "block": block,
         "symmetric": False if asymmetric else None,
         "rounding": rounding,
+        "activations": activations,
         "head": head_precision,
         "keep": keep,
     }
@@ -99,7 +107,8 @@ def export_command(
         options["quantization"] = recipe(options["precision"], calibrated=calibrated, **changes)
     elif any(changes.values()) or asymmetric:
         raise click.UsageError(
-            "--block, --asymmetric, --rounding, --head-precision and --keep are for --precision int4 and int8."
+            "--block, --asymmetric, --rounding, --activations, --head-precision and --keep are for --precision int4 "
+            "and int8."
         )
     if options["via"] is None:
         from edgeformer.source import open_source
@@ -135,6 +144,8 @@ def export_command(
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
     if manifest.quantization is not None:
         click.echo(f"weights: {manifest.quantization}")
+    if manifest.smoothing is not None:
+        click.echo(f"smoothed: {manifest.smoothing}")
     if manifest.cache_scales is not None:
         click.echo(f"cache: int8, {manifest.cache.elements(1, 1):,} bytes a token")
     if manifest.prefill is not None:

@@ -24,6 +24,7 @@ from edgeformer.export.bundle import Progress
 from edgeformer.export.lower import target_of
 from edgeformer.export.parity.localisation import SAME, Findings, Localisation, Suspect, describe, worst
 from edgeformer.export.parity.node_values import Array, Expected, NodeValues, Origin, difference
+from edgeformer.export.parity.smoothing import smoothed_as_stored
 from edgeformer.export.parity.teacher_forcing import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.wiring import Wiring, node_differences, wrong_weights
 from edgeformer.manifest import Arithmetic, Manifest, Provider
@@ -57,6 +58,7 @@ def locate(
     weights: the parameters by name; they are rounded as the graphs store them. Raises BundleError for a graph whose
     nodes are not named as edgeformer names them.
     """
+    weights = smoothed_as_stored(folder, manifest, blueprint, weights)
     return Locator(manifest, blueprint, weights, progress).locate(folder)
 
 

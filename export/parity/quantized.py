@@ -1,6 +1,6 @@
-"""Holds quantized weights to the original ones, block by block.
+"""Holds the weights of a quantized bundle to the original ones: integers block by block, all others to the last bit.
 
-What a graph computes of its integers is compared with what PyTorch computes of the same integers, so that this alone
+What a graph computes of its weights is compared with what PyTorch computes of the same weights, so that this alone
 tells whether they mean the model.
 
 A calibration text lets weights err more than they must, each for the others of its row; no text is at hand here. But
@@ -25,9 +25,10 @@ SHARE_OF_STEP = 0.1
 
 
 def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list[Check]:
-    """Checks of all parameters that are quantized; none, where the stored weights are all that is known."""
+    """Checks of all parameters; none, where the stored weights are all that is known."""
     if isinstance(original, StoredWeights) and original.formats:
         return []
+    kept = [(_difference(original[name], stored[name]), name) for name in stored if name not in stored.formats]
     errors, distances, offsets = [], [], []
     for name, form in stored.formats.items():
         weight, rounded = (stored.by_output(name, each[name].float()) for each in (original, stored))
@@ -39,6 +40,15 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
             rounded = grid.nearest()
         errors.append((_worst(weight, rounded, form), name))
     checks = []
+    if kept:
+        checks += [
+            _check(
+                "unquantized", kept, 0,
+                "largest difference of a weight that is not quantized from the checkpoint's, in the precision that it "
+                "is stored in",
+                "such weights are copied",
+            )
+        ]  # fmt: skip
     if errors:
         checks += [
             _check(
@@ -73,6 +83,11 @@ def _check(figure: str, found: list[tuple[float, str]], limit: float, what: str,
     return Check(
         name=f"weights: {figure}", what=f"{what}, in {name}", value=value, limit=limit, eager=None, reason=reason
     )
+
+
+def _difference(original: Tensor, stored: Tensor) -> float:
+    """NaN counts as infinitely wrong."""
+    return float((original.to(stored.dtype) - stored).abs().float().nan_to_num(torch.inf).max())
 
 
 class _Grid:

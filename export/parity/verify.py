@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from edgeformer.export.parity.reference import Rounded
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.seq2seq_trial import Seq2SeqTrial
+from edgeformer.export.parity.smoothing import judge_smoothing, smoothed_as_stored
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.parity.trial import EXTENTS, Mode, Trial
+from edgeformer.export.parity.unrounded import open_unrounded
 from edgeformer.manifest import FILE_NAME, Manifest, Provider, sha256
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
@@ -136,17 +139,23 @@ def verify_graph(
     onnxruntime computes them of weights that are not prepacked, to which everything is held as to any graph; and as it
     is used, with activations rounded to 8 bits, which it is compared for with eager PyTorch that rounds them, too. A
     graph with an int8 cache is compared with eager PyTorch that rounds keys and values as it does, and once more over
-    the integers that it cached, with nothing left to round.
+    the integers that it cached, with nothing left to round. Of a smoothed bundle, the weights are smoothed as it says,
+    and must make the model that they make as they are. Raises BundleError where its norms can't be made of them.
     """
     start = time.perf_counter()
+    original, weights = weights, smoothed_as_stored(folder, manifest, blueprint, weights)
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
     quantized = StoredWeights(folder, manifest, blueprint) if manifest.quantization is not None else None
     held = Rounded(weights, torch.bfloat16) if manifest.precision == "bf16" else quantized or weights
     # Prepacking would copy every weight, for a few tokens.
-    sessions = [open_session(folder / name, provider, prepack=False) for name in manifest.graphs]
+    by_token = quantized is not None and any(form.block is None for form in quantized.formats.values())
+    opened = open_unrounded if by_token else partial(open_session, prepack=False)
+    sessions = [opened(folder / name, provider) for name in manifest.graphs]
     trial = _trial(sessions, folder, manifest, provider, blueprint, held, mode, progress)
     ran = _run(trial.run, trial.judge.checks)
     checks, used, whole = list(trial.judge.checks), None if manifest.cache_scales is None else trial, sessions[0]
+    if weights is not original:
+        checks.append(judge_smoothing(blueprint, original, weights))
     if quantized is not None:
         checks += judge_weights(weights, quantized)
         sessions = [open_session(folder / name, provider) for name in manifest.graphs]

@@ -49,15 +49,15 @@ def calibrate(
     """
     reference, result = Reference(blueprint, weights, torch.float32), Calibrated(folder)
     layers = list(_layers(reference.module, recipe))
-    ids, mask = map(torch.from_numpy, pad_right([each.tolist() for each in text.texts], 0))
+    ids, mask = padded(text)
     rounding = _Rounding(weights, result, len({name for _, name, _ in layers}), mask.bool(), progress)
     with ExitStack() as undo:
         for layer, name, form in layers:
             undo.callback(layer.register_forward_pre_hook(partial(rounding.before, name, form)).remove)
             undo.callback(layer.register_forward_hook(partial(rounding.after, name)).remove)
         undo.enter_context(reference.loaded())
-        undo.enter_context(suppress(_AllRounded))
-        _read(reference, blueprint, ids, mask)
+        undo.enter_context(suppress(Enough))
+        let_read(reference, blueprint, ids, mask)
     return result
 
 
@@ -94,22 +94,36 @@ def _layers(module: nn.Module, recipe: Quantization) -> Iterator[tuple[nn.Linear
             yield layer, name, fitted
 
 
-def _read(reference: Reference, blueprint: Blueprint, ids: Tensor, mask: Tensor) -> None:
-    """Let a model of any kind read token ids int64 [B, S]; both halves of a pair read the same."""
+def padded(text: CalibrationTokens) -> tuple[Tensor, Tensor]:
+    """Token ids of all texts, and which are no padding: int64 [B, S] each."""
+    ids, mask = map(torch.from_numpy, pad_right([each.tolist() for each in text.texts], 0))
+    return ids, mask
+
+
+def valid_tokens(x: Tensor, valid: Tensor) -> Tensor:
+    """Inputs [n, K] of a layer, of x [..., K], without those of padding. valid: bool [B, S]."""
+    return x[valid] if x.shape[:2] == valid.shape else x.flatten(0, -2)
+
+
+class Enough(Exception):
+    """For hooks to raise: all that was to be seen of a text has been, and logits as a rule need not be computed."""
+
+
+def let_read(reference: Reference, blueprint: Blueprint, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    """Let a model of any kind read token ids int64 [B, S]; both halves of a pair read the same.
+
+    Returns what it says: logits or, of an encoder, states and what its head makes of them.
+    """
     config, module = blueprint.config, reference.module
     caches = [reference.empty_cache(len(ids))] * blueprint.cache.num_layers
     match config:
         case EncoderConfig(token_types=types):
-            module(ids, mask, torch.zeros_like(ids) if types > 1 else None)
+            return tuple(module(ids, mask, torch.zeros_like(ids) if types > 1 else None))
         case Seq2SeqConfig():
             _, sources = module.encode(ids, mask)
-            module.decode(ids, mask, mask, caches, sources)
+            return (module.decode(ids, mask, mask, caches, sources)[0],)
         case _:
-            module(ids, mask, caches)
-
-
-class _AllRounded(Exception):
-    """Every layer has been reached; what comes after the last one, logits as a rule, need not be computed."""
+            return (module(ids, mask, caches)[0],)
 
 
 class _Rounding:
@@ -135,7 +149,7 @@ class _Rounding:
         check_finite(rows, [name])
         result.add(name, round_for_inputs(rows, self._factor(name, inputs[0]), form), form)
         if len(result.formats) == self._layers:
-            raise _AllRounded
+            raise Enough
 
     def after(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         """What the layer gives with its rounded weight."""
@@ -146,7 +160,7 @@ class _Rounding:
         """Of the inputs x [..., K] of a layer; layers beside each other read the same."""
         if self._last is None or self._last[0] is not x:
             self._last = None  # two factors of a wide layer need not be in memory
-            tokens = x[self._valid] if x.shape[:2] == self._valid.shape else x.flatten(0, -2)
+            tokens = valid_tokens(x, self._valid)
             gram = tokens.t() @ tokens
             if not torch.isfinite(gram).all():
                 raise ExportError(

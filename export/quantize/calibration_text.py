@@ -42,7 +42,7 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, blueprin
     the tokenizer puts around a text; or token ids, of each text as many as the context has. Raises ExportError where
     there is nothing to read or nothing to read it with, and for models of speech.
     """
-    vocab_size, context_length = _sizes(blueprint)
+    vocab_size, context_length = sizes_of(blueprint)
     if isinstance(given, str | Path):
         path = Path(given)
         texts, digest, name = _pieces(path, tokenizer_folder, context_length), _read(path), path.name
@@ -62,7 +62,7 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, blueprin
     return CalibrationTokens(texts, CalibrationText(name=name, tokens=count, sha256=hashlib.sha256(digest).hexdigest()))
 
 
-def _sizes(blueprint: Blueprint) -> tuple[int, int]:
+def sizes_of(blueprint: Blueprint) -> tuple[int, int]:
     """Tokens and positions that all parts of a model have."""
     config = blueprint.config
     encoder = config.encoder if isinstance(config, Seq2SeqConfig) else config

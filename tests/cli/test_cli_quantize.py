@@ -38,7 +38,7 @@ def test_export_says_how_it_stored_the_weights_and_verifies_them(exported):
     assert lines[0].startswith(f"exported folder {checkpoint.name} to {place}: ")
     assert lines[1].startswith("graph: op set ort for CPU, int4; ") and lines[1].endswith("quantize_weights 9")
     assert lines[2].startswith("weights: blocks.0.feed_forward.* as it is; ")
-    assert "*head.weight int8 in blocks of 64, asymmetric; " in lines[2]
+    assert "*head.weight, *embedding.weight int8 in blocks of 64, asymmetric; " in lines[2]
     assert lines[2].endswith("; int4 in blocks of 64, asymmetric")
     assert "checks passed; closest to its limit: " in result.stdout
 
@@ -147,15 +147,21 @@ def test_a_text_calibrates(make_llama, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--block", "32"], ["--asymmetric"], ["--rounding", "mse"], ["--head-precision", "fp32"], ["--keep", "*"]],
+    [
+        ["--block", "32"],
+        ["--asymmetric"],
+        ["--rounding", "mse"],
+        ["--activations", "token"],
+        ["--head-precision", "fp32"],
+        ["--keep", "*"],
+    ],
 )
 def test_options_of_quantization_without_it_are_said(tmp_path, options):
     for precision in ("fp32", "fp16"):
         result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", "--precision", precision, *options)
         assert result.exit_code == 2
-        assert (
-            "--block, --asymmetric, --rounding, --head-precision and --keep are for --precision int4" in result.stderr
-        )
+        options_of_quantization = "--block, --asymmetric, --rounding, --activations, --head-precision and --keep"
+        assert f"{options_of_quantization} are for --precision int4" in result.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -174,6 +180,7 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
             ["--rounding", "mse", "--calibrate", "a.txt"],
             "error: a text to calibrate with is for int4 and int8 with the",
         ),
+        (["--activations", "token"], "error: activations are rounded token by token with int8 weights without zero"),
         (["--keep", "*.query.weight"], "error: the recipe has different formats for blocks.0.attention.query.weight, "),
     ],
 )

@@ -170,11 +170,13 @@ def own_module(tmp_path_factory):
     return module
 
 
-@pytest.mark.parametrize(("precision", "symmetric"), [("int4", SYMMETRIC), ("int8", ASYMMETRIC)])
-def test_a_module_of_ones_own_passes(own_module, tmp_path, precision, symmetric):
+@pytest.mark.parametrize(
+    ("precision", "options"), [("int4", {}), ("int8", {"symmetric": False}), ("int8", {"activations": "token"})]
+)
+def test_a_module_of_ones_own_passes(own_module, tmp_path, precision, options):
     result = export_module(
-        own_module, tmp_path / "own", precision=precision, quantization=recipe(precision, symmetric=symmetric),
-        verify=None, **SIZES_OF_CACHE,
+        own_module, tmp_path / "own", precision=precision, quantization=recipe(precision, **options), verify=None,
+        **SIZES_OF_CACHE,
     )  # fmt: skip
     quantized = {name for stored in result.manifest.weights.values() if stored.quantized for name in stored.parameters}
     assert {"blocks.1.feed_forward.0.weight", "blocks.0.feed_forward.0.weight", "embedding.weight"} <= quantized
@@ -265,11 +267,14 @@ def failures_of(report):
     return {check.name.split(":")[0] for check in report.failures()}
 
 
-def failures(clean, checkpoint, folder, fault):
-    """What fails once a fault is planted in a copy of a bundle, by the checkpoint: runs, and `weights`."""
+def failures(clean, checkpoint, folder, fault, graph=None):
+    """What fails once a fault is planted in a copy of a bundle, by the checkpoint: runs, and `weights`.
+
+    graph: the file of the faulty graph, where the bundle has several.
+    """
     subject = open_subject(clean, checkpoint)
     shutil.copytree(clean, folder)
-    path = folder / subject.manifest.graph
+    path = folder / (graph or subject.manifest.graph)
     model = onnx.load(path, load_external_data=False)
     before = model.SerializeToString()
     fault(model.graph, Stored(folder, model.graph))
@@ -310,9 +315,22 @@ def zero_points_in_the_middle(graph, stored):
     stored[f"{DOWN}.zero_points"] = np.full_like(stored[f"{DOWN}.zero_points"], 0x88)
 
 
+def a_norm_of_another_layer(graph, stored):
+    """Not quantized at all, and read by both sides."""
+    stored["blocks.1.feed_forward_norm.weight"] = stored["blocks.0.feed_forward_norm.weight"]
+
+
+def one_channel_of_a_norm_a_digit_off(graph, stored):
+    norm = stored["final_norm.weight"]
+    norm[3] = np.nextafter(norm[3], np.float32(9))
+    stored["final_norm.weight"] = norm
+
+
 @pytest.mark.parametrize(
     ("fault", "symmetric"),
     [
+        (a_norm_of_another_layer, True),
+        (one_channel_of_a_norm_a_digit_off, False),
         (halves_exchanged, True),
         (halves_exchanged, False),
         (scales_a_block_late, True),
@@ -331,9 +349,10 @@ def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bund
 def test_weights_of_another_seed_are_found_by_the_checkpoint(bundle, make_model):
     family, auto, options = MODELS["llama"]
     other = make_model(family, 5, auto=auto, **options)
-    assert [check.name for check in verify(bundle("llama")[0], other, mode="quick").failures()] == [
-        "weights: block error"
-    ]
+    assert {check.name for check in verify(bundle("llama")[0], other, mode="quick").failures()} == {
+        "weights: block error",
+        "weights: unquantized",
+    }
 
 
 def product(graph, part=DOWN):

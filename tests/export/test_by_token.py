@@ -1,0 +1,316 @@
+"""Products of int8 with int8, whose inputs are rounded token by token: where they stand, and how they are verified."""
+
+import importlib
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from test_verify_quantized import MODELS, failures, ratios
+
+from edgeformer.errors import ConfigError, ExportError
+from edgeformer.export import export_model, verify
+from edgeformer.export.parity import reference
+from edgeformer.export.parity.unrounded import remove_rounding
+from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH
+from edgeformer.manifest import Manifest
+from edgeformer.quantization import recipe
+from edgeformer.runtime.session import open_session
+
+ACTIVATIONS = "int8 activations, "
+BY_TOKEN = recipe("int8", activations="token")
+WHISPER = {
+    "vocab_size": 97, "d_model": 64, "num_mel_bins": 8, "max_source_positions": 24, "max_target_positions": 32,
+    "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "pad_token_id": 1, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(make_model, tmp_path_factory):
+    """Return a function that gives a model's bundle and its checkpoint; each is made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            whisper = "whisper", "AutoModelForSpeechSeq2Seq", WHISPER
+            family, auto, options = whisper if name == "whisper" else MODELS[name]
+            folder = make_model(family, auto=auto, **options)
+            limits = {"context_length": 64} if name == "t5" else {}
+            place = tmp_path_factory.mktemp("bundles") / name
+            made[name] = (
+                export_model(folder, place, precision="int8", quantization=BY_TOKEN, verify=None, **limits).path,
+                folder,
+            )
+        return made[name]
+
+    return get
+
+
+# Where they stand.
+
+
+def blocks_of(place):
+    """The block of every quantized parameter, by the recipe as it was carried out."""
+    stored = Manifest.read(place).weights.values()
+    return {name: each.quantized.block for each in stored if each.quantized for name in each.parameters}
+
+
+def test_every_product_of_an_encoder_is_by_token_and_its_vocabulary_is_not(bundle):
+    blocks = blocks_of(bundle("bert")[0])
+    in_blocks = {name for name, block in blocks.items() if block is not None}
+    assert in_blocks == {"embedding.weight"}, "whose head shares it"
+    assert len(blocks) > 12
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_of_a_pair_all_that_reads_the_source_is_by_token(bundle, name):
+    place, _ = bundle(name)
+    of_sources = {name for name, block in blocks_of(place).items() if block is None}
+    parts = {name.split(".blocks.0.")[1] for name in of_sources if name.startswith("decoder.")}
+    assert parts == {"cross_attention.key.weight", "cross_attention.value.weight"}
+    assert any(name.startswith("encoder.") for name in of_sources)
+    ops = {graph: [node.op_type for node in nodes(place / graph)] for graph in (ENCODER_GRAPH, DECODER_GRAPH)}
+    assert "MatMulNBits" not in ops[ENCODER_GRAPH]
+    assert "MatMulIntegerToFloat" not in ops[DECODER_GRAPH]
+
+
+def nodes(graph):
+    return onnx.load(graph, load_external_data=False).graph.node
+
+
+def test_a_recipe_keeps_what_it_is_told(bundle, make_model, tmp_path):
+    chosen = recipe("int8", activations="token", head="int4", block=64, keep=("blocks.0.*",))
+    family, auto, options = MODELS["llama"]
+    place = tmp_path / "kept"
+    export_model(make_model(family, auto=auto, **options), place, precision="int8", quantization=chosen, verify=None)
+    blocks = blocks_of(place)
+    assert {blocks.pop("embedding.weight"), blocks.pop("head.weight")} == {64}
+    assert set(blocks.values()) == {None}
+    assert all(name.startswith("blocks.1.") for name in blocks)
+
+
+def test_a_recipe_says_what_it_is():
+    shown = (
+        "*head.weight, *embedding.weight int8 in blocks of 128; "
+        "decoder.*cross_attention.key.weight, decoder.*cross_attention.value.weight int8 with a scale an output; "
+        "decoder.*.weight int8 in blocks of 128; int8 with a scale an output; lookups int8 in blocks of 128"
+    )
+    assert str(BY_TOKEN) == shown
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "message"),
+    [
+        ("int4", {}, "with int8 weights without zero points, and no others"),
+        ("int8", {"symmetric": False}, "with int8 weights without zero points, and no others"),
+        ("int8", {"activations": "tokens"}, "activations is 'tokens'; it must be one of block, token"),
+    ],
+)
+def test_other_weights_are_refused(precision, options, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe(precision, **{"activations": "token", **options})
+
+
+def test_other_providers_are_refused(bundle, tmp_path):
+    with pytest.raises(ExportError, match="rounded token by token on the CPU alone"):
+        export_model(
+            bundle("bert")[1], tmp_path / "bundle", precision="int8", provider="cuda", quantization=BY_TOKEN,
+            verify=None,
+        )  # fmt: skip
+    assert not any(tmp_path.iterdir())
+
+
+# A graph without its rounding.
+
+
+def small_graph(planted=()):
+    """Two products of what was rounded once; planted: an input of the second that ours never have."""
+    random = np.random.default_rng(0)
+    values = {
+        "step": np.float32(1 / 127), "zero": np.uint8(128),
+        **{f"integers{i}": random.integers(-128, 128, (16, 8)).astype(np.int8) for i in (1, 2)},
+        **{f"scales{i}": random.normal(size=8).astype(np.float32) for i in (1, 2)},
+    }  # fmt: skip
+    made = [helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["steps"])]
+    for i in (1, 2):
+        read = ["steps", f"integers{i}", "step", f"scales{i}", "zero", *(planted if i == 2 else ())]
+        made.append(helper.make_node("MatMulIntegerToFloat", read, [f"product{i}"], domain="com.microsoft"))
+    graph = helper.make_graph(
+        made, "small", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])],
+        [helper.make_tensor_value_info(f"product{i}", TensorProto.FLOAT, [4, 8]) for i in (1, 2)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, ir_version=10, opset_imports=opsets), values
+
+
+def run(model, x):
+    return ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+
+
+def test_what_is_left_are_the_products_in_float(tmp_path):
+    model, values = small_graph()
+    x = np.random.default_rng(1).uniform(-1, 1, (4, 16)).astype(np.float32)
+    x[0, 0] = 3  # beyond the range of a byte
+    rounded = run(model, x)
+    assert remove_rounding(model.graph) == 2
+    exact = run(model, x)
+    clipped = np.clip(x.astype(np.float64), -128 / 127, 1)
+    for i, (without, with_it) in enumerate(zip(exact, rounded, strict=True), start=1):
+        weight = values[f"integers{i}"].astype(np.float64) * values[f"scales{i}"]
+        np.testing.assert_allclose(without, clipped @ weight, rtol=1e-6, atol=1e-5)
+        assert 1e-3 < np.linalg.norm(with_it - without) / np.linalg.norm(without) < 2e-2
+
+
+def test_products_of_another_form_still_round():
+    model, _ = small_graph(planted=["", "scales1"])
+    before = [node.SerializeToString() for node in model.graph.node]
+    assert remove_rounding(model.graph) == 1
+    assert model.graph.node[-1].SerializeToString() == before[-1]
+
+
+# Right ones.
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "t5", "whisper", "llama"])
+def test_a_right_graph_passes(bundle, name):
+    report = verify(*bundle(name), mode="quick")
+    assert report.passed, report.describe()
+    names = {check.name.split(":")[0] for check in report.checks}
+    plain = {name for name in names if not name.startswith(ACTIVATIONS)} - {"weights"}
+    assert {f"{ACTIVATIONS}{name}" for name in plain} <= names, "each run is there twice"
+    assert 0.9 < np.median(ratios(report)) < 1.1
+    exact = [check.value for check in report.checks if check.name in {f"{name}: median ratio" for name in plain}]
+    assert all(0.2 < ratio < 2 for ratio in exact), exact
+
+
+def test_a_bundle_by_itself_passes_too(bundle):
+    report = verify(bundle("t5")[0], mode="quick")
+    assert report.passed, report.describe()
+    assert "weights: block error" not in {check.name for check in report.checks}
+
+
+def test_with_their_rounding_the_exact_runs_would_fail(bundle, monkeypatch):
+    # The package has a function of the same name.
+    module = importlib.import_module("edgeformer.export.parity.verify")
+    monkeypatch.setattr(module, "open_unrounded", open_session)
+    failed = {check.name for check in verify(*bundle("bert"), mode="quick").failures()}
+    assert {"text, logits: median ratio", "text, last_hidden_state: median ratio"} <= failed
+    assert not any(name.startswith(ACTIVATIONS) for name in failed)
+
+
+def test_without_their_rounding_the_reference_of_the_others_would_fail_them(bundle, monkeypatch):
+    monkeypatch.setattr(reference, "round_activations", lambda module, formats: None)
+    assert all(ratio > 100 for ratio in ratios(verify(*bundle("bert"), mode="quick")))
+
+
+# Faults.
+
+DOWN = "blocks.1.feed_forward.down"
+
+
+def product(graph, name=DOWN):
+    """The nodes of one product, by their ops."""
+    return {node.op_type: node for node in graph.node if node.name.startswith(f"{name}/MatMul")}
+
+
+def constant(graph, value):
+    graph.initializer.append(numpy_helper.from_array(value, "planted"))
+    return "planted"
+
+
+def a_scale_doubled(graph, stored):
+    scales = stored[f"{DOWN}.weight.by_output.scales"]
+    scales[3] *= 2
+    stored[f"{DOWN}.weight.by_output.scales"] = scales
+
+
+def outputs_exchanged(graph, stored):
+    integers = stored[f"{DOWN}.weight.by_output.integers"]
+    integers[:, [3, 4]] = integers[:, [4, 3]]
+    stored[f"{DOWN}.weight.by_output.integers"] = integers
+
+
+def integers_without_signs(graph, stored):
+    """As if the middle of their range were theirs, too."""
+    name = f"{DOWN}.weight.by_output.integers"
+    stored[name] = (stored[name].astype(np.int16) + 128).astype(np.uint8).view(np.int8)
+
+
+@pytest.mark.parametrize("fault", [a_scale_doubled, outputs_exchanged, integers_without_signs])
+def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bundle, tmp_path, fault):
+    assert failures(*bundle("bert"), tmp_path / "faulty", fault) == {"weights"}
+
+
+def a_zero_point_off_by_one(graph, stored):
+    product(graph)["MatMulIntegerToFloat"].input[4] = constant(graph, np.uint8(127))
+
+
+def the_scale_of_activations_left_out(graph, stored):
+    made = product(graph)
+    last = made["Mul"].output[0]
+    graph.node.remove(made["Mul"])
+    made["MatMulIntegerToFloat"].output[0] = last
+
+
+def one_scale_for_all_tokens(graph, stored):
+    product(graph)["ReduceMax"].input[1] = constant(graph, np.array([-2, -1]))
+
+
+def another_step(graph, stored):
+    product(graph)["MatMulIntegerToFloat"].input[2] = constant(graph, np.float32(1 / 128))
+
+
+def steps_beyond_a_byte(graph, stored):
+    step = constant(graph, np.float32(1 / 160))
+    for node in (product(graph)["QuantizeLinear"], product(graph)["MatMulIntegerToFloat"]):
+        node.input[2 if node.op_type == "MatMulIntegerToFloat" else 1] = step
+
+
+def weights_of_another_layer(graph, stored):
+    first = product(graph, DOWN.replace("1", "0"))["MatMulIntegerToFloat"]
+    product(graph)["MatMulIntegerToFloat"].input[1] = first.input[1]
+
+
+def scales_of_another_layer(graph, stored):
+    first = product(graph, DOWN.replace("1", "0"))["MatMulIntegerToFloat"]
+    product(graph)["MatMulIntegerToFloat"].input[3] = first.input[3]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        a_zero_point_off_by_one,
+        the_scale_of_activations_left_out,
+        another_step,
+        steps_beyond_a_byte,
+        weights_of_another_layer,
+        scales_of_another_layer,
+    ],
+)
+def test_a_graph_that_computes_something_else_of_its_weights_is_found(bundle, tmp_path, fault):
+    """In the exact runs, whatever rounding hides, and the weights are right."""
+    failed = failures(*bundle("bert"), tmp_path / "faulty", fault)
+    assert failed >= {"text, logits", "text, last_hidden_state"}
+    assert "weights" not in failed
+
+
+def test_tokens_that_share_a_scale_are_found_by_what_stands_in_the_padding(bundle, tmp_path):
+    assert {"padding", f"{ACTIVATIONS}padding"} <= failures(*bundle("bert"), tmp_path / "f", one_scale_for_all_tokens)
+
+
+def test_faults_of_a_pair_are_found_in_the_encoder_and_after_it(bundle, tmp_path):
+    def fault(graph, stored):
+        made = product(graph, "decoder.blocks.0.cross_attention.value")
+        made["MatMulIntegerToFloat"].input[4] = constant(graph, np.uint8(127))
+
+    failed = failures(*bundle("t5"), tmp_path / "faulty", fault, ENCODER_GRAPH)
+    assert {"encoder", "prefill", "steps"} <= failed
+    assert "weights" not in failed
+
+
+def test_a_copy_without_a_fault_passes(bundle, tmp_path):
+    assert failures(*bundle("bert"), tmp_path / "copy", lambda graph, stored: None) == set()
