@@ -187,7 +187,7 @@ def test_every_number_has_words_of_its_own_in_every_language():
 
 
 NOUNS = {noun.en: noun for noun in (*bilingual_sentences.BEINGS, *bilingual_sentences.THINGS)}
-KINDS = {each.en: each for each in bilingual_sentences.ADJECTIVES}
+KINDS = {each.en: each for each in [*bilingual_sentences.OF_BEINGS, *bilingual_sentences.OF_THINGS]}
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,8 @@ KINDS = {each.en: each for each in bilingual_sentences.ADJECTIVES}
         ("man", "the", "old", "accusative", ("the old man", "le vieil homme", "den alten Mann")),
         ("tree", "a", "beautiful", "nominative", ("a beautiful tree", "un bel arbre", "ein schöner Baum")),
         ("picture", "the", "red", "accusative", ("the red picture", "l'image rouge", "das rote Bild")),
-        ("girl", "a", "white", "nominative", ("a white girl", "une fille blanche", "ein weißes Mädchen")),
+        ("car", "a", "white", "nominative", ("a white car", "une voiture blanche", "ein weißes Auto")),
+        ("girl", "a", "young", "nominative", ("a young girl", "une jeune fille", "ein junges Mädchen")),
         ("boy", "the", None, "accusative", ("the boy", "le garçon", "den Jungen")),
     ],
 )

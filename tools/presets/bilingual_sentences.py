@@ -67,9 +67,12 @@ THINGS = [
 ADJECTIVES = [
     Adjective("small", "petit", "petite", "klein"),
     Adjective("big", "grand", "grande", "groß"),
-    Adjective("young", "jeune", "jeune", "jung"),
     Adjective("old", "vieux", "vieille", "alt", fr_vowel="vieil"),
     Adjective("beautiful", "beau", "belle", "schön", fr_vowel="bel"),
+]
+OF_BEINGS = [*ADJECTIVES, Adjective("young", "jeune", "jeune", "jung")]
+OF_THINGS = [
+    *ADJECTIVES,
     Adjective("black", "noir", "noire", "schwarz", behind=True),
     Adjective("white", "blanc", "blanche", "weiß", behind=True),
     Adjective("red", "rouge", "rouge", "rot", behind=True),
@@ -77,10 +80,14 @@ ADJECTIVES = [
 ]
 
 VERBS = [
-    ("sees", "see", "voit", "sieht"), ("buys", "buy", "achète", "kauft"), ("finds", "find", "trouve", "findet"),
-    ("draws", "draw", "dessine", "zeichnet"), ("sells", "sell", "vend", "verkauft"),
-    ("carries", "carry", "porte", "trägt"), ("looks for", "look for", "cherche", "sucht"),
-    ("hides", "hide", "cache", "versteckt"), ("shows", "show", "montre", "zeigt"),
+    ("sees", "see", "voit", "sieht"), ("finds", "find", "trouve", "findet"),
+    ("draws", "draw", "dessine", "zeichnet"), ("looks for", "look for", "cherche", "sucht"),
+    ("shows", "show", "montre", "zeigt"),
+]  # fmt: skip
+WITH_THINGS = [
+    *VERBS,
+    ("buys", "buy", "achète", "kauft"), ("sells", "sell", "vend", "verkauft"),
+    ("carries", "carry", "porte", "trägt"), ("hides", "hide", "cache", "versteckt"),
 ]  # fmt: skip
 PLACES = [
     ("in the garden", "dans le jardin", "im Garten"), ("in the kitchen", "dans la cuisine", "in der Küche"),
@@ -143,8 +150,16 @@ def _german_phrase(noun: Noun, article: str, adjective: Adjective | None, case: 
 
 
 def _some_phrase(random: Random, nouns: list[Noun], case: str, article: str | None = None) -> Meaning:
-    adjective = random.choice(ADJECTIVES) if random.random() < 0.5 else None
+    adjectives = OF_BEINGS if nouns is BEINGS else OF_THINGS
+    adjective = random.choice(adjectives) if random.random() < 0.5 else None
     return noun_phrase(random.choice(nouns), article or random.choice(["the", "a"]), adjective, case)
+
+
+def _deed(random: Random, article: str | None = None) -> tuple[tuple[str, str, str, str], Meaning]:
+    """A verb and what it is done to."""
+    nouns = random.choice([BEINGS, THINGS])
+    verb = random.choice(VERBS if nouns is BEINGS else WITH_THINGS)
+    return verb, _some_phrase(random, nouns, "accusative", article)
 
 
 def _subject(random: Random) -> Meaning:
@@ -160,8 +175,7 @@ def _capital(text: str) -> str:
 
 def statement(random: Random) -> Meaning:
     """Somebody does something; sometimes it is said when, and sometimes where."""
-    who, what = _subject(random), _some_phrase(random, random.choice([BEINGS, THINGS]), "accusative")
-    does, _, fr, de = random.choice(VERBS)
+    who, ((does, _, fr, de), what) = _subject(random), _deed(random)
     where = dict.fromkeys(("en", "fr", "de"), "")
     if random.random() < 0.4:
         where = {language: f" {text}" for language, text in zip(where, random.choice(PLACES), strict=True)}
@@ -181,8 +195,7 @@ def statement(random: Random) -> Meaning:
 
 def denial(random: Random) -> Meaning:
     """Somebody does not do something."""
-    who, what = _subject(random), _some_phrase(random, random.choice([BEINGS, THINGS]), "accusative", "the")
-    _, do, fr, de = random.choice(VERBS)
+    who, ((_, do, fr, de), what) = _subject(random), _deed(random, "the")
     never = "n'" if fr[0] in VOWELS else "ne "
     return {
         "en": _capital(f"{who['en']} does not {do} {what['en']}."),
@@ -195,8 +208,7 @@ def question(random: Random) -> Meaning:
     """Where something is, how much it costs, or whether somebody does something."""
     kind = random.random()
     if kind < 0.5:
-        who, what = _subject(random), _some_phrase(random, random.choice([BEINGS, THINGS]), "accusative")
-        _, do, fr, de = random.choice(VERBS)
+        who, ((_, do, fr, de), what) = _subject(random), _deed(random)
         ask = "Est-ce qu'" if who["fr"][0].lower() in VOWELS else "Est-ce que "
         return {
             "en": f"Does {who['en']} {do} {what['en']}?",

@@ -68,7 +68,7 @@ FILES = {
 
 USE = """\
     edgeformer export --model tiny-translate
-    edgeformer run tiny-translate "translate English to French: The little girl is not here."
+    edgeformer run tiny-translate "translate English to French: The old man does not draw the young cat."
 
 It begins every request with `translate English to French:`, `… French to English:`, `… English to German:` or `… German
 to English:`, and knows numbers to 9999 in words, dates of 1950 to 2049, times of day in steps of five minutes, and
