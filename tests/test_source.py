@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ConfigError
 from edgeformer.source import open_source, preset_names
 
@@ -59,7 +60,9 @@ def test_every_preset_opens():
     assert "tiny-llama" in preset_names()
     for name in preset_names():
         source = open_source(name)
-        assert source.weights()["embedding.weight"].shape == (source.config.vocab_size, source.config.hidden_size)
+        config = source.config.encoder if isinstance(source.config, Seq2SeqConfig) else source.config
+        table = next(value for parameter, value in source.weights().items() if parameter.endswith("embedding.weight"))
+        assert table.shape == (config.vocab_size, config.hidden_size)
 
 
 def test_generation_config_overrides_the_ids_of_the_config(tmp_path, llama_folder):
