@@ -25,3 +25,8 @@ def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -
     return hf_config | {
         KEY: {"dtype": NO_SUFFIX, "use_external_data_format": {PurePosixPath(manifest.graph).name: 1}},
     }
+
+
+def without_transformers_js_config(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config.json that speaks of the model alone."""
+    return {name: value for name, value in hf_config.items() if name != KEY}

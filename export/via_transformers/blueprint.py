@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
+from edgeformer.export.clients.transformers_js import without_transformers_js_config
 from edgeformer.export.lower import Target
 from edgeformer.export.parity import Mode
 from edgeformer.export.quantize.calibration_text import Calibration
@@ -125,7 +126,8 @@ def reopen(folder: Path, manifest: Manifest) -> ViaTransformers:
     path = folder / "config.json"
     if not path.is_file():
         raise BundleError(f"{folder} was exported via transformers, and its config.json is missing. Export it again.")
-    via = via_transformers(_unlimited(json.loads(path.read_text(encoding="utf-8"))), manifest.context_length)
+    stored = without_transformers_js_config(json.loads(path.read_text(encoding="utf-8")))
+    via = via_transformers(_unlimited(stored), manifest.context_length)
     if via.blueprint.cache != manifest.cache:
         raise BundleError(
             f"{folder} was exported via transformers {manifest.versions.get('transformers')}, and the one installed "
@@ -137,7 +139,7 @@ def reopen(folder: Path, manifest: Manifest) -> ViaTransformers:
 def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> Mapping[str, Tensor]:
     """Open the weights that a bundle was exported from. Raises ConfigError where they are of another model."""
     via = reopen(folder, manifest)
-    if read_config(found.hf_config).to_dict() != via.config.to_dict():
+    if read_config(without_transformers_js_config(found.hf_config)).to_dict() != via.config.to_dict():
         raise ConfigError(
             f"{found.origin} is another model than the one that {folder} was exported from: their configs differ."
         )

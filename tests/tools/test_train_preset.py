@@ -439,9 +439,12 @@ def test_exact_match_wants_every_token():
 
 SMALLER = {
     "tiny-llama": SMALL,
-    "tiny-translate": {"d_model": 32, "d_kv": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "num_decoder_layers": 1},
+    "tiny-translate": {
+        "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+    },
     "tiny-embed": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
