@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from edgeformer.families import Family
+from edgeformer.families._bart import LOGITS_BIAS
 from presets.recipe import Question, Recipe
 
 CARD = """\
@@ -93,7 +94,10 @@ def checkpoint(module: nn.Module, family: Family) -> dict[str, Tensor]:
     """The parameters, each once, under the names of the family's checkpoints."""
     parameters = {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
     places = family.places(parameters)
-    return {places[name].tensor: parameter for name, parameter in parameters.items()}
+    tensors = {places[name].tensor: parameter for name, parameter in parameters.items()}
+    if LOGITS_BIAS in tensors:
+        tensors[LOGITS_BIAS] = tensors[LOGITS_BIAS][None]  # transformers has [1, V]
+    return tensors
 
 
 def card(recipe: Recipe, summary: str, questions: Sequence[Question], right: Sequence[bool], training: Training) -> str:
