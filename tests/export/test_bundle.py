@@ -47,9 +47,13 @@ def test_a_killed_export_leaves_no_bundle_and_the_next_success_no_rubbish(llama_
 
     moments = random.Random(0)
     rubbish = 0
-    for _ in range(KILLS):
+    for number in range(KILLS):
         process = start()
-        time.sleep(moments.uniform(0.05, 1.1) * duration)
+        if number % 2:  # while it is writing, however busy the machine is
+            while process.is_alive() and not any(name.endswith(".partial") for name in entries(tmp_path)):
+                time.sleep(0.005)
+        else:
+            time.sleep(moments.uniform(0.05, 1.1) * duration)
         process.kill()
         process.join()
         rubbish += any(name.endswith(".partial") for name in entries(tmp_path))
