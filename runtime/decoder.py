@@ -91,6 +91,7 @@ class Decoder(ABC):
         self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
         self._step_session = self._fastest(batch_size)
         self._step = self._new_binding(self._step_session, self._tokens, self._logits)
+        self._bind_step()
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
@@ -175,6 +176,10 @@ class Decoder(ABC):
             session.run_with_iobinding(binding)
 
     @abstractmethod
+    def _bind_step(self) -> None:
+        """Bind what all decode steps have in common."""
+
+    @abstractmethod
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
         """Bind what changes from run to run; around the run itself, give its attention mask."""
 
@@ -187,22 +192,6 @@ class StaticDecoder(Decoder):
     """Over buffers that are allocated and bound once: a token stands in the slot of its position."""
 
     cache: KVCache
-
-    def __init__(
-        self,
-        session: Any,
-        manifest: Manifest,
-        batch_size: int,
-        capacity: int,
-        provider: Provider = "cpu",
-        sources: Sources | None = None,
-        view: View | None = None,
-    ):
-        super().__init__(session, manifest, batch_size, capacity, provider, sources, view)
-        self._step_mask = np.empty((batch_size, capacity), np.int64)
-        # What is bound for another device than the CPU is copied there at once; what is written later stays behind.
-        self._copies = provider != "cpu"
-        self._bind_step()
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Over a mask of the whole cache, so that nothing changes its shape from step to step.
@@ -226,6 +215,9 @@ class StaticDecoder(Decoder):
     def _new_cache(self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str) -> KVCache:
         self._slots = np.arange(capacity)
         self._mask = np.empty(batch_size * capacity, np.int64)
+        self._step_mask = np.empty((batch_size, capacity), np.int64)
+        # What is bound for another device than the CPU is copied there at once; what is written later stays behind.
+        self._copies = provider != "cpu"
         windows = _windows(self._session, manifest.cache, part)
         cache = KVCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, part)
         if needs_numbers(manifest):
@@ -254,6 +246,9 @@ class GrowingDecoder(Decoder):
     def prefill_padded(self, tokens: NDArray[np.int64], mask: Mask) -> Logits:
         """As `prefill_batch`, but with padding anywhere: mask [B, S] says where there are tokens."""
         return self._run_batch(tokens, mask)
+
+    def _bind_step(self) -> None:
+        """Tokens and logits are all, and bound already."""
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Over a mask of what the cache has become."""
