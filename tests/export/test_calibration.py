@@ -285,15 +285,20 @@ def calibrated(blueprint, weights, folder, chosen=None, texts=TEXTS):
     )
 
 
-@pytest.mark.parametrize(
-    ("data", "options"), [(LLAMA, {}), (LLAMA, {"tie_word_embeddings": True}), (BERT, {}), (MARIAN, {})]
-)
-def test_every_layer_that_multiplies_is_rounded_but_a_head_that_is_an_embedding(data, options, tmp_path):
+@pytest.mark.parametrize(("data", "options", "shared"), [
+    (LLAMA, {}, set()),
+    (LLAMA, {"tie_word_embeddings": True}, {"embedding.weight"}),
+    (BERT, {}, {"embedding.weight"}),
+    (MARIAN, {}, {"encoder.embedding.weight"}),
+])  # fmt: skip
+def test_every_layer_that_multiplies_is_rounded_and_an_embedding_only_if_it_is_the_head(
+    data, options, shared, tmp_path
+):
     blueprint, weights = opened(data, **options)
     found = calibrated(blueprint, weights, tmp_path)
     vectors = {name for name, value in weights.items() if value.dim() < 2}
     tables = {name for name in weights if "embedding" in name or ".relative." in name}
-    assert set(found.formats) == weights.keys() - vectors - tables
+    assert set(found.formats) == (weights.keys() - vectors - tables) | shared
     for name, form in found.formats.items():
         assert form == WeightFormat(bits=4, block=32, rounding="gptq")
         assert found[name].weights().flatten(1).shape == weights[name].shape
@@ -330,24 +335,45 @@ def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tmp_path, mo
     assert (grams[-2] - plain).abs().max() > 1e-2 * scale  # the control
 
 
+def divergence(blueprint, weights, rounded, ids):
+    """Mean KL of the distributions after token ids [B, S], from those of the weights to those of rounded ones."""
+    exact, logits = (Reference(blueprint, weights | changed).run(ids)[0].log_softmax(-1) for changed in ({}, rounded))
+    return float((exact.exp() * (exact - logits)).sum(-1).mean())
+
+
+def rounded_by(found, weights):
+    """Weights as they are rounded by the text, and as `mse` rounds the same ones."""
+    return (
+        {name: found[name].weights().flatten(1) for name in found.formats},
+        {
+            name: round_blocks(blocks_of(weights[name], form), replace(form, rounding="mse")).weights().flatten(1)
+            for name, form in found.formats.items()
+        },
+    )
+
+
 def test_a_calibrated_model_is_nearer_to_the_original_one_on_other_texts(tmp_path):
     """Its embedding has few directions, as those of trained models do."""
     blueprint, weights = opened(LLAMA)
     few = torch.randn(97, 6, generator=seeded(3)) @ torch.randn(6, 64, generator=seeded(4)) / 6**0.5
     weights["embedding.weight"] = few + 0.05 * torch.randn(97, 64, generator=seeded(5))
     other = torch.from_numpy(np.random.default_rng(9).integers(0, 97, (8, 48)))
-    exact = Reference(blueprint, weights).run(other)[0].log_softmax(-1)
+    by_text, plain = rounded_by(calibrated(blueprint, weights, tmp_path), weights)
+    assert divergence(blueprint, weights, by_text, other) < 0.5 * divergence(blueprint, weights, plain, other)
 
-    def divergence(parameters):
-        logits = Reference(blueprint, weights | parameters).run(other)[0].log_softmax(-1)
-        return float((exact.exp() * (exact - logits)).sum(-1).mean())
 
-    found = calibrated(blueprint, weights, tmp_path)
-    plain = {
-        name: round_blocks(blocks_of(weights[name], form), replace(form, rounding="mse")).weights().flatten(1)
-        for name, form in found.formats.items()
-    }
-    assert divergence({name: found[name].weights().flatten(1) for name in found.formats}) < 0.5 * divergence(plain)
+def test_a_head_that_is_an_embedding_gains_by_the_text_as_well(preset, tmp_path):
+    """Of a trained model, whose states tell which of a row's errors matter."""
+    folder, blueprint = preset
+    weights = {name: value.float() for name, value in open_source("tiny-llama").weights().items()}
+    lines = (folder / "evaluation.jsonl").read_text().splitlines()[::20]
+    tokenizer = Tokenizer(folder)
+    texts = [tokenizer.encode(problem["prompt"] + problem["answer"]) for problem in map(json.loads, lines)]
+    chosen = recipe("int4", rounding="gptq", keep=("blocks.*",))
+    by_text, plain = rounded_by(calibrated(blueprint, weights, tmp_path, chosen, texts[::2]), weights)
+    assert by_text.keys() == {"embedding.weight"}
+    others = torch.tensor([text[:24] for text in texts[1::2] if len(text) >= 24])
+    assert divergence(blueprint, weights, by_text, others) < 0.75 * divergence(blueprint, weights, plain, others)
 
 
 @pytest.mark.parametrize(("value", "message"), [
