@@ -71,21 +71,11 @@ def _waits(random: Random, who: Character) -> Fact:
 FACTS: list[Callable[[Random, Character], Fact]] = [_has, _went, _bought, _sleeps, _waits]
 
 
-def paragraph(random: Random) -> tuple[str, list[tuple[str, str]]]:
-    """Two to four facts of different kinds about different people; and of each fact a question with its answer."""
+def question(random: Random) -> Problem:
+    """Two to four facts of different kinds about different people, and a question that one of them answers."""
     count = random.randint(2, 4)
     someone = people(random, count)
     facts = [fact(random, who) for fact, who in zip(random.sample(FACTS, count), someone, strict=True)]
-    asked = [random.choice(questions) for _, questions in random.sample(facts, count)]
-    return " ".join(sentence for sentence, _ in facts), asked
-
-
-def about(text: str, asked: str, answer: str) -> Problem:
-    """A question behind its paragraph."""
+    text = " ".join(sentence for sentence, _ in facts)
+    asked, answer = random.choice(random.choice(facts)[1])
     return Problem("questions", f"{text} {asked}", f"{text} {asked}", answer, (f"{text} {asked}", f" {answer}"))
-
-
-def question(random: Random) -> Problem:
-    """A paragraph and one question."""
-    text, asked = paragraph(random)
-    return about(text, *asked[0])

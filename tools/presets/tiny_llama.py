@@ -141,7 +141,7 @@ RECIPE = Recipe(
     summary="a {parameters} parameter Llama (GQA, RoPE, SwiGLU, tied head) that adds, sorts, counts and tells stories",
     data=DATA,
     use=USE,
-    options=Options(steps=11_000, learning_rate=6e-3),
+    options=Options(steps=6000, learning_rate=6e-3),
     hf_config=CONFIG,
     files=FILES,
     make_tokenizer=make_tokenizer,
