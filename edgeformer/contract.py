@@ -13,6 +13,14 @@ A decoder that reads an encoder (its own cache is called `decoder`, that of the 
     past_key_values.{i}.decoder.key|value, past_key_values.{i}.encoder.key|value
     → logits, present.{i}.decoder.key|value
 
+The same for other clients, merged with what makes keys and values of the encoder's states (where use_cache_branch is
+false; otherwise they are those that came back); all tokens count, so that there is no mask of them:
+    encoder_attention_mask (not of recordings, which have no padding), input_ids, encoder_hidden_states float32
+    [batch_size, source_length, hidden_size]; for every layer past_key_values.{i}.decoder.key, .decoder.value,
+    .encoder.key, .encoder.value, the last two [batch_size, num_heads, past_source_length, head_dim];
+    use_cache_branch bool [1]
+    → logits; for every layer present.{i}.decoder.key, .decoder.value, .encoder.key, .encoder.value
+
 An encoder for it:
     input_ids, attention_mask int64 [batch_size, source_length] (or input_features [batch_size, mel_bins, frames])
     → last_hidden_state [batch_size, source_length, hidden_size], present.{i}.encoder.key|value [batch_size, num_heads,
@@ -108,6 +116,18 @@ def seq2seq_decoder_inputs(geometry: CacheGeometry, source: CacheGeometry) -> li
     ]
 
 
+def merged_input_names(geometry: CacheGeometry, source: CacheGeometry, masked: bool = True) -> list[str]:
+    """Every input of a merged decoder graph, in order. masked: whether sources have padding."""
+    caches = _merged(past_names(geometry, "decoder."), past_names(source, "encoder."))
+    mask = ["encoder_attention_mask"] if masked else []
+    return [*mask, "input_ids", "encoder_hidden_states", *caches, "use_cache_branch"]
+
+
+def merged_output_names(geometry: CacheGeometry, source: CacheGeometry) -> list[str]:
+    """Every output of a merged decoder graph, in order."""
+    return ["logits", *_merged(present_names(geometry, "decoder."), present_names(source, "encoder."))]
+
+
 def text_inputs(length: str, token_types: bool = False) -> list[TensorSpec]:
     """Inputs of an encoder graph that reads text."""
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
@@ -117,6 +137,11 @@ def text_inputs(length: str, token_types: bool = False) -> list[TensorSpec]:
 def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     """The input of an encoder graph that reads recordings, all of one length: a log-mel spectrogram."""
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
+
+
+def _merged(own: Sequence[str], source: Sequence[str]) -> list[str]:
+    """Layer by layer: key and value of the decoder's own cache, then of the source."""
+    return [name for layer in range(0, len(own), 2) for names in (own, source) for name in names[layer : layer + 2]]
 
 
 def _tokens(name: str, length: str = "sequence_length") -> TensorSpec:

@@ -34,6 +34,7 @@ from edgeformer.layers import Cache
 GRAPH = "onnx/model.onnx"
 ENCODER_GRAPH = "onnx/encoder_model.onnx"
 DECODER_GRAPH = "onnx/decoder_model.onnx"
+MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,13 @@ Arithmetic = Literal["fp32", "fp16"]
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """Of weights; with bf16 all arithmetic is float32, and int8 and int4 are a recipe's."""
 Prefill = Literal["int8"]
+PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8"]
 Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
+DeploymentName = Literal["server", "desktop", "web", "mobile"]
+"""Targets that a bundle can be made for."""
 Via = Literal["transformers"]
 """Libraries whose own modules can be exported."""
 
@@ -91,16 +94,17 @@ class Manifest:
 
     ops: what the graphs are written in. provider: whose kernels they were lowered for. cache_form: how they keep
     their caches. functions: whether our ops are functions in them. graph: of an encoder-decoder, that of the
-    decoder; encoder_graph: of the encoder, over the same weights. windowed_graph: the same graph over caches as
+    decoder; encoder_graph: of the encoder, over the same weights; merged_graph: of the decoder once more, over the
+    same weights, as other clients want it, where there is one. windowed_graph: the same graph over caches as
     long as each layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint
     stands behind the bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's
     cache has no layers. model: None where the module is not ours, so that the bundle does not tell what it
     computes. via: which library has the module then; None for a module of the user. quantization: the recipe of a
     quantized bundle. prefill: a view for prompts. cache_scales: what keys and values are cached as int8 by, if they
-    are. smoothing: what was done to the weights of all graphs before they were quantized. generation: how the makers
-    of an encoder-decoder want it to generate, in the words of generation_config.json. files: every other file of the
-    folder. weights: graph initializers by name. parity: the summary of the certificate, with the hashes that it speaks
-    of; None where nothing was verified.
+    are. smoothing: what was done to the weights of all graphs before they were quantized. deployment: the target that
+    options and files were chosen for, if there was one. generation: how the makers of an encoder-decoder want it to
+    generate, in the words of generation_config.json. files: every other file of the folder. weights: graph initializers
+    by name. parity: the summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
     """
 
     schema_version: int
@@ -125,6 +129,7 @@ class Manifest:
     functions: bool = False
     via: Via | None = None
     encoder_graph: str | None = None
+    merged_graph: str | None = None
     quantization: Quantization | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     prefill: PrefillView | None = None
@@ -132,6 +137,7 @@ class Manifest:
     windows: tuple[int | None, ...] = ()
     cache_scales: CacheScales | None = None
     smoothing: Smoothing | None = None
+    deployment: DeploymentName | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files):
@@ -182,8 +188,9 @@ class Manifest:
 
     @property
     def all_graphs(self) -> tuple[str, ...]:
-        """Those, and the view for prompts."""
-        return self.graphs if self.prefill is None else (*self.graphs, self.prefill.graph)
+        """Those, the decoder for other clients, and the view for prompts."""
+        more = (self.merged_graph, None if self.prefill is None else self.prefill.graph)
+        return (*self.graphs, *(name for name in more if name is not None))
 
     @property
     def arithmetic(self) -> Arithmetic:

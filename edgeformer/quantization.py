@@ -182,6 +182,7 @@ def recipe(
     keep: tuple[str, ...] = (),
     calibrated: bool = False,
     activations: Activations | None = None,
+    everywhere: bool = False,
 ) -> Quantization:
     """The recipe of a precision, `int4` or `int8`.
 
@@ -190,6 +191,7 @@ def recipe(
     text to go by, with which the rounding is gptq unless another is given; its defaults are those of CALIBRATED.
     activations: with `token`, of int8, products have one scale an output and round their inputs with one a token; in
     blocks stay embeddings, heads, and the decoder of a pair but for what it does with the whole source at once.
+    everywhere: with such activations, these are by token as well, for runtimes without kernels for blocks.
     Raises ConfigError for what is not possible.
     """
     if activations not in (None, *get_args(Activations)):
@@ -211,15 +213,17 @@ def recipe(
 
     chosen = of(precision)
     rules: list[tuple[str, WeightFormat | None]] = [(pattern, None) for pattern in (*keep, *SMALL_TABLES)]
-    if head is not None or activations == "token":
+    if head is not None or (activations == "token" and not everywhere):
         rules += [(pattern, of(head or precision)) for pattern in VOCABULARY]
     if activations == "token":
         assert chosen is not None
         by_token = replace(chosen, block=None)
-        rules += [(pattern, by_token) for pattern in OF_SOURCES]
-        rules += [(OF_DECODERS, chosen), (MATRICES, by_token)]
-    # Last, since what is looked up passes over rules of one scale an output.
-    rules.append((MATRICES, chosen))
+        if not everywhere:
+            rules += [*((pattern, by_token) for pattern in OF_SOURCES), (OF_DECODERS, chosen)]
+        rules.append((MATRICES, by_token))
+    if activations != "token" or not everywhere:
+        # Last, since what is looked up passes over rules of one scale an output.
+        rules.append((MATRICES, chosen))
     return Quantization(rules=tuple(QuantizationRule(pattern=pattern, format=form) for pattern, form in rules))
 
 

@@ -8,9 +8,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import onnx_ir as ir
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from edgeformer.errors import ExportError
 from edgeformer.export.tensors import StreamedTensor
+from edgeformer.graphs import DECODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight, sha256
 
 Progress = Callable[[str, float], None]
@@ -113,12 +114,45 @@ def check_space(folder: Path, needed: int) -> None:
         )
 
 
-class GraphWriter:
-    """Writes graphs into a bundle folder, streaming their weights, and remembers how each was stored and its hashes."""
+def check_sizes(tensors: Mapping[str, StreamedTensor], largest: int | None) -> None:
+    """Raise ExportError for a tensor that is larger than a file may be: ONNX keeps each in one file."""
+    for name, tensor in tensors.items():
+        if largest is not None and tensor.nbytes > largest:
+            raise ExportError(
+                f"{name} takes {tensor.nbytes / 1e9:.2f} GB, and a file for browsers may have {largest / 1e9:.2f} GB, "
+                "which a tensor cannot be cut for. Store it in fewer bits (--precision or --head-precision, int8 or "
+                "int4), or export for another target."
+            )
 
-    def __init__(self, folder: Path, progress: Progress):
+
+def weight_files(graphs: Iterable[str], shared: bool) -> dict[str, list[str]]:
+    """Which graphs have their weights in which file: all in one, or each in the file that is named after it.
+
+    The decoder that is ours reads what the merged one reads, and no client that finds weights by names reads ours.
+    """
+    names = list(graphs)
+    if shared:
+        return {f"{GRAPH}_data": names}
+    files: dict[str, list[str]] = {}
+    for name in names:
+        named = MERGED_GRAPH if name == DECODER_GRAPH and MERGED_GRAPH in names else name
+        files.setdefault(f"{named}_data", []).append(name)
+    return files
+
+
+class GraphWriter:
+    """Writes graphs into a bundle folder, streaming their weights, and remembers how each was stored and its hashes.
+
+    shared: a weight that was written before is not written again, whichever graphs read it; otherwise the graphs of
+    each call have weights of their own. largest: bytes that a file of weights may have; what does not fit goes into
+    more files, `NAME_1`, `NAME_2` …, as transformers.js counts them.
+    """
+
+    def __init__(self, folder: Path, progress: Progress, *, shared: bool = True, largest: int | None = None):
         self._folder = folder
         self._progress = progress
+        self._shared = shared
+        self._largest = largest
         self.weights: dict[str, StoredWeight] = {}
         self.hashes: dict[str, str] = {}
         self._places: dict[str, tuple[str, int, int]] = {}
@@ -130,37 +164,32 @@ class GraphWriter:
     def write_all(self, models: Mapping[str, ir.Model], data_name: str) -> None:
         """Write graphs by their names (onnx/model.onnx) and their weights, one tensor at a time, into one file.
 
-        A weight that several graphs read, or one graph in several shapes, is written once, and one that was written
-        before is not written again.
+        A weight that several graphs read, or one graph in several shapes, is written once. Raises ExportError for a
+        weight that is larger than a file may be.
         """
+        if not self._shared:
+            self._places = {}
         values: dict[str, list[tuple[ir.Value, StreamedTensor]]] = {}
         for model in models.values():
             for value in model.graph.initializers.values():
                 if isinstance(value.const_value, StreamedTensor):
                     values.setdefault(value.const_value.storage, []).append((value, value.const_value))
         new = {storage: readers[0][1] for storage, readers in values.items() if storage not in self._places}
-        total = sum(tensor.nbytes for tensor in new.values())
+        total, written = sum(tensor.nbytes for tensor in new.values()), 0
         check_space(self._folder, total + PAGE * len(new))
-        path = self._folder / data_name
-        path.parent.mkdir(exist_ok=True)
-        digest, written = hashlib.sha256(), 0
-        with path.open("wb") as file:
+        check_sizes(new, self._largest)
+        (self._folder / data_name).parent.mkdir(exist_ok=True)
+        with DataFiles(self._folder, data_name, self._largest) as files:
             for storage, tensor in new.items():
-                alignment = PAGE if tensor.nbytes >= PAGE else SMALL
-                padding = bytes(-written % alignment)
                 data = _bytes(tensor.read())
                 assert len(data) == tensor.nbytes, f"{storage} changed size"
-                for chunk in (padding, data):
-                    file.write(chunk)
-                    digest.update(chunk)
-                offset = written + len(padding)
-                written = offset + len(data)
-                self._places[storage] = path.name, offset, len(data)
+                self._places[storage] = *files.add(data), len(data)
+                written += len(data)
                 self._progress(f"writing {storage}", written / max(total, 1))
-        self.hashes[data_name] = digest.hexdigest()
+        self.hashes |= files.hashes
         for storage, readers in values.items():
             for value, tensor in readers:
-                self._refer(value, tensor, path.parent, *self._places[storage])
+                self._refer(value, tensor, (self._folder / data_name).parent, *self._places[storage])
         for name, model in models.items():
             ir.save(model, self._folder / name)
 
@@ -179,6 +208,43 @@ class GraphWriter:
             name=name,
             base_dir=folder,
         )
+
+
+class DataFiles:
+    """Files of weights that are written one after the other: `data_name`, then `data_name`_1, `data_name`_2 …"""
+
+    def __init__(self, folder: Path, data_name: str, largest: int | None):
+        self._folder, self._data_name, self._largest = folder, data_name, largest
+        self.hashes: dict[str, str] = {}
+        self._open(data_name)
+
+    def _open(self, name: str) -> None:
+        self._name, self._written, self._digest = name, 0, hashlib.sha256()
+        self._file = (self._folder / name).open("wb")
+
+    def add(self, data: memoryview) -> tuple[str, int]:
+        """Write a tensor where it is aligned; return the name of the file, without folders, and the offset."""
+        padding = bytes(-self._written % (PAGE if len(data) >= PAGE else SMALL))
+        if self._largest is not None and self._written + len(padding) + len(data) > self._largest:
+            self._close()
+            self._open(f"{self._data_name}_{len(self.hashes)}")
+            padding = b""
+        for chunk in (padding, data):
+            self._file.write(chunk)
+            self._digest.update(chunk)
+        offset = self._written + len(padding)
+        self._written = offset + len(data)
+        return PurePosixPath(self._name).name, offset
+
+    def _close(self) -> None:
+        self._file.close()
+        self.hashes[self._name] = self._digest.hexdigest()
+
+    def __enter__(self) -> "DataFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -15,6 +15,8 @@ from edgeformer.config import (
     Seq2SeqConfig,
     StackConfig,
 )
+from edgeformer.deployment import DEPLOYMENTS
+from edgeformer.export.ort_format import OPERATORS
 from edgeformer.manifest import Manifest
 
 BERT_MASK = "[MASK]"
@@ -36,6 +38,8 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
             examples = _seq2seq_examples(manifest)
         case "encoder":
             examples = _encoder_examples(manifest, mask)
+    if DEPLOYMENTS[manifest.deployment].ort_format:
+        examples += _ON_PHONES
     return f"""# {manifest.name}
 
 {manifest.source}, exported to ONNX by edgeformer {manifest.versions["edgeformer"]}: {manifest.written_in},
@@ -82,6 +86,9 @@ def _decoder_examples(manifest: Manifest) -> str:
     if manifest.cache_scales is not None:
         dtype = "np.int8"
     empty, slots = _empty_cache(manifest)
+    deployment = DEPLOYMENTS[manifest.deployment]
+    genai = _GENAI if "onnxruntime-genai" in deployment.clients else ""
+    programs = "" if deployment.ort_format else _PROGRAMS
     return f"""```python
 from edgeformer.runtime import load
 
@@ -105,7 +112,15 @@ for tensor in session.get_inputs()[2:]:  # {empty}: past_key_values.0.key, …
 logits = session.run(["logits"], feeds)[0]
 print(logits[0, -1].argmax())
 ```
+{genai}{_javascript(manifest, _GENERATE_IN_JAVASCRIPT)}{programs}"""
 
+
+_PROGRAMS = """
+In C++, C# and a web page: the programs in `examples/` of edgeformer.
+"""
+
+
+_GENAI = """
 With onnxruntime-genai:
 
 ```python
@@ -120,8 +135,21 @@ while not generator.is_done():
     generator.generate_next_token()
 print(generator.get_sequence(0))
 ```
-{_javascript(manifest, _GENERATE_IN_JAVASCRIPT)}
-In C++, C# and a web page: the programs in `examples/` of edgeformer.
+"""
+
+
+_ON_PHONES = f"""
+## On a phone
+
+Every graph is one `.ort` file, with its weights in it. onnxruntime opens it as it opens an ONNX file, and so does a
+build of it that has no other kernels than these graphs need:
+
+```sh
+./build.sh --config MinSizeRel --minimal_build \\
+    --include_ops_by_config {OPERATORS} --enable_reduced_operator_type_support
+```
+
+with `--android` or `--ios` and what they want to know; see onnxruntime.ai/docs/build/custom.html.
 """
 
 
@@ -131,12 +159,26 @@ const [{ generated_text }] = await generate("Once upon a time", { max_new_tokens
 console.log(generated_text);"""
 
 
+# It has no beams.
+_TRANSLATE_IN_JAVASCRIPT = """const write = await pipeline("text2text-generation", ".");
+const [{ generated_text }] = await write("A text to translate or to shorten.", { max_new_tokens: 64, num_beams: 1 });
+console.log(generated_text);"""
+
+
 def _javascript(manifest: Manifest, use: str) -> str:
     """An example for transformers.js; nothing where it cannot load the bundle."""
+    deployment = DEPLOYMENTS[manifest.deployment]
     if (manifest.model is None and manifest.via is None) or manifest.cache_form == "static":
         return ""
+    if "transformers.js" not in deployment.clients:
+        return ""
+    if manifest.task == "seq2seq-lm" and manifest.merged_graph is None:
+        return ""
+    where = "a browser names the path that the folder is served at"
+    if manifest.task == "seq2seq-lm" and deployment.shared_data:
+        where = "in Node, since a browser does not find weights that several graphs share"
     return f"""
-In JavaScript, where transformers.js knows this type of model; a browser names the path that the folder is served at:
+In JavaScript, where transformers.js knows this type of model; {where}:
 
 ```js
 import {{ pipeline }} from "@huggingface/transformers";
@@ -205,7 +247,7 @@ for _ in range(8):
         feeds[tensor.name.replace("present", "past_key_values")] = value
 print(tokens)
 ```
-"""
+{"" if audio is not None else _javascript(manifest, _TRANSLATE_IN_JAVASCRIPT)}"""
 
 
 def _encoder_examples(manifest: Manifest, mask: str) -> str:

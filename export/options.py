@@ -4,25 +4,28 @@ from typing import get_args
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.deployment import Deployment
 from edgeformer.errors import ExportError
 from edgeformer.export.lower import CacheChoice, Target
 from edgeformer.export.parity import Mode
 from edgeformer.export.quantize.calibration_text import Calibration
-from edgeformer.manifest import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, Via
+from edgeformer.manifest import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision, Prefill, Provider, Via
 from edgeformer.quantization import DEFAULTS, Quantization, recipe
 
 
 def check_options(
-    precision: Precision,
+    precision: Precision | None,
     provider: Provider,
     verify: Mode | None,
     via: Via | None = None,
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
+    target: DeploymentName | None = None,
 ) -> None:
     """Raise ExportError for an option that does not exist."""
     for name, value, choices in (
-        ("precision", precision, get_args(Precision)),
+        ("target", target, (None, *get_args(DeploymentName))),
+        ("precision", precision or "fp32", get_args(Precision)),
         ("provider", provider, get_args(Provider)),
         ("verify", verify, (None, *get_args(Mode))),
         ("via", via, (None, *get_args(Via))),
@@ -75,6 +78,16 @@ def check_parts(
     _check_calibration(target, prefill, calibration, cache_precision, smooth)
     _check_cache(blueprint, precision, target, cache_precision)
     _check_bf16(precision, target, prefill)
+
+
+def check_deployment(deployment: Deployment, precision: Precision) -> None:
+    """Raise ExportError for weights that a target has no use for."""
+    if deployment.ort_format and precision in ("fp16", "bf16"):
+        raise ExportError(
+            f"{precision} weights are widened to float32 when a graph is loaded, and files in ORT format are loaded as "
+            "they are: it would be done at every step. Choose the precision int4, int8 or fp32 for the target "
+            f"{deployment.name}."
+        )
 
 
 def _check_activations(target: Target) -> None:

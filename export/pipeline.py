@@ -18,9 +18,10 @@ from torch import Tensor
 from edgeformer import __version__, schema
 from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig
+from edgeformer.deployment import ANYWHERE, DEPLOYMENTS, Deployment
 from edgeformer.errors import ExportError, ParityError
 from edgeformer.export.build import build_graph
-from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged
+from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged, weight_files
 from edgeformer.export.cache_calibration import calibrate_caches
 from edgeformer.export.clients.genai import genai_config
 from edgeformer.export.clients.transformers_js import with_transformers_js_config
@@ -32,8 +33,10 @@ from edgeformer.export.lower import (
     joined,
     write_windowed_view,
 )
+from edgeformer.export.merged_decoder import merged_decoder
 from edgeformer.export.model_card import model_card
-from edgeformer.export.options import arithmetic_of, check_options, check_parts, recipe_of
+from edgeformer.export.options import arithmetic_of, check_deployment, check_options, check_parts, recipe_of
+from edgeformer.export.ort_format import convert_to_ort, in_ort_format
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.passes import bf16_weights
 from edgeformer.export.prefill import PREFILL_GRAPH, write_prefill_view
@@ -42,14 +45,16 @@ from edgeformer.export.quantize.calibrate import calibrated_target
 from edgeformer.export.quantize.calibration_text import Calibration, read_calibration
 from edgeformer.export.quantize.smooth import smoothing_factors
 from edgeformer.export.quantize.smoothed import Smoothed
-from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
+from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import (
     SCHEMA_VERSION,
     CachePrecision,
+    DeploymentName,
     Manifest,
     OpSet,
     Precision,
     Prefill,
+    PrefillChoice,
     Provider,
     SpecialTokens,
     Task,
@@ -61,20 +66,9 @@ from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
 
-WEIGHTS = f"{GRAPH}_data"
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
-
-# Files of a Hugging Face folder that clients of a bundle read; config.json is written anew.
-COPIED_FILES = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
-
 
 TASKS: dict[type, Task] = {
     DecoderConfig: "causal-lm",
@@ -125,7 +119,8 @@ def export_model(
     model: str | Path,
     output: str | Path | None = None,
     *,
-    precision: Precision = "fp32",
+    target: DeploymentName | None = None,
+    precision: Precision | None = None,
     provider: Provider = "cpu",
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
@@ -136,7 +131,7 @@ def export_model(
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
-    prefill: Prefill | None = None,
+    prefill: PrefillChoice | None = None,
     smooth: bool = False,
     verify: Mode | None = "quick",
     overwrite: bool = False,
@@ -146,6 +141,8 @@ def export_model(
     """Export a model to a bundle folder.
 
     model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
+    target: where it is to run. That decides which files are written, and proposes what is not given of precision,
+    quantization and prefill (`edgeformer.deployment`); by default all files are written, and weights stay float32.
     precision: of weights and arithmetic; with bf16, weights alone, and float32 arithmetic. quantization: the recipe of
     int8 and int4, if another than the default one.
     calibration: a text of what the model is for, a file or token ids, by which int8 and int4 are rounded (`gptq`) and
@@ -155,15 +152,27 @@ def export_model(
     for a decoder whose cache takes a quarter of the memory; by default caches are made of what activations are.
     functions: leave our ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
-    prefill: of a decoder, add a view for prompts over int8 weights. smooth: where tokens are rounded whole, even out by
-    the calibration text what they are rounded of.
+    prefill: of a decoder, add a view for prompts over int8 weights, or `none` though the target has one. smooth:
+    where tokens are rounded whole, even out by the calibration text what they are rounded of.
     verify: how much to compare the graph with PyTorch before the bundle is put in place, None for not at all; a graph
     that fails is a ParityError and leaves nothing. via: the library whose own module to export, for architectures
     without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
-    check_options(precision, provider, verify, via, ops, cache)
-    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization, calibration))
-    if via is not None:
+    check_options(precision, provider, verify, via, ops, cache, target)
+    source = None if via is not None else open_source(model, context_length, pooling, normalize)
+    deployment = DEPLOYMENTS[target]
+    chosen = deployment.choose(
+        None if source is None else source.config,
+        ops=ops,
+        provider=provider,
+        precision=precision,
+        quantization=quantization,
+        calibrated=calibration is not None,
+        prefill=prefill,
+    )
+    recipe = recipe_of(chosen.precision, chosen.quantization, calibration)
+    lowering = choose_target(ops, provider, cache, functions, recipe, plain_lookups=deployment.plain_lookups)
+    if source is None:
         # Imported here, since transformers is an extra of its own, and takes its time.
         from edgeformer.export.via_transformers import export_via_transformers
 
@@ -173,10 +182,11 @@ def export_model(
         return export_via_transformers(
             found,
             _destination(found, output),
-            precision=precision,
-            target=target,
+            precision=chosen.precision,
+            target=lowering,
+            deployment=deployment,
             cache_precision=cache_precision,
-            prefill=prefill,
+            prefill=chosen.prefill,
             smooth=smooth,
             calibration=calibration,
             context_length=context_length,
@@ -184,7 +194,6 @@ def export_model(
             overwrite=overwrite,
             progress=progress,
         )
-    source = open_source(model, context_length, pooling, normalize)
     if cache is not None and isinstance(source.config, EncoderConfig):
         raise ExportError(f"{source.name} is an encoder, which has no cache; leave cache out.")
     provenance = Provenance(
@@ -201,10 +210,11 @@ def export_model(
         source.weights(),
         provenance,
         _destination(source, output),
-        precision=precision,
-        target=target,
+        precision=chosen.precision,
+        target=lowering,
+        deployment=deployment,
         cache_precision=cache_precision,
-        prefill=prefill,
+        prefill=chosen.prefill,
         smooth=smooth,
         calibration=calibration,
         verify=verify,
@@ -229,6 +239,7 @@ def export_blueprint(
     *,
     precision: Precision,
     target: Target,
+    deployment: Deployment = ANYWHERE,
     cache_precision: CachePrecision | None = None,
     prefill: Prefill | None = None,
     smooth: bool = False,
@@ -243,6 +254,7 @@ def export_blueprint(
     """
     start = time.perf_counter()
     check_parts(blueprint, precision, target, cache_precision, prefill, calibration, smooth)
+    check_deployment(deployment, precision)
     text = None if calibration is None else read_calibration(calibration, provenance.folder, blueprint)
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
@@ -267,9 +279,15 @@ def export_blueprint(
         if precision == "bf16":
             for name, (graph, how) in built.items():
                 graphs[name] = replace(how, passes=[*how.passes, bf16_weights(graph, blueprint.parameter_shapes())])
-        writer = GraphWriter(folder, progress)
-        writer.write_all({name: graph for name, (graph, _) in built.items()}, WEIGHTS)
-        del built
+        models, merged = {name: graph for name, (graph, _) in built.items()}, None
+        by_ort = target.ops == "ort" and target.provider == "cpu"
+        if isinstance(blueprint.config, Seq2SeqConfig) and by_ort and "transformers.js" in deployment.clients:
+            merged = MERGED_GRAPH
+            models[merged] = merged_decoder(models[ENCODER_GRAPH], models[DECODER_GRAPH], blueprint.config)
+        writer = GraphWriter(folder, progress, shared=deployment.shared_data, largest=deployment.largest_data)
+        for data, names in weight_files(models, deployment.shared_data).items():
+            writer.write_all({name: models[name] for name in names}, data)
+        del built, models
         view = None
         if prefill is not None:
             view, graphs[PREFILL_GRAPH] = write_prefill_view(
@@ -277,29 +295,37 @@ def export_blueprint(
             )
         shutil.rmtree(folder / calibrated.FOLDER, ignore_errors=True)
         manifest = _manifest(blueprint, provenance, precision, target, writer)
-        manifest = replace(manifest, prefill=view, smoothing=smoothing)
-        if manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
+        manifest = replace(manifest, deployment=deployment.name, merged_graph=merged, prefill=view, smoothing=smoothing)
+        if deployment.windowed and manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
             windows = write_windowed_view(
                 folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, target.provider
             )
             if windows:
                 manifest = replace(manifest, windowed_graph=WINDOWED_GRAPH, windows=windows)
-        _copy_files(provenance.folder, folder)
+        if deployment.ort_format:
+            progress("converting to ORT format", 0)
+            convert_to_ort(folder, manifest.all_graphs)
+            manifest = in_ort_format(manifest)
+            writer.hashes.clear()
+        _copy_files(deployment, provenance.folder, folder)
+        manifest = replace(manifest, files=file_entries(folder, writer.hashes))
         report, card = None, UNVERIFIED
         if verify:
             # Imported here, since it draws with matplotlib, which takes its time.
             from edgeformer.export.parity.certificate import paragraph, summary, write_certificate
 
-            manifest = replace(manifest, files=file_entries(folder, writer.hashes))
             report = verify_graph(folder, manifest, blueprint, original, mode=verify, progress=progress)
             if not report.passed:
                 raise ParityError(_not_at_parity(blueprint, report))
-            write_certificate(report, folder / CERTIFICATE, provenance.name)
-            certificate = {"report": sha256(folder / CERTIFICATE / "report.json"), "hashes": report.hashes}
-            manifest, card = replace(manifest, parity=summary(report) | certificate), paragraph(report)
-            card += f" See [the certificate]({CERTIFICATE}/report.html)."
-        _write_files(folder, provenance, manifest, card)
-        manifest = replace(manifest, files=file_entries(folder, writer.hashes))
+            proof, card = {**summary(report), "hashes": report.hashes}, paragraph(report)
+            if deployment.certificate:
+                write_certificate(report, folder / CERTIFICATE, provenance.name)
+                proof["report"] = sha256(folder / CERTIFICATE / "report.json")
+                card += f" See [the certificate]({CERTIFICATE}/report.html)."
+            manifest = replace(manifest, parity=proof)
+        _write_files(folder, deployment, provenance, manifest, card)
+        known = {name: entry.sha256 for name, entry in manifest.files.items()}
+        manifest = replace(manifest, files=file_entries(folder, known))
         manifest.write(folder)
     return ExportResult(
         path=destination, manifest=manifest, graphs=graphs, report=report, seconds=time.perf_counter() - start
@@ -357,18 +383,20 @@ def _not_at_parity(blueprint: Blueprint, report: Report) -> str:
     )
 
 
-def _copy_files(source: Path | None, folder: Path) -> None:
+def _copy_files(deployment: Deployment, source: Path | None, folder: Path) -> None:
     if source is None:
         return
-    for name in COPIED_FILES:
+    for name in deployment.copied_files:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
 
 
-def _write_files(folder: Path, provenance: Provenance, manifest: Manifest, parity: str) -> None:
-    if provenance.hf_config is not None:
+def _write_files(folder: Path, deployment: Deployment, provenance: Provenance, manifest: Manifest, parity: str) -> None:
+    # A module of another library is built of its config when the bundle is verified.
+    read = "transformers.js" in deployment.clients or provenance.via is not None
+    if provenance.hf_config is not None and read:
         _write_json(folder / "config.json", with_transformers_js_config(provenance.hf_config, manifest))
-    if manifest.task == "causal-lm":
+    if manifest.task == "causal-lm" and "onnxruntime-genai" in deployment.clients:
         _write_json(folder / "genai_config.json", genai_config(manifest))
     (folder / "README.md").write_text(model_card(manifest, parity), encoding="utf-8")
 

@@ -60,6 +60,8 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     manifest = Manifest.read(folder)
     if manifest.provider != "cpu":
         raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which needs none of it.")
+    if not manifest.graph.endswith(".onnx"):
+        raise RequestError("graphs in ORT format are made for small builds of onnxruntime, which prepack no files.")
     remove(folder)
     before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads))
     destination = place(folder, manifest)

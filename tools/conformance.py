@@ -4,10 +4,11 @@
     npm install --ignore-scripts --prefix examples/node
     python tools/conformance.py tiny-llama --checkpoint edgeformer/presets/tiny-llama
 
-The bundle of a decoder is loaded unmodified by each client, which continues token ids greedily until a token ends the
-text. Our own runtime says what is expected; a client that is missing is named with the line that installs it. Most
-clients run a program of examples/. transformers reads the checkpoint instead, in float32: of a quantized bundle it need
-not find the same. Exits with 1 if any client failed or differs.
+The bundle is loaded unmodified by each client, which continues token ids greedily until a token ends the text; of an
+encoder-decoder that reads text, they are the source, and only clients that know such models are asked. Our own runtime
+says what is expected; a client that is missing is named with the line that installs it. Most clients run a program of
+examples/. transformers reads the checkpoint instead, in float32: of a quantized bundle it need not find the same. Exits
+with 1 if any client failed or differs.
 """
 
 import json
@@ -26,6 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from edgeformer.config import Seq2SeqConfig
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
 
@@ -45,7 +47,8 @@ def until_end(tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
 def ours(bundle: Path, prompts: Prompts, new_tokens: int) -> Tokens:
     """What our own runtime finds."""
     model = load(bundle)
-    return [model.generate(list(prompt), max_new_tokens=new_tokens).token_ids for prompt in prompts]
+    options = {"num_beams": 1} if model.manifest.task == "seq2seq-lm" else {}
+    return [model.generate(list(prompt), max_new_tokens=new_tokens, **options).token_ids for prompt in prompts]
 
 
 def difference(expected: Tokens, found: Tokens) -> str | None:
@@ -147,8 +150,10 @@ def main(
 ) -> None:
     """Compare and report."""
     manifest = Manifest.read(bundle)
-    if manifest.task != "causal-lm":
-        raise click.UsageError(f"{bundle} is no decoder but {manifest.task}, which this tool does not compare yet.")
+    if manifest.task == "encoder":
+        raise click.UsageError(f"{bundle} is an encoder, which writes no tokens to compare.")
+    if isinstance(manifest.model, Seq2SeqConfig) and manifest.model.encoder.audio is not None:
+        raise click.UsageError(f"{bundle} hears, and this tool compares what follows from texts.")
     places = Places(
         node_modules=node_modules,
         onnxruntime=onnxruntime,
@@ -157,7 +162,9 @@ def main(
         pythons=pythons(given),
     )
     prompts: Prompts = [load(bundle).tokenizer.encode(text) for text in texts] or random_prompts(manifest)
-    clients = {name: client for name, client in CLIENTS.items() if not only or name in only}
+    clients = {
+        name: client for name, client in CLIENTS.items() if manifest.task in client.tasks and (not only or name in only)
+    }
     results = compare(clients, bundle, prompts, new_tokens, places)
     print_results(Console(highlight=False, soft_wrap=True, width=WIDTH), results)
     if json_file:
@@ -170,7 +177,8 @@ def main(
 def random_prompts(manifest: Manifest) -> Prompts:
     """Token ids that are not special ones, the same each time."""
     special = {*manifest.tokens.eos, manifest.tokens.bos, manifest.tokens.pad}
-    ordinary = [token for token in range(manifest.vocab_size) if token not in special]
+    read = manifest.model.encoder if isinstance(manifest.model, Seq2SeqConfig) else manifest
+    ordinary = [token for token in range(read.vocab_size) if token not in special]
     return np.random.default_rng(0).choice(ordinary, (PROMPTS, PROMPT_LENGTH)).tolist()
 
 

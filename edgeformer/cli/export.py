@@ -8,15 +8,22 @@ import click
 
 from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
-from edgeformer.manifest import CachePrecision, OpSet, Precision, Prefill, Provider, Via
-from edgeformer.quantization import DEFAULTS, Activations, Rounding, recipe
+from edgeformer.deployment import DEPLOYMENTS
+from edgeformer.manifest import CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider, Via
+from edgeformer.quantization import DEFAULTS, Activations, Rounding
 from edgeformer.sentence_transformers import Pooling
 
 
 @click.command("export")
 @click.option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
-@click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
+@click.option(
+    "--target",
+    type=click.Choice(get_args(DeploymentName)),
+    help="Where it is to run: which files to write, and what to do where no option says otherwise. "
+    + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)),
+)
+@click.option("--precision", type=click.Choice(get_args(Precision)), help="[default: the target's; fp32 without one]")
 @click.option(
     "--provider",
     type=click.Choice(get_args(Provider)),
@@ -66,7 +73,11 @@ from edgeformer.sentence_transformers import Pooling
 )
 @click.option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), help="Of the head and the embeddings.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Do not quantize parameters of such names.")
-@click.option("--prefill", type=click.Choice(get_args(Prefill)), help="Add a view for prompts over int8 weights.")
+@click.option(
+    "--prefill",
+    type=click.Choice(get_args(PrefillChoice)),
+    help="Add a view for prompts over int8 weights. [default: the target's; none without one]",
+)
 @click.option("--smooth", is_flag=True, help="By the text of --calibrate, even out what is rounded token by token.")
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
 @click.option("--pooling", type=click.Choice(get_args(Pooling)), help="Make one vector of an encoder's states.")
@@ -89,6 +100,9 @@ def export_command(
     head_precision: str | None,
     keep: tuple[str, ...],
     as_json: bool,
+    target: DeploymentName | None,
+    precision: Precision | None,
+    prefill: PrefillChoice | None,
     **options: Any,
 ) -> None:
     """Export a model to a bundle, and verify it."""
@@ -102,19 +116,32 @@ def export_command(
         "head": head_precision,
         "keep": keep,
     }
-    if options["precision"] in DEFAULTS:
-        calibrated = options["calibration"] is not None
-        options["quantization"] = recipe(options["precision"], calibrated=calibrated, **changes)
-    elif any(changes.values()) or asymmetric:
-        raise click.UsageError(
-            "--block, --asymmetric, --rounding, --activations, --head-precision and --keep are for --precision int4 "
-            "and int8."
-        )
+    config = None
     if options["via"] is None:
         from edgeformer.source import open_source
 
         # What cannot be exported is said before torch is imported.
-        open_source(model, *(options[name] for name in ("context_length", "pooling", "normalize")))
+        config = open_source(model, *(options[name] for name in ("context_length", "pooling", "normalize"))).config
+    chosen = DEPLOYMENTS[target].choose(
+        config,
+        ops=options["ops"],
+        provider=options["provider"],
+        precision=precision,
+        changes=changes,
+        calibrated=options["calibration"] is not None,
+        prefill=prefill,
+    )
+    if chosen.quantization is None and (any(changes.values()) or asymmetric):
+        raise click.UsageError(
+            "--block, --asymmetric, --rounding, --activations, --head-precision and --keep are for --precision int4 "
+            "and int8."
+        )
+    options |= {
+        "target": target,
+        "precision": chosen.precision,
+        "quantization": chosen.quantization,
+        "prefill": chosen.prefill or "none",
+    }
     from edgeformer.export import export_model
 
     mode: Any = None if no_verify else "full" if full_verify else "quick"
@@ -128,6 +155,7 @@ def export_command(
             {
                 "bundle": str(result.path),
                 "bytes": size,
+                "target": manifest.deployment,
                 "seconds": round(result.seconds, 2),
                 "random_weights": manifest.random_weights,
                 "passes": {
@@ -141,6 +169,8 @@ def export_command(
         return
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
     click.echo(f"exported {manifest.source} to {result.path}: {size / 1e6:.1f} MB, {result.seconds:.1f} s")
+    if manifest.deployment is not None:
+        click.echo(f"target: {manifest.deployment}")
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
     if manifest.quantization is not None:
         click.echo(f"weights: {manifest.quantization}")
@@ -158,7 +188,8 @@ def export_command(
         click.echo(f"slower form: {fallback}")
     if report:
         click.echo(f"verified against {report.reference}, in {report.seconds:.1f} s:\n{report.describe()}")
-        click.echo(f"  certificate: {result.path / 'parity' / 'report.html'}")
+        if (result.path / "parity").is_dir():
+            click.echo(f"  certificate: {result.path / 'parity' / 'report.html'}")
     else:
         click.echo("not verified; do it with: edgeformer verify")
     if manifest.random_weights is not None:

@@ -9,6 +9,7 @@ import click
 
 from edgeformer import __version__
 from edgeformer.cli.bench import bench_command
+from edgeformer.cli.check import check_command
 from edgeformer.cli.embed import embed_command
 from edgeformer.cli.eval import eval_command
 from edgeformer.cli.export import export_command
@@ -42,7 +43,7 @@ def cli(debug: bool) -> None:
 
 for command in (
     export_command, run_command, embed_command, bench_command, eval_command, optimize_command, verify_command,
-    info_command, models_command
+    check_command, info_command, models_command
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -15,16 +15,25 @@ NO_SUFFIX = "fp32"
 
 
 def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Return a config.json that says where the graph of a decoder or an encoder and its weights are.
+    """Return a config.json that says where graphs and their weights are; the manifest lists the files of both.
 
-    A browser cannot look for the file of weights: it has to be told how many there are of each graph. What the
-    checkpoint says about other files is replaced. An encoder-decoder's config is returned as it is.
+    A browser cannot look for the file of weights: it has to be told how many there are of each graph. A file that the
+    graphs of an encoder-decoder share has no name of its own there; in Node onnxruntime finds it by itself. What the
+    checkpoint says about other files is replaced. Where there is no graph for this client, the config is returned as it
+    is.
     """
-    if manifest.task == "seq2seq-lm":
+    if manifest.task == "seq2seq-lm" and manifest.merged_graph is None:
         return hf_config
-    return hf_config | {
-        KEY: {"dtype": NO_SUFFIX, "use_external_data_format": {PurePosixPath(manifest.graph).name: 1}},
-    }
+    graphs = [manifest.graph] if manifest.merged_graph is None else [manifest.encoder_graph, manifest.merged_graph]
+    counts = {PurePosixPath(name).name: len(_weight_files(manifest, name)) for name in graphs if name is not None}
+    weights = {name: count for name, count in counts.items() if count}
+    return hf_config | {KEY: {"dtype": NO_SUFFIX, "use_external_data_format": weights}}
+
+
+def _weight_files(manifest: Manifest, graph: str) -> list[str]:
+    """The files of weights that are named after a graph."""
+    first = f"{graph}_data"
+    return [name for name in manifest.files if name == first or name.startswith(f"{first}_")]
 
 
 def without_transformers_js_config(hf_config: dict[str, Any]) -> dict[str, Any]:

@@ -96,7 +96,9 @@ def lower(model: ir.Model, target: Target, expected: dict[str, int] | None = Non
                 "This is a bug in edgeformer; please report it with the model's config.json."
             )
     if target.quantization is not None:
-        passes.append(quantize_weights(model, target.quantization, target.calibrated))
+        passes.append(
+            quantize_weights(model, target.quantization, target.calibrated, plain_lookups=target.plain_lookups)
+        )
     rules = [rule(model, target) for rule in op_set.RULES]
     rest = keep_as_functions if target.functions else write_out_all
     rules.append(rest(model, target.cache_form))

@@ -18,8 +18,9 @@ class Target:
     """An op set, and what may vary within it.
 
     provider: whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches. functions: for
-    `portable`, leave our ops in the graph as functions of the model. quantization: of the weights. cache_scales: of an
-    int8 cache. calibrated: matrices that a text has rounded for the recipe.
+    `portable`, leave our ops in the graph as functions of the model. quantization: of the weights. plain_lookups:
+    read quantized embeddings with primitives. cache_scales: of an int8 cache. calibrated: matrices that a text has
+    rounded for the recipe.
     """
 
     ops: OpSet = "ort"
@@ -27,6 +28,7 @@ class Target:
     cache_form: CacheForm = "any"
     functions: bool = False
     quantization: Quantization | None = None
+    plain_lookups: bool = False
     cache_scales: CacheScales | None = None
     calibrated: Calibrated | None = None
 
@@ -44,6 +46,8 @@ def choose_target(
     cache: CacheChoice | None = None,
     functions: bool = False,
     quantization: Quantization | None = None,
+    *,
+    plain_lookups: bool = False,
 ) -> Target:
     """What a user asks for. Raises ExportError for what excludes each other."""
     if quantization is not None and ops != "ort":
@@ -53,7 +57,7 @@ def choose_target(
     if ops == "ort":
         if cache is not None:
             raise ExportError("a graph of the op set ort takes a growing cache and a static one; leave cache out.")
-        return Target(provider=provider, quantization=quantization)
+        return Target(provider=provider, quantization=quantization, plain_lookups=plain_lookups)
     return Target(ops=ops, provider=provider, cache_form=cache or "growing", functions=functions)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
 from onnx import numpy_helper
@@ -21,6 +20,7 @@ from torch import Tensor
 from edgeformer.blueprint import Blueprint
 from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import present_names
+from edgeformer.export.ort_format import load_onnx
 from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Judge, Piece
@@ -185,7 +185,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
     wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D]
     differing = 0
     for name in manifest.all_graphs:
-        graph = onnx.load(folder / name, load_external_data=False).graph
+        graph = load_onnx(folder / name).graph
         constants = {tensor.name: tensor for tensor in graph.initializer}
         attention = {node.output[1]: node for node in graph.node if node.op_type == "GroupQueryAttention"}
         for key, layer in zip(present_names(manifest.cache)[::2], wanted, strict=True):

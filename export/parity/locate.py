@@ -104,6 +104,11 @@ class Locator:
                 "nodes are located in graphs whose cache is as exact as they are, and this one's is int8. Export the "
                 "model without --cache-precision, and locate there what is wrong in both."
             )
+        if not manifest.graph.endswith(".onnx"):
+            raise BundleError(
+                f"nodes are located in ONNX files, and onnxruntime has fused those of {manifest.graph}. Export the "
+                "model without --target mobile."
+            )
         files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, blueprint.graphs, strict=True)):

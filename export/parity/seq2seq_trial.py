@@ -2,6 +2,7 @@
 
 sources ─→ float64 and eager: states, keys and values for the decoder, logits of the targets ─────────────┐
     └────→ encoder graph: the same, alone and padded ─→ decoder graph: prefill, steps, chunks, batches ───┴→ checks
+                                                    └→ merged decoder: prefill, steps, a batch ───────────┘
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from edgeformer.export.bundle import Progress
 from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
+from edgeformer.export.parity.merged import MergedRows
 from edgeformer.export.parity.reference import references
 from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.runs import Graph
@@ -65,6 +67,7 @@ class Seq2SeqTrial:
 
     encoder: Any
     graph: Graph
+    merged: Any | None
     config: Seq2SeqConfig
     blueprint: Blueprint
     weights: Mapping[str, Tensor]
@@ -107,6 +110,9 @@ class Seq2SeqTrial:
         for count in extent.batches:
             self._judge_batch(known[:count])
         self._judge_identity(known)
+        if self.merged is not None:
+            self.progress("running the merged decoder", 0.9)
+            self._judge_merged(self.merged, known)
 
     def _source(self, index: int) -> Array:
         """Random tokens, each source shorter than the one before, or noise of the one length that there is."""
@@ -206,6 +212,25 @@ class Seq2SeqTrial:
                 pairs = zip(logits, solo, strict=True)
                 self.judge.agreement(f"{name} against solo", pairs, first.eager.logits, first.expected.logits)
 
+    def _judge_merged(self, session: Any, known: list[_Known]) -> None:
+        """The decoder as other clients feed it: a target in one run, token by token, and all padded sources at once."""
+        main = known[0]
+        single = main.target[: self.extent.single]
+        for run, what, target, first in (
+            ("merged prefill", "a target in one run of the merged decoder", main.target, len(main.target)),
+            ("merged steps", f"{len(single)} tokens, all but {PROMPT} in single steps", single, PROMPT),
+        ):
+            rows = MergedRows(session, self._read([main]))
+            self.judge.logits(run, what, [main.piece(rows.feed(target[None], first)[0])])
+            known_caches = (_first(each.caches, len(target)) for each in (main.eager, main.expected))
+            self.judge.caches(run, rows.read("decoder."), *known_caches)
+            self.judge.caches(f"{run}, source", rows.read("encoder."), main.eager.source, main.expected.source)
+        targets = np.stack([each.target[: PROMPT + self.extent.steps] for each in known])
+        logits = MergedRows(session, self._read(known)).feed(targets, PROMPT)
+        what = f"{len(known)} padded sources, targets of {PROMPT} tokens, then {self.extent.steps} steps"
+        pieces = [each.piece(row) for row, each in zip(logits, known, strict=True)]
+        self.judge.logits(f"merged batch of {len(known)}", what, pieces)
+
     def _judge_identity(self, known: list[_Known]) -> None:
         """What must not differ by a bit: another run, other content where no token is, other padding."""
         sources, tokens = [each.source for each in known], known[0].target[:33]
@@ -224,6 +249,10 @@ class Seq2SeqTrial:
         assert graph.sources is not None
         rows = len(graph.sources.mask)
         return graph.decoder(rows, len(tokens)).prefill_batch(np.tile(tokens, (rows, 1)), [len(tokens)] * rows)
+
+
+def _first(caches: Caches, tokens: int) -> Caches:
+    return [(key[:, :tokens], value[:, :tokens]) for key, value in caches]
 
 
 def _arrays(caches: list[tuple[Tensor, Tensor]]) -> Caches:

@@ -9,11 +9,17 @@ from torch import Tensor
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.errors import BundleError
+from edgeformer.export.ort_format import SUFFIX, load_onnx
 from edgeformer.export.quantize.packing import unpack
 from edgeformer.export.quantize.weights import dequantized
 from edgeformer.export.tensors import Recipe, split_stored
 from edgeformer.manifest import Manifest, StoredWeight
 from edgeformer.quantization import WeightFormat
+
+
+def _load(path: Path) -> ir.Model:
+    """A graph whose weights are mapped into memory, or, in ORT format, in memory."""
+    return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
 class StoredWeights(Mapping[str, Tensor]):
@@ -22,7 +28,7 @@ class StoredWeights(Mapping[str, Tensor]):
     def __init__(self, folder: Path, manifest: Manifest, blueprint: Blueprint, graphs: Sequence[str] | None = None):
         """graphs: whose weights to read, by default those of all but the view for prompts."""
         self._shapes = blueprint.parameter_shapes()
-        opened = [ir.load(folder / name).graph for name in graphs or manifest.graphs]
+        opened = [_load(folder / name).graph for name in graphs or manifest.graphs]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # Of a quantized matrix, whose parts are several tensors, the integers stand for all.
         self._place = {

@@ -15,6 +15,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgeformer.errors import BundleError
+from edgeformer.export.ort_format import load_onnx
 from edgeformer.export.parity.teacher_forcing import first_line, open_model
 from edgeformer.manifest import Provider
 from edgeformer.runtime.session import onnxruntime_errors
@@ -29,7 +30,7 @@ def open_unrounded(path: Path, provider: Provider) -> Any:
     Products in blocks (MatMulNBits) round nothing in it, either, since no weight is prepacked. Raises BundleError for a
     graph that onnxruntime cannot load.
     """
-    model = onnx.load(path, load_external_data=False)
+    model = load_onnx(path)
     remove_rounding(model.graph)
     try:
         return open_model(model, path.parent, provider, optimise=False)
@@ -39,6 +40,15 @@ def open_unrounded(path: Path, provider: Provider) -> Any:
 
 def remove_rounding(graph: onnx.GraphProto) -> int:
     """Replace integer products, and the rounding of what they read, which may be shared; return how many products."""
+    count = _remove_rounding(graph)
+    graph.initializer.extend(numpy_helper.from_array(np.array(bound), name) for name, bound in BOUNDS.items())
+    return count
+
+
+def _remove_rounding(graph: onnx.GraphProto) -> int:
+    """The same of one graph and of the branches in it."""
+    branches = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    within = sum(map(_remove_rounding, branches))
     roundings = {node.output[0]: node for node in graph.node if node.op_type == ROUNDING}
     products = [
         node for node in graph.node if node.op_type == PRODUCT and len(node.input) <= 5 and node.input[0] in roundings
@@ -48,8 +58,7 @@ def remove_rounding(graph: onnx.GraphProto) -> int:
     nodes = [each for node in graph.node for each in formulas.get(node.output[0], [node])]
     del graph.node[:]
     graph.node.extend(nodes)
-    graph.initializer.extend(numpy_helper.from_array(np.array(bound), name) for name, bound in BOUNDS.items())
-    return len(products)
+    return len(products) + within
 
 
 class _Formula:

@@ -150,7 +150,8 @@ def verify_graph(
     # Prepacking would copy every weight, for a few tokens.
     by_token = quantized is not None and any(form.block is None for form in quantized.formats.values())
     opened = open_unrounded if by_token else partial(open_session, prepack=False)
-    sessions = [opened(folder / name, provider) for name in manifest.graphs]
+    names = manifest.graphs if manifest.merged_graph is None else (*manifest.graphs, manifest.merged_graph)
+    sessions = [opened(folder / name, provider) for name in names]
     trial = _trial(sessions, folder, manifest, provider, blueprint, held, mode, progress)
     ran = _run(trial.run, trial.judge.checks)
     checks, used, whole = list(trial.judge.checks), None if manifest.cache_scales is None else trial, sessions[0]
@@ -158,7 +159,7 @@ def verify_graph(
         checks.append(judge_smoothing(blueprint, original, weights))
     if quantized is not None:
         checks += judge_weights(weights, quantized)
-        sessions = [open_session(folder / name, provider) for name in manifest.graphs]
+        sessions = [open_session(folder / name, provider) for name in names]
         used = _trial(sessions, folder, manifest, provider, blueprint, quantized, "quick", progress, quantized.formats)
         ran = _run(used.run, used.judge.checks) and ran
         checks += [replace(check, name=f"int8 activations, {check.name}") for check in used.judge.checks]
@@ -214,12 +215,15 @@ def _trial(
     progress: Progress,
     activations: Mapping[str, WeightFormat] | None = None,
 ) -> Trial | Seq2SeqTrial | EncoderTrial:
-    """The trial of a kind of model; sessions are those of its graphs, in their order."""
+    """The trial of a kind of model; sessions are those of its graphs, in their order, and of a merged decoder."""
     extent, config = EXTENTS[mode].within(manifest.context_length), blueprint.config
     graphs = [Graph(session, manifest, provider) for session in sessions]
     match config:
         case Seq2SeqConfig():
-            return Seq2SeqTrial(sessions[0], graphs[1], config, blueprint, weights, extent, progress, activations)
+            merged = sessions[2] if len(sessions) > 2 else None
+            return Seq2SeqTrial(
+                sessions[0], graphs[1], merged, config, blueprint, weights, extent, progress, activations
+            )
         case EncoderConfig():
             return EncoderTrial(graphs[0], config, blueprint, weights, extent, progress, activations)
         case _:

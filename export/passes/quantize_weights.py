@@ -24,8 +24,14 @@ from edgeformer.export.tensors import StreamedTensor
 from edgeformer.quantization import Quantization, WeightFormat
 
 
-def quantize_weights(model: ir.Model, recipe: Quantization, calibrated: Calibrated | None = None) -> PassReport:
-    """Quantize every matrix that the recipe has a format for. calibrated: those that a text has rounded."""
+def quantize_weights(
+    model: ir.Model, recipe: Quantization, calibrated: Calibrated | None = None, *, plain_lookups: bool = False
+) -> PassReport:
+    """Quantize every matrix that the recipe has a format for.
+
+    calibrated: those that a text has rounded. plain_lookups: lookups read the very tensor that products read, whatever
+    its format; otherwise, as GatherBlockQuantized does, rows of integers that are not cut into blocks.
+    """
     report = PassReport("quantize_weights")
     for weight in list(model.graph.initializers.values()):
         matrix = streamed(weight)
@@ -33,7 +39,7 @@ def quantize_weights(model: ir.Model, recipe: Quantization, calibrated: Calibrat
             continue
         readers = [_reader(use.node, use.idx) for use in weight.uses()]
         looked_up = any(node is not None and node.op_type == "Gather" for node in readers)
-        form = _format(matrix, recipe, looked_up)
+        form = _format(matrix, recipe, looked_up and not plain_lookups)
         if form is None:
             continue
         if not any(readers):
@@ -54,7 +60,7 @@ def quantize_weights(model: ir.Model, recipe: Quantization, calibrated: Calibrat
             fitted = replace(fitted, rounding="mse")
         for node in readers:
             assert node is not None
-            _replace(model, node, matrix, fitted, columns, calibrated)
+            _replace(model, node, matrix, fitted, columns, calibrated, plain_lookups)
             report.fire(node)
         remove_initializer(model, weight)
     return report
@@ -89,11 +95,13 @@ def _replace(
     form: WeightFormat,
     columns: bool,
     calibrated: Calibrated | None,
+    plain_lookups: bool,
 ) -> None:
     gathers = node.op_type == "Gather"
+    flat = gathers and not plain_lookups
     parts: tuple[Part, ...] = ("integers", "scales") if form.symmetric else ("integers", "scales", "zero_points")
     stored = [
-        _initializer(model, QuantizedTensor(matrix, form, part, columns, gathers and part == "integers", calibrated))
+        _initializer(model, QuantizedTensor(matrix, form, part, columns, flat and part == "integers", calibrated))
         for part in parts
     ]
     emit = Emitter(node.name or "")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.blueprint import Blueprint
+from edgeformer.deployment import Deployment
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.clients.transformers_js import without_transformers_js_config
@@ -73,6 +74,7 @@ def export_via_transformers(
     *,
     precision: Precision,
     target: Target,
+    deployment: Deployment,
     cache_precision: CachePrecision | None,
     prefill: Prefill | None,
     smooth: bool,
@@ -109,6 +111,7 @@ def export_via_transformers(
         destination,
         precision=precision,
         target=target,
+        deployment=deployment,
         cache_precision=cache_precision,
         prefill=prefill,
         smooth=smooth,

@@ -209,8 +209,12 @@ def test_a_graph_of_another_model_is_refused(name, export):
     ("config", "path", "rest"),
     [
         (BERT, "blocks.attention.key_bias", []),
-        # The keys that the encoder hands over are other ones.
-        (PAIR, "decoder.blocks.cross_attention.key_bias", ["encoder: cache ratio"]),
+        # The keys that are made of the encoder's states are other ones.
+        (
+            PAIR,
+            "decoder.blocks.cross_attention.key_bias",
+            [f"{run}: cache ratio" for run in ("encoder", "merged prefill, source", "merged steps, source")],
+        ),
     ],
     ids=["self", "cross"],
 )

@@ -1,9 +1,11 @@
 """Clients load the same bundle and find the same tokens; what differs, fails or is missing is reported as that.
 
 transformers.js is taken from EDGEFORMER_NODE_MODULES or examples/node/node_modules, onnxruntime's C++ headers from
-EDGEFORMER_ONNXRUNTIME; tests of what is not there are skipped and say what would install it.
+EDGEFORMER_ONNXRUNTIME, Optimum from the interpreter EDGEFORMER_OPTIMUM; tests of what is not there are skipped and say
+what would install it.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -11,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import conformance
@@ -46,10 +49,25 @@ MODELS = {
         "eos_token_id": 130, "tie_word_embeddings": False,
     },
 }  # fmt: skip
+START = {
+    "vocab_size": 131, "d_model": 64, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 130,
+}  # fmt: skip
+BART = START | {
+    "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "max_position_embeddings": 64, "forced_eos_token_id": None,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+PAIRS = {
+    "t5": START | {"d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4},
+    "marian": BART | {"share_encoder_decoder_embeddings": False, "scale_embedding": True},
+    "bart": BART,
+}
 # Of models that say many words, so that one wrong layer would show.
-SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8}
+SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8, "t5": 7, "marian": 4, "bart": 10}
 
 NODE = "transformers.js (Node)"
+OPTIMUM = "Optimum"
 BROWSER = "transformers.js (browser)"
 CPP = "onnxruntime (C++)"
 IN_PYTHON = ("onnxruntime", "onnxruntime-genai")
@@ -58,8 +76,12 @@ IN_PYTHON = ("onnxruntime", "onnxruntime-genai")
 @pytest.fixture(scope="session")
 def places():
     modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "node" / "node_modules")
-    headers = os.environ.get("EDGEFORMER_ONNXRUNTIME")
-    return Places(node_modules=Path(modules), onnxruntime=Path(headers) if headers else None)
+    headers, optimum = os.environ.get("EDGEFORMER_ONNXRUNTIME"), os.environ.get("EDGEFORMER_OPTIMUM")
+    return Places(
+        node_modules=Path(modules),
+        onnxruntime=Path(headers) if headers else None,
+        pythons={OPTIMUM: Path(optimum)} if optimum else {},
+    )
 
 
 def require(name, places):
@@ -129,6 +151,77 @@ def test_the_cpp_example_compiles_and_finds_the_same(bundles, places):
     results = conformance.compare({CPP: require(CPP, places)}, bundles["llama"], PROMPTS, STEPS, places)
     assert results[CPP]["note"] == ""
     assert results[CPP]["status"] == "same"
+
+
+# Encoder-decoders
+
+
+@pytest.fixture(scope="module")
+def pair(make_model, tmp_path_factory):
+    """Return a function that gives the bundle and checkpoint of a random model that never says two words twice."""
+
+    @functools.cache
+    def of_family(family, precision="fp32"):
+        checkpoint = make_model(family, SEEDS[family], auto="AutoModelForSeq2SeqLM", **PAIRS[family])
+        generation = checkpoint / "generation_config.json"
+        generation.write_text(json.dumps(json.loads(generation.read_text()) | {"no_repeat_ngram_size": 2}))
+        place = tmp_path_factory.mktemp("pairs") / family
+        return export_model(checkpoint, place, context_length=64, precision=precision, verify=None).path, checkpoint
+
+    return of_family
+
+
+@pytest.mark.parametrize("family", PAIRS)
+def test_our_runtime_writes_of_a_source_what_transformers_writes(family, pair):
+    bundle, checkpoint = pair(family)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    source = torch.tensor(PROMPTS)
+    with torch.no_grad():
+        options = {"max_new_tokens": STEPS, "do_sample": False, "num_beams": 1}
+        tokens = model.generate(source, attention_mask=torch.ones_like(source), **options)
+    (found,) = conformance.ours(bundle, PROMPTS, STEPS)
+    assert found == tokens[0, 1:].tolist()
+    assert len(set(found)) > 10, "a model that says few words would hide much"
+
+
+@pytest.mark.parametrize(("family", "precision"), [*((family, "fp32") for family in PAIRS), ("t5", "int8")])
+@pytest.mark.parametrize("name", [NODE, OPTIMUM])
+def test_other_clients_write_the_same_of_a_source(name, family, precision, pair, places):
+    bundle, _ = pair(family, precision)
+    results = conformance.compare({name: require(name, places)}, bundle, PROMPTS, STEPS, places)
+    assert results[name]["note"] == ""
+    assert results[name]["status"] == "same"
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    """A trained model with its tokenizer."""
+    return export_model("tiny-translate", tmp_path_factory.mktemp("translator") / "tiny-translate", verify=None).path
+
+
+def test_a_text_is_translated_in_node_as_by_us(translator, places):
+    require(NODE, places)
+    text = "translate English to German: The old man does not draw the young cat."
+    with with_modules(EXAMPLES / "node", places) as folder:
+        done = subprocess.run(["node", "translate.mjs", translator, text], cwd=folder, capture_output=True, text=True)
+    assert done.stdout == load(translator).generate(text, num_beams=1).text + "\n", done.stderr
+    assert done.stdout == "Der alte Mann zeichnet die junge Katze nicht.\n"
+
+
+def test_the_javascript_of_an_encoder_decoders_card_writes_what_ours_writes(translator, run_card):
+    expected = load(translator).generate("A text to translate or to shorten.", num_beams=1).text
+    assert run_card(translator) == f"{expected}\n"
+
+
+def test_of_an_encoder_decoder_only_clients_that_know_them_are_asked(pair, tmp_path, monkeypatch):
+    bundle, _ = pair("t5")
+    decoders = stand_in(tmp_path, "decoders", "raise ValueError('asked')")
+    both = replace(stand_in(tmp_path, "both", "raise ValueError('asked')"), tasks=("causal-lm", "seq2seq-lm"))
+    monkeypatch.setattr(conformance, "CLIENTS", {"decoders": decoders, "both": both})
+    run = CliRunner().invoke(conformance.main, [str(bundle), "--new-tokens", "3"])
+    assert run.exit_code == 1, run.output
+    assert "both failed: ValueError: asked" in run.output
+    assert "decoders" not in run.output
 
 
 # Texts
@@ -337,7 +430,7 @@ def test_the_report_tells_same_from_different_failed_and_missing(llama_bundle, t
 def test_what_cannot_be_compared_is_refused(encoders, llama_bundle):
     run = CliRunner().invoke(conformance.main, [str(encoders["masked"])])
     assert run.exit_code == 2
-    assert "is no decoder but encoder" in run.output
+    assert "is an encoder, which writes no tokens to compare" in run.output
     run = CliRunner().invoke(conformance.main, [str(llama_bundle), "--python", "Optimum=/nowhere"])
     assert run.exit_code == 2
     assert "is not CLIENT=INTERPRETER" in run.output

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance_clients.chromium import Page, open_chromium
-from conformance_clients.client import EXAMPLES, TIMEOUT, ClientError, Places, Prompts, Tokens
+from conformance_clients.client import DECODERS, EXAMPLES, TIMEOUT, ClientError, Places, Prompts, Tokens
 from conformance_clients.programs import missing_package, package_versions, with_modules
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -25,6 +25,8 @@ READY = f"{BUTTON}?.disabled === false || {COMPLAINS}"
 
 class BrowserClient:
     """The page types a prompt of numbers: its model has a tokenizer whose words are the token ids."""
+
+    tasks = DECODERS
 
     def missing(self, places: Places) -> str | None:
         """See Client."""

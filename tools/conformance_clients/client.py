@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from edgeformer.manifest import Task
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+DECODERS: tuple[Task, ...] = ("causal-lm",)
+DECODERS_AND_PAIRS: tuple[Task, ...] = ("causal-lm", "seq2seq-lm")
+"""Pairs of encoder and decoder, whose source is a text."""
 
 TIMEOUT = 180
 """Seconds that a client may take for a prompt."""
@@ -35,7 +41,9 @@ class Places:
 
 
 class Client(Protocol):
-    """A program that can load a bundle."""
+    """A program that can load bundles for some tasks."""
+
+    tasks: tuple[Task, ...]
 
     def missing(self, places: Places) -> str | None:
         """What is not there and the line that installs it; None where everything is."""
@@ -44,4 +52,6 @@ class Client(Protocol):
         """Of what it is made of."""
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """Continue each prompt greedily; the last token may be one that ends a text. Raises ClientError."""
+        """Continue each prompt greedily, or write what follows from it as source; the last token may be one that ends
+        a text. Raises ClientError.
+        """

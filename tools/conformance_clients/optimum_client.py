@@ -1,4 +1,6 @@
-"""Token ids from Optimum's ORTModelForCausalLM. It pins an old transformers, so it runs in an environment of its own.
+"""Token ids from Optimum's ORTModelForCausalLM or ORTModelForSeq2SeqLM.
+
+It pins an old transformers, so it runs in an environment of its own.
 
 python optimum_client.py BUNDLE "5 6 7" --ids --new-tokens 48
 """
@@ -6,7 +8,8 @@ python optimum_client.py BUNDLE "5 6 7" --ids --new-tokens 48
 import argparse
 
 import torch
-from optimum.onnxruntime import ORTModelForCausalLM
+from optimum.onnxruntime import ORTModelForCausalLM, ORTModelForSeq2SeqLM
+from transformers import AutoConfig
 
 
 def main() -> None:
@@ -17,10 +20,15 @@ def main() -> None:
     parser.add_argument("--ids", action="store_true", required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
     args = parser.parse_args()
-    model = ORTModelForCausalLM.from_pretrained(args.bundle, subfolder="onnx", file_name="model.onnx")
+    pair = AutoConfig.from_pretrained(args.bundle).is_encoder_decoder
+    if pair:  # it finds the two graphs that it wants by their names
+        model = ORTModelForSeq2SeqLM.from_pretrained(args.bundle)
+    else:
+        model = ORTModelForCausalLM.from_pretrained(args.bundle, subfolder="onnx", file_name="model.onnx")
     prompt = torch.tensor([[int(word) for word in args.prompt.split()]])
-    options = {"max_new_tokens": args.new_tokens, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
-    print(*model.generate(prompt, **options)[0, prompt.shape[1] :].tolist())
+    options = {"max_new_tokens": args.new_tokens, "do_sample": False, "num_beams": 1}
+    tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0]
+    print(*tokens[1 if pair else prompt.shape[1] :].tolist())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance_clients.client import EXAMPLES, TIMEOUT, ClientError, Places, Prompts, Tokens
+from conformance_clients.client import (
+    DECODERS,
+    DECODERS_AND_PAIRS,
+    EXAMPLES,
+    TIMEOUT,
+    ClientError,
+    Places,
+    Prompts,
+    Tokens,
+)
+from edgeformer.manifest import Manifest, Task
 
 PROBE = """
 import importlib, importlib.metadata, json, sys
@@ -59,6 +69,7 @@ class PythonClient:
     packages: tuple[str, ...]
     recipe: str
     reads_checkpoint: bool = False
+    tasks: tuple[Task, ...] = DECODERS
 
     def missing(self, places: Places) -> str | None:
         """See Client."""
@@ -90,6 +101,8 @@ class PythonClient:
 class NodeClient:
     """examples/node: transformers.js in Node."""
 
+    tasks = DECODERS_AND_PAIRS
+
     def missing(self, places: Places) -> str | None:
         """See Client."""
         if shutil.which("node") is None:
@@ -104,13 +117,16 @@ class NodeClient:
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
         """See Client."""
+        program = "translate.mjs" if Manifest.read(bundle).task == "seq2seq-lm" else "main.mjs"
         with with_modules(EXAMPLES / "node", places) as folder:
-            line = ["node", Path(folder) / "main.mjs", bundle.resolve(), "--ids", "--new-tokens", str(new_tokens)]
+            line = ["node", Path(folder) / program, bundle.resolve(), "--ids", "--new-tokens", str(new_tokens)]
             return [ids_of(run([*line, " ".join(map(str, prompt))])) for prompt in prompts]
 
 
 class CppClient:
     """examples/cpp, compiled with the headers of a release of onnxruntime."""
+
+    tasks = DECODERS
 
     def missing(self, places: Places) -> str | None:
         """See Client."""
@@ -155,6 +171,8 @@ class CppClient:
 
 class DotnetClient:
     """examples/csharp: Microsoft.ML.OnnxRuntime."""
+
+    tasks = DECODERS
 
     def missing(self, places: Places) -> str | None:
         """See Client."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from conformance_clients.browser import BrowserClient
-from conformance_clients.client import EXAMPLES, Client
+from conformance_clients.client import DECODERS_AND_PAIRS, EXAMPLES, Client
 from conformance_clients.programs import CppClient, DotnetClient, NodeClient, PythonClient
 
 HERE = Path(__file__).parent
@@ -16,6 +16,7 @@ CLIENTS: dict[str, Client] = {
         ("torch", "transformers"),
         "pip install torch transformers",
         reads_checkpoint=True,
+        tasks=DECODERS_AND_PAIRS,
     ),
     "onnxruntime": PythonClient(
         "onnxruntime",
@@ -42,5 +43,6 @@ CLIENTS: dict[str, Client] = {
         ("optimum", "optimum-onnx", "transformers"),
         "PYTHON -m pip install 'optimum-onnx[onnxruntime]', in an environment of its own, and name it with "
         "--python Optimum=PYTHON",
+        tasks=DECODERS_AND_PAIRS,
     ),
 }

@@ -17,11 +17,15 @@ def main() -> None:
     parser.add_argument("--ids", action="store_true", required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
     args = parser.parse_args()
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).eval()
+    pair = transformers.AutoConfig.from_pretrained(args.checkpoint).is_encoder_decoder
+    auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(args.checkpoint, dtype=torch.float32).eval()
     prompt = torch.tensor([[int(word) for word in args.prompt.split()]])
-    options = {"max_new_tokens": args.new_tokens, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
+    options = {"max_new_tokens": args.new_tokens, "do_sample": False, "num_beams": 1}
     with torch.no_grad():
-        print(*model.generate(prompt, **options)[0, prompt.shape[1] :].tolist())
+        tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0]
+    # What a decoder continues comes back with it, and what follows from a source begins with a token for that.
+    print(*tokens[1 if pair else prompt.shape[1] :].tolist())
 
 
 if __name__ == "__main__":

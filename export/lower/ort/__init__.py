@@ -9,7 +9,7 @@
 | CrossAttention      | MultiHeadAttention                          | its body                 |
 | RotaryEmbedding     | its body (only what could not be folded)    |                          |
 | QuantizedMatMul     | MatMulNBits                                 |                          |
-| QuantizedGather     | GatherBlockQuantized                        |                          |
+| QuantizedGather     | GatherBlockQuantized, or primitives         |                          |
 | tied head           | FusedMatMul over the embedding, transposed  |                          |
 
 A graph takes its caches in any form: the kernel grows them or writes into a buffer, and the body does the same.

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from edgeformer.export.emit import Emitter, replace_node
 from edgeformer.export.graph import canonical_nodes, dtype_of
 from edgeformer.export.lower.ort.names import CONTRIB
+from edgeformer.export.lower.ort.plain_lookup import plain_lookup
 from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 
@@ -26,7 +27,9 @@ def lower_quantized(model: ir.Model, target: Target) -> PassReport:
         report.fire(node)
         emit = Emitter(node.name or "")
         bits, block = node.attributes.get_int("bits"), node.attributes.get_int("block")
-        if block == 0:
+        if node.op_type == "QuantizedGather" and target.plain_lookups:
+            new = plain_lookup(emit, node)
+        elif block == 0:
             new = _by_token(emit, node)
         elif node.op_type == "QuantizedMatMul":
             new = emit(

@@ -1,0 +1,35 @@
+"""The clients, by the names that `edgeformer check` has for them, and what each takes: one file a client.
+
+A rule gets the facts about a folder and yields what is wrong for its client; no finding means that it loads the folder,
+and finds the tokens that other clients find.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from edgeformer.check.clients.edgeformer import edgeformer_findings
+from edgeformer.check.clients.genai import genai_findings
+from edgeformer.check.clients.onnxruntime import buffer_findings, loop_findings
+from edgeformer.check.clients.optimum import optimum_findings
+from edgeformer.check.clients.transformers_js import browser_findings, node_findings
+from edgeformer.check.finding import Finding
+from edgeformer.check.folder import Folder
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that opens bundles: what it is, and its rules."""
+
+    what: str
+    findings: Callable[[Folder], Iterator[Finding]]
+
+
+CLIENTS = {
+    "edgeformer": Client("edgeformer run, embed", edgeformer_findings),
+    "onnxruntime": Client("your own loop, any language", loop_findings),
+    "onnxruntime-cpp": Client("C++ and C# examples", buffer_findings),
+    "onnxruntime-genai": Client("version 0.18", genai_findings),
+    "transformers.js-node": Client("version 4.3", node_findings),
+    "transformers.js-browser": Client("version 4.3, WebAssembly", browser_findings),
+    "optimum": Client("optimum-onnx 0.1", optimum_findings),
+}

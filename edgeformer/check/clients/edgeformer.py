@@ -1,0 +1,30 @@
+"""Our own runtime: it goes by the manifest."""
+
+from collections.abc import Iterator
+
+from edgeformer.check.contract import tensor_findings
+from edgeformer.check.finding import Finding, error
+from edgeformer.check.folder import Folder
+from edgeformer.check.session import session_findings
+from edgeformer.errors import BundleError
+from edgeformer.manifest import FILE_NAME, Manifest
+
+
+def edgeformer_findings(folder: Folder) -> Iterator[Finding]:
+    """What keeps `edgeformer.runtime` from loading a folder."""
+    try:
+        manifest = Manifest.read(folder.path)
+        manifest.check_sizes(folder.path)
+    except BundleError as problem:
+        yield error(str(problem))
+        return
+    for name in manifest.all_graphs:
+        graph = folder.graphs.get(name)
+        if name in folder.ort_graphs:
+            continue  # its size is the manifest's, and onnx cannot look into it
+        if graph is None:
+            yield error(f"{name} cannot be read, and {FILE_NAME} names it.", "Export the model again.")
+        else:
+            yield from session_findings(folder, graph)
+            if name in (manifest.graph, manifest.encoder_graph):
+                yield from tensor_findings(graph)

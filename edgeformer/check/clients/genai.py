@@ -1,0 +1,209 @@
+"""onnxruntime-genai: it goes by genai_config.json, and by what the graph says of its caches.
+
+Source: onnxruntime-genai 0.18, run on folders with one thing wrong each, and its `src/config.cpp` and
+`src/models/kv_cache.cpp`.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from edgeformer.check.clients import genai_keys as keys
+from edgeformer.check.finding import Finding, error, unknown, warning
+from edgeformer.check.folder import GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
+from edgeformer.check.graph import GraphFacts
+from edgeformer.check.session import session_findings
+
+NAMES = {
+    "input_ids": "input_ids",
+    "attention_mask": "attention_mask",
+    "position_ids": "position_ids",
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+    "logits": "logits",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+"""What tensors are called where the config does not say."""
+
+TOKENIZERS = ("BPE", "Unigram")
+
+
+def genai_findings(folder: Folder) -> Iterator[Finding]:
+    """What keeps onnxruntime-genai from running a folder."""
+    config = folder.document(GENAI_CONFIG)
+    if not config:
+        decoders = "" if folder.kind == "decoder" else "; it runs decoders alone"
+        yield error(f"There is no {GENAI_CONFIG} that can be read{decoders}.")
+        return
+    wrong = list(_keys(config, keys.ROOT, ""))
+    yield from wrong
+    if wrong:
+        return
+    model, search = config.get("model", {}), config.get("search", {})
+    yield from _type(model)
+    yield from _tokenizer(folder)
+    yield from _providers(model)
+    file = model.get("decoder", {}).get("filename")
+    graph = folder.graphs.get(file or "")
+    if file in folder.ort_graphs:
+        yield unknown(f"{file} cannot be looked into: it is in ORT format.")
+        return
+    if graph is None:
+        named = f"names {file}, which is not there" if file else "names no graph (model.decoder.filename)"
+        yield error(f"{GENAI_CONFIG} {named}.", "Name it from this folder on: onnx/model.onnx")
+        return
+    yield from session_findings(folder, graph)
+    yield from _lengths(model, search, graph)
+    yield from _vocabulary(model, graph)
+    yield from _names(model["decoder"], graph)
+    yield from _caches(model["decoder"], search, graph)
+
+
+def _keys(config: dict[str, Any], schema: keys.Schema, path: str) -> Iterator[Finding]:
+    """Keys that it does not know, and values of other types than it wants: it stops at the first."""
+    for key, value in config.items():
+        place, kind = f"{path}{key}", schema.get(key, schema.get("*"))
+        if kind is None:
+            # At the top it overlooks what is no object.
+            if path or isinstance(value, dict | list):
+                near = get_close_matches(key, schema, 1)
+                hint = f"It knows {near[0]}; else remove it." if near else "Remove it."
+                yield error(f"{GENAI_CONFIG} has the key {place}, which it does not know and takes as an error.", hint)
+        elif isinstance(kind, dict):
+            if isinstance(value, dict):
+                yield from _keys(value, kind, f"{place}.")
+            else:
+                yield error(f"{GENAI_CONFIG}: {place} is {value!r}; it must be an object.")
+        elif not _is(value, kind):
+            yield error(f"{GENAI_CONFIG}: {place} is {value!r}; it must be {kind}.")
+
+
+def _is(value: Any, kind: str) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {
+        keys.INTEGER: number and value == int(value),
+        keys.NUMBER: number,
+        keys.BOOL: isinstance(value, bool),
+        keys.TEXT: isinstance(value, str),
+        keys.LIST: isinstance(value, list),
+        keys.ANYTHING: True,
+    }[kind]
+
+
+def _type(model: dict[str, Any]) -> Iterator[Finding]:
+    model_type = model.get("type")
+    if model_type in keys.OTHER_TYPES:
+        yield unknown(
+            f"{GENAI_CONFIG} has the type {model_type!r}, whose graphs or caches are of another kind.",
+            "Any graph of the contract runs as the type 'decoder'.",
+        )
+    elif model_type not in keys.DECODER_TYPES:
+        yield error(
+            f"{GENAI_CONFIG} has the type {model_type!r}, which it does not know.", "Set model.type to 'decoder'."
+        )
+
+
+def _tokenizer(folder: Folder) -> Iterator[Finding]:
+    if TOKENIZER not in folder.files:
+        return
+    if TOKENIZER_CONFIG not in folder.files:
+        yield error(f"There is no {TOKENIZER_CONFIG}, without which it opens no tokenizer.", "Copy the checkpoint's.")
+    model = folder.document(TOKENIZER).get("model")
+    kind = model.get("type", "BPE") if isinstance(model, dict) else None
+    if kind not in TOKENIZERS:
+        yield warning(f"Its tokenizer reads {' and '.join(TOKENIZERS)}, not {kind}: give it token ids.")
+
+
+def _providers(model: dict[str, Any]) -> Iterator[Finding]:
+    for options in model.get("decoder", {}).get("session_options", {}).get("provider_options", []):
+        for name in options:
+            if name.lower() != "cpu":
+                yield warning(f"{GENAI_CONFIG} asks for {name}: only a build of onnxruntime-genai with it loads this.")
+
+
+def _lengths(model: dict[str, Any], search: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
+    context, longest = model.get("context_length", 0), search.get("max_length", 0)
+    if context <= 0:
+        yield error(f"{GENAI_CONFIG}: model.context_length is {context}; it must be greater than 0.")
+    if graph.positions is not None and context > graph.positions:
+        yield error(
+            f"{GENAI_CONFIG} declares a context of {context:,} tokens, and the tables of positions in {graph.file} "
+            f"have {graph.positions:,} rows: token {graph.positions + 1:,} fails.",
+            f"Set model.context_length to {graph.positions}.",
+        )
+    if longest > context > 0:
+        yield error(
+            f"{GENAI_CONFIG}: search.max_length is {longest:,}, more than model.context_length, {context:,}.",
+            "Lower it.",
+        )
+
+
+def _vocabulary(model: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
+    size, logits = model.get("vocab_size", 0), graph.outputs.get("logits")
+    if size < 1:
+        yield error(f"{GENAI_CONFIG}: model.vocab_size is {size}; it must be 1 or greater.")
+        return
+    given = logits.dims[-1] if logits and logits.dims else None
+    if isinstance(given, int) and given != size:
+        yield error(
+            f"{GENAI_CONFIG}: model.vocab_size is {size:,}, and {graph.file} gives logits of {given:,}.",
+            f"Set it to {given}.",
+        )
+    ends = model.get("eos_token_id", [])
+    outside = [token for token in (ends if isinstance(ends, list) else [ends]) if not 0 <= token < size]
+    if outside:
+        yield error(f"{GENAI_CONFIG}: model.eos_token_id {outside[0]} is not below model.vocab_size, {size:,}.")
+
+
+def _names(decoder: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
+    """Tensors by the names of the config, or its own."""
+    names = NAMES | decoder.get("inputs", {}) | decoder.get("outputs", {})
+    layers = range(graph.layers or decoder.get("num_hidden_layers", 0))
+    caches = [(names[f"past_{part}_names"], names[f"present_{part}_names"]) for part in ("key", "value")]
+    pasts = [past.replace("%d", str(layer)) for layer in layers for past, _ in caches]
+    presents = [present.replace("%d", str(layer)) for layer in layers for _, present in caches]
+    for what, found, needed in (
+        ("input", graph.inputs, [names["input_ids"], *pasts]),
+        ("output", graph.outputs, [names["logits"], *presents]),
+    ):
+        missing = [name for name in needed if name not in found]
+        if missing:
+            yield error(
+                f"{graph.file} has no {what} {', '.join(missing)}.",
+                f"Rename it, or say what it is called in model.decoder.{what}s of {GENAI_CONFIG}.",
+            )
+    given = {*names.values(), *decoder.get("inputs", {}).values(), *pasts}
+    wants = [name for name in graph.inputs if name not in given]
+    if wants:
+        yield error(f"{graph.file} wants {', '.join(wants)}, which it does not give.")
+
+
+def _caches(decoder: dict[str, Any], search: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
+    """Sizes, where the graph has symbols, and whether one buffer is past and present."""
+    if not graph.past_shape:
+        return
+    _, heads, length, head_dim = graph.past_shape
+    for value, key in ((heads, "num_key_value_heads"), (head_dim, "head_size")):
+        if not isinstance(value, int) and not decoder.get(key):
+            yield error(
+                f"{graph.file} has the symbol {value!r} where its caches should have a number, and {GENAI_CONFIG} no "
+                f"model.decoder.{key}."
+            )
+    if isinstance(length, int) and graph.cache_form != "any":
+        yield unknown(f"{graph.file} has room for {length} tokens, always; whether it takes that depends on the graph.")
+        return
+    shares = search.get("past_present_share_buffer", False) or isinstance(length, int)
+    if shares and graph.cache_form == "growing":
+        yield error(
+            f"It binds one buffer as past and present, and {graph.file} gives a longer present than its past: it may "
+            "crash.",
+            f"Set search.past_present_share_buffer to false in {GENAI_CONFIG}.",
+        )
+    if not shares and graph.cache_form == "static":
+        yield error(
+            f"It starts with an empty cache, and {graph.file} writes into one that has room already.",
+            f"Set search.past_present_share_buffer to true in {GENAI_CONFIG}.",
+        )
+    if isinstance(length, int) and search.get("max_length", 0) > length:
+        yield warning(f"{graph.file} keeps {length} tokens, fewer than search.max_length: longer texts fail.")

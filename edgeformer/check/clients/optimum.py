@@ -1,0 +1,107 @@
+"""Optimum's classes over onnxruntime, which choose by the type of model in config.json.
+
+Source: optimum-onnx 0.1.0, `optimum/onnxruntime/modeling_decoder.py`; transformers 4.57.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from edgeformer.check.clients.merged import merged_findings
+from edgeformer.check.clients.optimum_types import TYPES
+from edgeformer.check.finding import Finding, error, unknown
+from edgeformer.check.folder import CONFIG, Folder
+from edgeformer.check.graph import GraphFacts
+from edgeformer.check.session import session_findings
+
+GIVEN = ("input_ids", "attention_mask", "position_ids", "use_cache_branch")
+
+# Types of which it reads these in config.json; of all others it takes hidden size / heads, and as many heads for keys.
+OWN_HEAD_DIM = frozenset({"gemma", "gemma3_text", "gpt_oss", "nemotron"})
+OWN_KV_HEADS = OWN_HEAD_DIM | {
+    "arcee", "deepseek_v3", "cohere", "glm", "granite", "helium", "mistral", "llama", "qwen2",
+    "qwen3", "qwen3_moe", "smollm3", "stablelm",
+}  # fmt: skip
+
+
+def optimum_findings(folder: Folder) -> Iterator[Finding]:
+    """What keeps ORTModelForCausalLM and its like from running a folder."""
+    config = folder.document(CONFIG)
+    model_type = config.get("model_type")
+    if model_type is None:
+        yield error(f"There is no {CONFIG} with a model_type, by which it makes its configuration.")
+        return
+    if model_type not in TYPES:
+        yield error(f"It wants transformers < 4.58, which does not know the model_type {model_type!r}.")
+    if folder.kind == "encoder-decoder":
+        yield from _encoder_decoder(folder)
+    elif folder.main is None:
+        yield error("There is no model.onnx that can be read.", "Export the model again.")
+    else:
+        yield from session_findings(folder, folder.main)
+        if folder.main.pasts:
+            yield from _decoder(folder.main, config)
+
+
+def _decoder(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
+    # It takes for a cache what has .key or .value in its name, in the order of the graph.
+    wants = [name for name in graph.inputs if name not in GIVEN and not (".key" in name or ".value" in name)]
+    if wants:
+        yield error(f"{graph.file} wants {', '.join(wants)}, which it does not give.")
+    if "logits" not in graph.outputs:
+        yield error(f"{graph.file} has no output logits.")
+    if graph.cache_form == "static":
+        yield error(
+            f"It starts with an empty cache, and {graph.file} writes into one that has room already.",
+            "Export with --cache growing, or --ops ort.",
+        )
+    yield from _cache_shape(graph, config)
+
+
+def _cache_shape(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
+    """It makes the first cache by config.json alone."""
+    _, heads, _, head_dim = graph.past_shape or (None,) * 4
+    model_type = config["model_type"]
+    makes = _kv_heads(config), _head_dim(config)
+    for what, made, wanted in zip(("heads", "numbers a head"), makes, (heads, head_dim), strict=True):
+        if made is None:
+            yield unknown(f"{CONFIG} does not say of how many {what} it makes the first cache of a {model_type}.")
+        elif isinstance(wanted, int) and made != wanted:
+            yield error(
+                f"It makes the first cache of a {model_type} with {made} {what}, and {graph.file} has {wanted}.",
+                "It counts so for types that its list does not have; there is no setting for it.",
+            )
+
+
+def _kv_heads(config: dict[str, Any]) -> int | None:
+    heads, model_type = _first(config, "num_attention_heads", "n_head", "n_heads", "num_heads"), config["model_type"]
+    if model_type in OWN_KV_HEADS:
+        return config.get("num_key_value_heads")
+    if model_type == "falcon" and (config.get("new_decoder_architecture") or not config.get("multi_query", True)):
+        return config.get("num_kv_heads", heads)
+    if model_type in ("falcon", "gpt_bigcode"):
+        return 1 if config.get("multi_query", True) else heads
+    return heads
+
+
+def _head_dim(config: dict[str, Any]) -> int | None:
+    if config["model_type"] in OWN_HEAD_DIM:
+        return config.get("head_dim")
+    heads = _first(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    hidden = _first(config, "hidden_size", "n_embd", "d_model")
+    return None if heads is None or hidden is None else hidden // heads
+
+
+def _first(config: dict[str, Any], *keys: str) -> int | None:
+    """The first of these that is a number: transformers has one name for them, checkpoints several."""
+    return next((value for key in keys if isinstance(value := config.get(key), int) and value > 0), None)
+
+
+def _encoder_decoder(folder: Folder) -> Iterator[Finding]:
+    for name in ("encoder_model.onnx", "decoder_model_merged.onnx"):
+        graph = folder.graph(name)
+        if graph is None:
+            yield error(f"There is no {name}.", "Export with --ops ort and --provider cpu, which adds it.")
+        else:
+            yield from session_findings(folder, graph)
+            if "merged" in name:
+                yield from merged_findings(graph)

@@ -1,0 +1,232 @@
+"""transformers.js in Node, and in a browser's WebAssembly: it chooses by config.json.
+
+Source: transformers.js 4.3, `src/models/session.js`, `src/models/modeling_utils.js`, `src/utils/model-loader.js` and
+`src/utils/dtypes.js`.
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from edgeformer.check.clients import transformers_js_types as types
+from edgeformer.check.clients.merged import merged_findings
+from edgeformer.check.finding import Finding, error, unknown, warning
+from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
+from edgeformer.check.graph import GraphFacts
+from edgeformer.check.session import session_findings
+
+KEY = "transformers.js_config"
+SUFFIXES = {
+    "fp32": "", "fp16": "_fp16", "int8": "_int8", "uint8": "_uint8", "q8": "_quantized", "bnb4": "_bnb4", "q4": "_q4",
+    "q2": "_q2", "q1": "_q1", "q4f16": "_q4f16", "q2f16": "_q2f16", "q1f16": "_q1f16",
+}  # fmt: skip
+Device = Literal["cpu", "wasm"]
+DEFAULT_DTYPE: dict[Device, str] = {"cpu": "fp32", "wasm": "q8"}
+
+# A browser loads a file into one array, and all of a model into WebAssembly's memory. Source:
+# onnxruntime.ai/docs/tutorials/web/large-models.html
+MAX_FILE, MAX_MEMORY = 0x7FE00000, 2**32
+
+GIVEN_TO_DECODER = ("input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "use_cache_branch")
+GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", "input_features")
+ARRAY_TYPES = ("float", "float16", "double", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+"""Of which JavaScript can make an empty cache."""
+
+
+def node_findings(folder: Folder) -> Iterator[Finding]:
+    """What keeps transformers.js from running a folder in Node."""
+    yield from _findings(folder, "cpu")
+
+
+def browser_findings(folder: Folder) -> Iterator[Finding]:
+    """What keeps transformers.js from running a folder in a browser, in WebAssembly."""
+    yield from _findings(folder, "wasm")
+
+
+def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
+    config = folder.document(CONFIG)
+    if not config:
+        yield error(f"There is no {CONFIG}, by which it chooses what to load.")
+        return
+    yield from _type(folder, config)
+    yield from _tokenizer(folder)
+    names = ("encoder_model", "decoder_model_merged") if folder.kind == "encoder-decoder" else ("model",)
+    for name in names:
+        graph = yield from _find_graph(folder, config, name, device)
+        if graph is None:
+            continue
+        yield from session_findings(folder, graph)
+        yield from _data(folder, config, graph, device)
+        if name == "decoder_model_merged":
+            yield from merged_findings(graph)
+        elif not graph.pasts:
+            yield from _given(graph, GIVEN_TO_ENCODER)
+        if graph.pasts:
+            yield from _caches(graph, config)
+        if name == "model" and graph.pasts:
+            yield from _given(graph, GIVEN_TO_DECODER)
+        if device == "wasm":
+            yield from _kernels(graph)
+
+
+def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
+    """Whether it has a class for this type of model, by what the model is for."""
+    model_type, architecture = config.get("model_type"), str((config.get("architectures") or [""])[0])
+    what, known = "decoders", types.CAUSAL_LM
+    if folder.kind == "encoder-decoder":
+        what, known = "encoder-decoders", types.SEQ2SEQ_LM
+    elif folder.kind == "encoder":
+        tasks = {"ForMaskedLM": types.MASKED_LM, "ForSequenceClassification": types.CLASSIFICATION}
+        suffix = next((suffix for suffix in tasks if architecture.endswith(suffix)), None)
+        if suffix is None:
+            return  # states of tokens come from any type, as of an encoder
+        what, known = f"models {suffix}", tasks[suffix]
+    if model_type not in known:
+        more = " feature-extraction loads it as an encoder of no type." if folder.kind == "encoder" else ""
+        yield error(f"It has no model_type {model_type!r} among its {what} (in {types.VERSION}).{more}")
+    elif model_type in types.OTHER_CACHES and folder.kind == "decoder":
+        yield unknown(f"It gives a {model_type} caches of its own kinds, which are not looked into here.")
+
+
+def _tokenizer(folder: Folder) -> Iterator[Finding]:
+    if TOKENIZER in folder.files and TOKENIZER_CONFIG not in folder.files:
+        yield error(f"There is no {TOKENIZER_CONFIG}, without which it opens no tokenizer.", "Copy the checkpoint's.")
+
+
+def _setting(config: dict[str, Any], key: str, device: Device) -> Any:
+    """A value of its own part of config.json; one for the device goes before one for all."""
+    own = config.get(KEY) or {}
+    return own.get("device_config", {}).get(device, {}).get(key, own.get(key))
+
+
+def _find_graph(
+    folder: Folder, config: dict[str, Any], name: str, device: Device
+) -> Generator[Finding, None, GraphFacts | None]:
+    """Return the graph that it opens for a part of the model: to it, a dtype is a suffix of the file's name."""
+    chosen = _setting(config, "dtype", device)
+    if isinstance(chosen, dict):
+        chosen = chosen.get(name)
+    if chosen not in (None, "auto", *SUFFIXES):
+        yield warning(f"{CONFIG} has the dtype {chosen!r} for it, which it does not know and ignores.")
+    dtype = chosen if chosen in SUFFIXES else DEFAULT_DTYPE[device]
+    file = f"onnx/{name}{SUFFIXES[dtype]}.onnx"
+    if file not in folder.graphs:
+        plain = f"onnx/{name}.onnx" in folder.graphs
+        yield error(
+            f"It looks for {file}, which is not there: the dtype in {CONFIG} is {chosen or 'not set'}.",
+            f'Set {KEY}.dtype to "fp32" there, which is the name without a suffix.' if plain else "",
+        )
+    return folder.graphs.get(file)
+
+
+def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Device) -> Iterator[Finding]:
+    """Files of weights: told by their number, with names of their own; in Node onnxruntime finds any other itself."""
+    chunks = _setting(config, "use_external_data_format", device)
+    if isinstance(chunks, dict):
+        chunks = chunks.get(graph.name, chunks.get(graph.name.removesuffix(".onnx"), 0))
+    count = int(chunks or 0)
+    names = [f"{graph.name}_data" + (f"_{index}" if index else "") for index in range(count)]
+    place = PurePosixPath(graph.file).parent
+    lacking = [name for name in names if (place / name).as_posix() not in folder.files]
+    if lacking:
+        yield error(
+            f"{CONFIG} says that {graph.name} has {count} files of weights, and {', '.join(lacking)} is not there.",
+            f"Set {KEY}.use_external_data_format to the number of files.",
+        )
+    if device == "cpu":
+        return
+    untold = [name for name in graph.data_files if name not in names]
+    if untold:
+        own = all(name.startswith(f"{graph.name}_data") for name in untold)
+        yield error(
+            f"A browser is not told to fetch {', '.join(untold)}, the weights of {graph.name}.",
+            f'Set {KEY}.use_external_data_format to {{"{graph.name}": {len(graph.data_files)}}} in {CONFIG}.'
+            if own
+            else f"Only files named {graph.name}_data, {graph.name}_data_1 … can be; graphs may not share one.",
+        )
+    sizes = {name: folder.files.get((place / name).as_posix(), 0) for name in graph.data_files}
+    large = [name for name, size in {graph.name: graph.bytes, **sizes}.items() if size > MAX_FILE]
+    if large:
+        yield error(f"{', '.join(large)} is larger than an array of a browser, 2 GB.", "Export with --target web.")
+    if sum(sizes.values()) >= MAX_MEMORY:
+        yield error(f"The weights of {graph.name} have 4 GB or more, as much as WebAssembly has memory.")
+
+
+def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
+    """Inputs that it makes, and outputs that it reads."""
+    wants = [name for name in graph.inputs if name not in names and name not in graph.pasts]
+    if wants:
+        yield error(f"{graph.name} wants {', '.join(wants)}, which it does not give.")
+    odd = [
+        tensor.name
+        for name in names
+        if (tensor := graph.inputs.get(name)) and name != "input_features" and tensor.dtype != "int64"
+    ]
+    if odd:
+        yield error(f"{graph.name} wants {', '.join(odd)} in another type than int64.")
+    if graph.pasts:
+        lacks = [
+            name
+            for name in ("logits", *(past.replace("past_key_values", "present") for past in graph.pasts))
+            if name not in graph.outputs
+        ]
+        if lacks:
+            yield error(f"{graph.name} does not give {', '.join(lacks)}.")
+
+
+def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
+    """It starts with an empty cache for the layers that config.json counts, of the dimensions that are numbers."""
+    model_type = str(config.get("model_type"))
+    key = types.LAYERS.get(model_type, "num_hidden_layers")
+    layers = config.get(key)
+    if model_type not in types.OTHER_CACHES and (not isinstance(layers, int) or layers < graph.layers):
+        yield error(
+            f"It makes caches for the layers that {CONFIG} counts ({key} is {layers}), and {graph.name} has "
+            f"{graph.layers}.",
+            f"Set {key} to {graph.layers}.",
+        )
+    if config.get("multi_query"):
+        yield error(
+            f"{CONFIG} says multi_query, so it makes caches with keys and values in one tensor, as no graph of ours "
+            "has them."
+        )
+    # A length that is a number is no symbol to be 0: the cache has that room from the start.
+    length = graph.past_shape[2] if graph.past_shape else None
+    if graph.cache_form == "static" and not isinstance(length, int):
+        yield error(
+            f"It starts with an empty cache, and {graph.name} writes into one that has room already.",
+            "Export with --cache growing, or --ops ort.",
+        )
+    elif graph.cache_form == "growing" and isinstance(length, int):
+        yield error(f"It starts with a cache of {length} tokens, and {graph.name} takes all of them for text.")
+    elif isinstance(length, int):
+        yield warning(f"{graph.name} keeps {length} tokens: longer texts fail.")
+    symbols = {
+        str(dim)
+        for tensor in graph.pasts.values()
+        for place, dim in enumerate(tensor.dims)
+        if place != 2 and not isinstance(dim, int) and dim != "batch_size"
+    }
+    if symbols:
+        yield error(
+            f"The caches of {graph.name} have the symbols {', '.join(sorted(symbols))}; it knows batch_size, and makes "
+            "every other symbol 0.",
+            "Make heads and head_dim numbers, and name the first dimension batch_size.",
+        )
+    odd = {tensor.dtype for tensor in graph.pasts.values()} - set(ARRAY_TYPES)
+    if odd:
+        yield error(f"The caches of {graph.name} are {', '.join(sorted(odd))}, of which JavaScript has no arrays.")
+
+
+def _kernels(graph: GraphFacts) -> Iterator[Finding]:
+    """It takes the build of onnxruntime-web that has WebGPU too, which has fewer kernels for WebAssembly."""
+    if ("com.microsoft", "GatherBlockQuantized") in graph.ops:
+        yield error(
+            f"{graph.name} has a quantized embedding (GatherBlockQuantized), for which its WebAssembly has no kernel.",
+            "Export with --head-precision fp32.",
+        )
+    if "bfloat16" in graph.constants:
+        yield error(
+            f"{graph.name} has bfloat16 weights, for which its WebAssembly has no kernel.",
+            "Export with another --precision.",
+        )

@@ -1,0 +1,184 @@
+"""Whether a folder keeps edgeformer's contract: files, tensors, dimensions, positions (`edgeformer.contract`)."""
+
+from collections.abc import Iterator, Sequence
+
+from edgeformer import contract
+from edgeformer.check.finding import Finding, error, warning
+from edgeformer.check.folder import TOKENIZER, Folder
+from edgeformer.check.graph import Dim, GraphFacts, Tensor
+from edgeformer.check.session import session_findings
+from edgeformer.contract import CacheGeometry, TensorSpec
+from edgeformer.errors import BundleError
+from edgeformer.manifest import FILE_NAME, Manifest
+
+DATA_SUFFIX = ".onnx_data"
+
+
+def contract_findings(folder: Folder) -> Iterator[Finding]:
+    """What is wrong with the folder itself, whichever client reads it."""
+    for name, why in folder.unreadable.items():
+        yield error(f"{name} cannot be read: {why}.", "Copy or export it again.")
+    for graph in folder.graphs.values():
+        yield from session_findings(folder, graph)
+        yield from _data_names(graph)
+    yield from _main_tensors(folder)
+    yield from _manifest(folder)
+    for name in folder.ort_graphs:
+        yield warning(f"{name} is in ORT format, which is not looked into: it is for builds of onnxruntime of its age.")
+    if TOKENIZER not in folder.files:
+        yield warning(f"There is no {TOKENIZER}: clients can be given token ids, and no texts.")
+
+
+def _data_names(graph: GraphFacts) -> Iterator[Finding]:
+    """Suffixes alone: a chunk of several may have a number behind it."""
+    wrong = [name for name in graph.data_files if DATA_SUFFIX not in name]
+    if wrong:
+        yield warning(
+            f"{graph.file} has its weights in {', '.join(wrong)}; the hub and browsers expect names with {DATA_SUFFIX}."
+        )
+
+
+def _manifest(folder: Folder) -> Iterator[Finding]:
+    """What edgeformer.json says against what is there; a folder of somebody else has none."""
+    if FILE_NAME not in folder.files:
+        return
+    try:
+        manifest = Manifest.read(folder.path)
+        manifest.check_sizes(folder.path)
+    except BundleError as problem:
+        yield error(str(problem))
+        return
+    graph = folder.graphs.get(manifest.graph)
+    if graph is None:
+        return
+    if graph.positions is not None and manifest.context_length > graph.positions:
+        yield error(
+            f"{FILE_NAME} declares a context of {manifest.context_length:,} tokens, and the tables of positions in "
+            f"{graph.file} have {graph.positions:,} rows.",
+            f"Declare no more than {graph.positions:,}.",
+        )
+    if graph.cache_form is not None and graph.cache_form != manifest.cache_form:
+        yield error(
+            f"{FILE_NAME} says that the cache is {manifest.cache_form!r}, and {graph.file} is {graph.cache_form!r}."
+        )
+    logits = graph.outputs.get("logits")
+    if graph.pasts and logits and isinstance(logits.dims[-1], int) and logits.dims[-1] != manifest.vocab_size:
+        yield error(
+            f"{FILE_NAME} has a vocabulary of {manifest.vocab_size:,}, and {graph.file} gives logits of "
+            f"{logits.dims[-1]:,}."
+        )
+
+
+def _main_tensors(folder: Folder) -> Iterator[Finding]:
+    """Tensors of the graphs that plain loops over onnxruntime bind."""
+    if folder.kind == "encoder-decoder":
+        encoder, decoder = folder.graph("encoder_model.onnx"), folder.graph("decoder_model.onnx")
+        if encoder is not None:
+            yield from _encoder(encoder)
+        if decoder is not None:
+            yield from _decoder(decoder)
+        elif folder.graph("decoder_model_merged.onnx") is None:
+            yield error("There is an encoder_model.onnx and no decoder_model.onnx.", "Export the model again.")
+    elif folder.main is not None:
+        yield from tensor_findings(folder.main)
+
+
+def tensor_findings(graph: GraphFacts) -> Iterator[Finding]:
+    """How the tensors of a decoder's or an encoder's graph differ from the contract."""
+    yield from (_decoder if graph.pasts else _encoder)(graph)
+
+
+def _decoder(graph: GraphFacts) -> Iterator[Finding]:
+    geometry = CacheGeometry(num_layers=graph.layers, num_kv_heads=0, head_dim=0)
+    reads_source = "encoder_attention_mask" in graph.inputs or any(".encoder." in name for name in graph.pasts)
+    specs = contract.seq2seq_decoder_inputs(geometry, geometry) if reads_source else contract.decoder_inputs(geometry)
+    presents = contract.present_names(geometry, "decoder." if reads_source else "")
+    yield from _inputs(graph, specs)
+    yield from _outputs(graph, ["logits", *presents])
+    logits = graph.outputs.get("logits")
+    if logits is not None and logits.dtype != "float":
+        yield warning(f"{graph.file} gives logits as {logits.dtype}, not float32: an app has to read that type.")
+    yield from _cache_dims(graph)
+
+
+def _encoder(graph: GraphFacts) -> Iterator[Finding]:
+    if "input_features" in graph.inputs:
+        expected = ["input_features"]
+    else:
+        expected = [spec.name for spec in contract.text_inputs("", "token_type_ids" in graph.inputs)]
+    yield from _names(graph, "input", expected, graph.inputs)
+    for tensor in graph.inputs.values():
+        if tensor.name in expected and tensor.name != "input_features":
+            yield from _int64(graph, tensor)
+    known = ("last_hidden_state", "logits", "sentence_embedding")
+    if not any(name in graph.outputs for name in known):
+        yield error(f"{graph.file} gives {', '.join(graph.outputs)}, and none of {', '.join(known)}.")
+
+
+def _inputs(graph: GraphFacts, specs: Sequence[TensorSpec]) -> Iterator[Finding]:
+    yield from _names(graph, "input", [spec.name for spec in specs], graph.inputs)
+    for spec in specs:
+        tensor = graph.inputs.get(spec.name)
+        if tensor is None:
+            continue
+        if spec.integer:
+            yield from _int64(graph, tensor)
+        if len(tensor.dims) != len(spec.dims):
+            yield error(f"{graph.file}: {tensor.name} has {len(tensor.dims)} dimensions instead of {len(spec.dims)}.")
+        elif spec.integer and tensor.dims != spec.dims:
+            yield _other_dims(graph, tensor, spec.dims)
+
+
+def _outputs(graph: GraphFacts, names: Sequence[str]) -> Iterator[Finding]:
+    yield from _names(graph, "output", names, graph.outputs)
+
+
+def _names(graph: GraphFacts, what: str, expected: Sequence[str], found: dict[str, Tensor]) -> Iterator[Finding]:
+    missing = [name for name in expected if name not in found]
+    more = [name for name in found if name not in expected]
+    if missing:
+        yield error(f"{graph.file} has no {what} {', '.join(missing)}.", "Export it again, or rename it back.")
+    if more and what == "input":
+        yield error(
+            f"{graph.file} wants {', '.join(more)} besides, which no loop of the contract gives.",
+            "A client must make it; of ours none does.",
+        )
+    if not missing and not more and list(expected) != list(found):
+        yield warning(f"{graph.file} has its {what}s in another order; give them by their names.")
+
+
+def _int64(graph: GraphFacts, tensor: Tensor) -> Iterator[Finding]:
+    if tensor.dtype != "int64":
+        yield error(f"{graph.file}: {tensor.name} is {tensor.dtype}, and token ids and masks are int64 everywhere.")
+
+
+def _cache_dims(graph: GraphFacts) -> Iterator[Finding]:
+    """Heads and head_dim are numbers, the same in all layers; the rest are symbols."""
+    caches = [*graph.pasts.values(), *(each for name, each in graph.outputs.items() if name.startswith("present."))]
+    caches = [tensor for tensor in caches if len(tensor.dims) == 4]
+    for place, what in ((1, "the number of heads"), (3, "head_dim")):
+        symbolic = [tensor for tensor in caches if not isinstance(tensor.dims[place], int)]
+        if symbolic:
+            name = symbolic[0].dims[place] or "nothing"
+            yield error(
+                f"{graph.file}: {what} of {symbolic[0].name} is the symbol {name!r} and must be a number: clients make "
+                "an empty cache by it.",
+                "Set it in the graph's inputs and outputs.",
+            )
+    odd = [tensor for tensor in caches if tensor.dims[0] != "batch_size"]
+    if odd:
+        yield warning(f"{graph.file}: the first dimension of {odd[0].name} is {odd[0].dims[0]!r}, not 'batch_size'.")
+    fixed = [tensor for tensor in caches if isinstance(tensor.dims[2], int)]
+    if fixed:
+        yield error(
+            f"{graph.file}: {fixed[0].name} has room for {fixed[0].dims[2]} tokens, always; the length of a cache is a "
+            "symbol, so that apps choose it."
+        )
+    types = {tensor.dtype for tensor in caches}
+    if len(types) > 1:
+        yield error(f"{graph.file} has caches of several types: {', '.join(sorted(types))}.")
+
+
+def _other_dims(graph: GraphFacts, tensor: Tensor, expected: Sequence[Dim]) -> Finding:
+    found, right = (", ".join(map(str, dims)) for dims in (tensor.dims, expected))
+    return warning(f"{graph.file}: {tensor.name} is [{found}]; the contract has [{right}].")

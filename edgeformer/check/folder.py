@@ -1,0 +1,104 @@
+"""What a folder holds: its files and their sizes, JSON documents and graphs, whoever wrote them."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from edgeformer.check.graph import GraphFacts, read_graph
+from edgeformer.errors import BundleError
+from edgeformer.manifest import FILE_NAME
+
+CONFIG, GENAI_CONFIG = "config.json", "genai_config.json"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+DOCUMENTS = (FILE_NAME, CONFIG, GENAI_CONFIG, "generation_config.json", TOKENIZER, TOKENIZER_CONFIG)
+
+ORT_SUFFIX = ".ort"
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+
+
+# By the task of a manifest.
+_KINDS: dict[str, Kind] = {"causal-lm": "decoder", "encoder": "encoder", "seq2seq-lm": "encoder-decoder"}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The facts about a folder. files: sizes in bytes by relative names. documents: JSON objects by file name.
+    unreadable: by file name, why a document or a graph cannot be read.
+    """
+
+    path: Path
+    files: dict[str, int]
+    documents: dict[str, dict[str, Any]]
+    graphs: dict[str, GraphFacts]
+    unreadable: dict[str, str]
+
+    def document(self, name: str) -> dict[str, Any]:
+        """A JSON object; empty where there is none."""
+        return self.documents.get(name, {})
+
+    def graph(self, name: str) -> GraphFacts | None:
+        """A graph by its file name alone: in onnx/, where clients look, else wherever there is one."""
+        found = [graph for file, graph in self.graphs.items() if graph.name == name]
+        return self.graphs.get(f"onnx/{name}") or next(iter(found), None)
+
+    @property
+    def ort_graphs(self) -> tuple[str, ...]:
+        """Files in onnxruntime's own format, into which onnx cannot look."""
+        return tuple(name for name in self.files if name.endswith(ORT_SUFFIX))
+
+    @cached_property
+    def main(self) -> GraphFacts | None:
+        """The graph that most clients open: of an encoder-decoder, the decoder."""
+        said = self.document(GENAI_CONFIG).get("model")
+        decoder = said.get("decoder") if isinstance(said, dict) else None
+        named = decoder.get("filename") if isinstance(decoder, dict) else None
+        names = ("decoder_model.onnx", "decoder_model_merged.onnx") if self.graph("encoder_model.onnx") else ()
+        choices = (*map(self.graph, (*names, "model.onnx")), self.graphs.get(str(named)), *self.graphs.values())
+        return next((graph for graph in choices if graph is not None), None)
+
+    @property
+    def kind(self) -> Kind:
+        """What its graphs are."""
+        if self.graph("encoder_model.onnx") is not None:
+            return "encoder-decoder"
+        config = self.document(CONFIG)
+        if config.get("is_encoder_decoder") and self.graph("model.onnx") is None:
+            return "encoder-decoder"
+        if self.main is None:
+            return _KINDS.get(self.document(FILE_NAME).get("task", ""), "decoder")
+        return "decoder" if self.main.pasts else "encoder"
+
+
+def read_folder(path: Path) -> Folder:
+    """Read the facts. Raises BundleError where there is no folder with graphs, MissingDependencyError without onnx."""
+    if not path.is_dir():
+        raise BundleError(
+            f"there is no folder {path}. Make a bundle with: edgeformer export --model MODEL --output {path}"
+        )
+    files = {
+        file.relative_to(path).as_posix(): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()
+    }
+    names = [name for name in files if name.endswith(".onnx")]
+    if not names and not any(name.endswith(ORT_SUFFIX) for name in files):
+        raise BundleError(f"{path} has no ONNX graph (*.onnx) in it. Make a bundle with: edgeformer export")
+    documents, graphs, unreadable = {}, {}, {}
+    for name in DOCUMENTS:
+        if name in files:
+            try:
+                content = json.loads((path / name).read_text(encoding="utf-8"))
+            except ValueError as problem:
+                unreadable[name] = f"it is not JSON: {problem}"
+                continue
+            if isinstance(content, dict):
+                documents[name] = content
+            else:
+                unreadable[name] = "it is not a JSON object"
+    for name in names:
+        try:
+            graphs[name] = read_graph(path, name)
+        except ValueError as problem:
+            unreadable[name] = f"it is not an ONNX graph: {problem}"
+    return Folder(path, files, documents, graphs, unreadable)

@@ -1,0 +1,71 @@
+"""Whether onnxruntime opens a graph: its versions, its ops, and where its weights are.
+
+Every client opens its graphs so. Source: onnxruntime 1.31.
+"""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from edgeformer.check.finding import Finding, error, unknown, warning
+from edgeformer.check.folder import Folder
+from edgeformer.check.graph import ONNX_DOMAINS, GraphFacts
+
+MAX_IR, MAX_OPSET = 13, 26
+DOMAINS = (*ONNX_DOMAINS, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
+
+
+def session_findings(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
+    """What keeps onnxruntime from opening a graph in this folder."""
+    again = "Export the model again."
+    if graph.ir_version > MAX_IR:
+        yield error(
+            f"{graph.file} has ONNX IR version {graph.ir_version}, and onnxruntime 1.31 reads up to {MAX_IR}.",
+            f"Set model.ir_version = {MAX_IR} with the package onnx, and save it.",
+        )
+    for domain in ONNX_DOMAINS:
+        if graph.opsets.get(domain, 0) > MAX_OPSET:
+            yield error(
+                f"{graph.file} has opset {graph.opsets[domain]}, and onnxruntime 1.31 knows up to {MAX_OPSET}.", again
+            )
+    known = {*DOMAINS, *(domain for domain, _ in graph.functions)}
+    foreign = sorted({f"{domain}::{op}" for domain, op in graph.ops if domain not in known})
+    if foreign:
+        yield unknown(
+            f"{graph.file} has ops of another library: {_some(foreign)}.",
+            "It loads where that library is registered with the session, and nowhere else.",
+        )
+    yield from _data(folder, graph)
+
+
+def _data(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
+    """Whether the files of weights are there, inside the folder, and long enough."""
+    place = PurePosixPath(graph.file).parent
+    for location in graph.data_files:
+        path = PurePosixPath(location)
+        if path.is_absolute() or ".." in path.parts or "\\" in location or ":" in location:
+            yield error(
+                f"{graph.file} reads its weights from {location!r}, which is outside its folder.", "Do not trust it."
+            )
+            continue
+        name = (place / path).as_posix()
+        size = folder.files.get(name)
+        tensors = [each for each in graph.externals if each.location == location]
+        if size is None:
+            yield error(f"{name} is missing: the weights of {graph.file}.", "Copy it beside the graph.")
+            continue
+        end = max(each.offset + each.length for each in tensors)
+        if end > size:
+            yield error(
+                f"{name} is cut off: it has {size:,} bytes, and {graph.file} reads up to {end:,}.",
+                "Copy it again; Git LFS leaves a short text where a file was not fetched.",
+            )
+        odd = [each.tensor for each in tensors if each.length != each.needed or each.offset < 0]
+        if odd:
+            yield error(f"{graph.file} reads {_some(odd)} from {name} in another length than it has.", "Export again.")
+    if not graph.data_files and graph.bytes >= 2**31:
+        yield warning(f"{graph.file} has 2 GB or more in one protobuf, which many readers refuse.")
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,58 @@
+"""edgeformer check"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+
+import click
+
+from edgeformer.check import Finding, Report, check
+from edgeformer.check.clients import CLIENTS
+from edgeformer.cli._output import json_option, print_json, print_table
+
+WIDTH = 80
+
+
+@click.command("check")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--client",
+    "clients",
+    type=click.Choice(list(CLIENTS)),
+    multiple=True,
+    metavar="CLIENT",
+    help=f"Must load it; repeatable. One of {', '.join(CLIENTS)}.",
+)
+@json_option
+def check_command(bundle: Path, clients: Sequence[str], as_json: bool) -> None:
+    """Say which clients will load BUNDLE, and why one won't. Reads no weights and runs nothing.
+
+    Exits with 1 if BUNDLE breaks the contract, or a client named with --client will not load it. BUNDLE may also be a
+    folder that somebody else made.
+    """
+    report = check(bundle)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print(report, clients)
+    if not report.keeps_contract or any(report.verdict(name) != "loads" for name in clients):
+        raise SystemExit(1)
+
+
+def _print(report: Report, clients: Sequence[str]) -> None:
+    shown = {name: findings for name, findings in report.clients.items() if not clients or name in clients}
+    print_table([(name, report.verdict(name), CLIENTS[name].what) for name in shown], "client", "", "")
+    click.echo()
+    click.echo(f"contract of {report.folder}: {'kept' if report.keeps_contract else 'broken'}")
+    _print_findings(report.contract)
+    for name, findings in shown.items():
+        own = [finding for finding in findings if finding not in report.contract]
+        if own:
+            click.echo(name)
+            _print_findings(own)
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        text = f"{finding.severity}: {finding}"
+        click.echo(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))

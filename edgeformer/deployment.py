@@ -1,0 +1,193 @@
+"""Where a bundle is to run: which options a target proposes, and which files it has a use for.
+
+What a user asks for goes before what a target proposes. A bundle for no target in particular has every file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.errors import ExportError
+from edgeformer.manifest import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
+from edgeformer.quantization import DEFAULTS, Activations, Quantization, recipe
+
+LARGEST_ARRAY = 0x7FE00000
+"""Bytes of an array in Chrome, into which a page loads a file.
+
+Source: onnxruntime.ai/docs/tutorials/web/large-models.html
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """Options for one kind of model. head, activations: of the recipe of that precision, as for `recipe`."""
+
+    precision: Precision
+    head: str | None = None
+    activations: Activations | None = None
+    prefill: Prefill | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """A target of `edgeformer export`.
+
+    decoder, encoder, seq2seq: what it proposes for such models. cuda: whether it may have a GPU of that kind, for which
+    float16 is proposed. block_kernels: whether its onnxruntime has kernels for products and lookups in blocks of
+    integers; where it has none, lookups are primitives, and embeddings and heads are rounded token by token as well.
+    plain_lookups: lookups are primitives in any case. shared_data: whether graphs may read one file of weights.
+    largest_data: bytes that such a file may have. ort_format: graphs are .ort files, with their weights in them.
+    windowed: whether there is a use for a second graph of models with windows. certificate: for the report of the
+    verification. clients: for configs of transformers.js and of onnxruntime-genai. tokenizer_files: what is copied of
+    the model's folder.
+    """
+
+    name: DeploymentName | None
+    decoder: Proposal
+    encoder: Proposal
+    seq2seq: Proposal
+    cuda: bool = False
+    block_kernels: bool = True
+    plain_lookups: bool = False
+    shared_data: bool = True
+    largest_data: int | None = None
+    ort_format: bool = False
+    windowed: bool = True
+    certificate: bool = True
+    clients: tuple[str, ...] = ("transformers.js", "onnxruntime-genai")
+    copied_files: tuple[str, ...] = (
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    )
+
+    def __str__(self) -> str:
+        """What it proposes for decoders, in a few words."""
+        proposal = self.decoder
+        parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
+        parts += ["activations by token" if proposal.activations == "token" else ""]
+        parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
+        return f"{self.name}: {', '.join(filter(None, parts))}"
+
+    def proposal(self, config: ModelConfig | None, ops: OpSet, provider: Provider) -> Proposal:
+        """What it proposes for a model, where these kernels are asked for; config: None for a decoder of any module."""
+        if provider == "cuda":
+            if not self.cuda:
+                raise ExportError(f"the target {self.name} has no CUDA. Leave provider cuda out, or the target.")
+            return Proposal(precision="fp16")
+        if ops != "ort":  # which alone has quantized products
+            return Proposal(precision="fp32")
+        match config:
+            case Seq2SeqConfig():
+                return self.seq2seq
+            case EncoderConfig():
+                return self.encoder
+            case _:
+                return self.decoder
+
+    def choose(
+        self,
+        config: ModelConfig | None,
+        *,
+        ops: OpSet = "ort",
+        provider: Provider = "cpu",
+        precision: Precision | None = None,
+        quantization: Quantization | None = None,
+        changes: Mapping[str, Any] | None = None,
+        calibrated: bool = False,
+        prefill: PrefillChoice | None = None,
+    ) -> "Chosen":
+        """What a user asks for, and what is proposed where nothing was asked for.
+
+        quantization: a recipe; otherwise one is made with `changes`, arguments of `recipe`, of which None asks for
+        nothing. calibrated: whether there is a text to go by. What is proposed for weights of one precision is left
+        out with another.
+        """
+        proposal = self.proposal(config, ops, provider)
+        precision = precision or proposal.precision
+        view = proposal.prefill if precision in DEFAULTS else None
+        if prefill is not None:
+            view = None if prefill == "none" else prefill
+        if quantization is None and precision in DEFAULTS:
+            given = {name: value for name, value in (changes or {}).items() if value not in (None, ())}
+            if precision == proposal.precision:
+                given = _proposed(proposal, given) | given
+            quantization = recipe(precision, calibrated=calibrated, everywhere=not self.block_kernels, **given)
+        return Chosen(precision=precision, quantization=quantization, prefill=view)
+
+
+def _proposed(proposal: Proposal, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is proposed for a recipe: not one scale an output where other blocks, or zero points, are asked for."""
+    proposed = {"head": proposal.head} if proposal.head else {}
+    if proposal.activations and not {"block", "symmetric"} & given.keys():
+        proposed["activations"] = proposal.activations
+    return proposed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What an export is made with. quantization: None where weights are no integers."""
+
+    precision: Precision
+    quantization: Quantization | None
+    prefill: Prefill | None
+
+
+_PLAIN = Proposal(precision="fp32")
+_BY_TOKEN = Proposal(precision="int8", activations="token")
+
+ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda=True)
+"""No target in particular: nothing is rounded that nobody asked to have rounded."""
+
+# Memory is plentiful and requests come in batches: 8 bits lose a fiftieth of what 4 do, and products of many rows are
+# fastest between integers.
+_SERVER = Deployment(
+    name="server", decoder=Proposal(precision="int8", prefill="int8"), encoder=_BY_TOKEN, seq2seq=_BY_TOKEN, cuda=True
+)
+
+# One user: what counts is the bytes that a token has to read. A head of 8 bits costs little and halves the loss.
+_DESKTOP = Deployment(
+    name="desktop",
+    decoder=Proposal(precision="int4", head="int8", prefill="int8"),
+    encoder=_BY_TOKEN,
+    seq2seq=_BY_TOKEN,
+    cuda=True,
+)
+
+# WebAssembly has no kernels for products in blocks (it writes out the whole matrix every time) and none at all for
+# lookups in them; products of int8 with int8 it has.
+_WEB = Deployment(
+    name="web",
+    decoder=_BY_TOKEN,
+    encoder=_BY_TOKEN,
+    seq2seq=_BY_TOKEN,
+    block_kernels=False,
+    plain_lookups=True,
+    shared_data=False,
+    largest_data=LARGEST_ARRAY,
+    windowed=False,
+    certificate=False,
+    clients=("transformers.js",),
+    copied_files=("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+)
+
+# An .ort file is not rewritten when it is loaded, as products token by token are on some processors. In it tensors
+# cannot share bytes, so lookups read what products read.
+_MOBILE = Deployment(
+    name="mobile",
+    decoder=Proposal(precision="int4", head="int8"),
+    encoder=Proposal(precision="int8"),
+    seq2seq=Proposal(precision="int8"),
+    plain_lookups=True,
+    ort_format=True,
+    windowed=False,
+    certificate=False,
+    clients=("onnxruntime-genai",),
+    copied_files=("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+)
+
+DEPLOYMENTS: dict[str | None, Deployment] = {each.name: each for each in (ANYWHERE, _SERVER, _DESKTOP, _WEB, _MOBILE)}
+"""By the name of the target; None where there is none."""

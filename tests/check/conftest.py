@@ -1,0 +1,80 @@
+"""Bundles of every kind, made once, and copies of one with a single thing wrong."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from edits import Edit
+
+from edgeformer.export import export_model
+
+# Clients are run by the parts of tools/conformance.py, which import each other by their names.
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+SIZES = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 130,
+}  # fmt: skip
+FALCON = {"vocab_size": 131, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "eos_token_id": 130}
+GPT2 = {
+    "vocab_size": 131, "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 64, "eos_token_id": 130,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+BERT = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+GEMMA2 = SIZES | {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": False}
+
+# What is exported: the type of model, its config, options of the export.
+KINDS = {
+    "llama": ("llama", SIZES, {}),
+    "qwen3": ("qwen3", SIZES | {"head_dim": 32}, {}),
+    "gemma2": ("gemma2", GEMMA2, {}),
+    "gpt2": ("gpt2", GPT2, {}),
+    "falcon": ("falcon", FALCON | {"multi_query": True, "new_decoder_architecture": False}, {}),
+    "static": ("llama", SIZES, {"ops": "standard", "cache": "static"}),
+    "growing": ("llama", SIZES, {"ops": "portable", "functions": True}),
+    "int4": ("llama", SIZES, {"precision": "int4"}),
+    "bf16": ("llama", SIZES, {"precision": "bf16"}),
+    "int8 cache": ("llama", SIZES, {"cache_precision": "int8"}),
+    "bert": ("bert", BERT, {}),
+}
+
+
+@pytest.fixture(scope="session")
+def bundles(make_model, tmp_path_factory):
+    """Read-only: copy one before changing it."""
+    place, checkpoints, made = tmp_path_factory.mktemp("bundles"), {}, {}
+    for name, (family, config, options) in KINDS.items():
+        key = (family, str(config))
+        if key not in checkpoints:
+            auto = "AutoModelForMaskedLM" if family == "bert" else "AutoModelForCausalLM"
+            checkpoints[key] = make_model(family, 5, auto=auto, **config)
+        made[name] = export_model(checkpoints[key], place / name.replace(" ", "_"), verify=None, **options).path
+    return made
+
+
+@pytest.fixture(scope="session")
+def talker(tmp_path_factory):
+    """The preset with its tokenizer. Read-only."""
+    return export_model("tiny-llama", tmp_path_factory.mktemp("talker") / "tiny-llama", verify=None).path
+
+
+@pytest.fixture(scope="session")
+def places():
+    from conformance_clients.client import EXAMPLES, Places
+
+    modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "node" / "node_modules")
+    return Places(node_modules=Path(modules))
+
+
+@pytest.fixture
+def spoil(tmp_path):
+    """Return a function that copies a bundle, spoils the copy and returns its folder."""
+
+    def make(bundle, change):
+        folder = shutil.copytree(bundle, tmp_path / "spoilt", dirs_exist_ok=True)
+        change(Edit(folder))
+        return folder
+
+    return make

@@ -1,0 +1,182 @@
+"""What `check` says of a bundle is what the clients do, where they are installed."""
+
+import json
+import re
+import subprocess
+import sys
+
+import onnxruntime_genai as og
+import pytest
+from conformance_clients.browser import BrowserClient
+from conformance_clients.client import EXAMPLES, ClientError
+from conformance_clients.programs import NodeClient
+from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
+
+from edgeformer.check import check
+from edgeformer.check.clients import genai_keys as keys
+from edgeformer.check.clients import transformers_js_types as types
+from edgeformer.runtime import load
+
+DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "growing", "int4", "bf16", "int8 cache"]
+
+# All that is not loaded; the rest is. Optimum was run in an environment of its own, the browser where there is one.
+FAILS = {
+    "onnxruntime-cpp": {"growing"},
+    "onnxruntime-genai": {"bert"},
+    "transformers.js-node": {"static", "falcon"},
+    "transformers.js-browser": {"static", "falcon", "int4", "bf16"},
+    "optimum": {"qwen3", "gemma2", "static"},
+}
+
+
+@pytest.fixture(scope="module")
+def expected(bundles):
+    """The tokens that our runtime finds."""
+    return {name: load(bundles[name]).generate(PROMPT, max_new_tokens=STEPS).token_ids for name in DECODERS}
+
+
+def loads(bundles, client):
+    return {name for name, bundle in bundles.items() if check(bundle).verdict(client) == "loads"}
+
+
+def test_the_table(bundles):
+    for name, bundle in bundles.items():
+        report = check(bundle)
+        assert report.keeps_contract, report.contract
+        failing = {client for client in report.clients if report.verdict(client) == "does not load"}
+        assert failing == {client for client, names in FAILS.items() if name in names}, report.clients
+
+
+# onnxruntime
+
+
+def test_a_loop_over_onnxruntime(bundles, expected):
+    assert {name: in_onnxruntime(bundles[name]) for name in DECODERS} == expected
+    assert loads(bundles, "onnxruntime") == set(bundles)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_one_buffer_as_past_and_present(bundles, expected, spoil, name):
+    """As the C++ example binds it: here by telling the Python one that the cache is not growing."""
+    folder = spoil(bundles[name], lambda edit: edit.json("edgeformer.json", "cache_form", "any"))
+    if check(bundles[name]).verdict("onnxruntime-cpp") == "loads":
+        assert in_onnxruntime(folder) == expected[name]
+    else:
+        with pytest.raises(Exception, match="shape"):
+            in_onnxruntime(folder)
+
+
+# onnxruntime-genai
+
+
+def test_onnxruntime_genai(bundles, expected):
+    assert {name: in_genai(bundles[name]) for name in DECODERS} == expected
+    assert loads(bundles, "onnxruntime-genai") == set(DECODERS)
+    with pytest.raises(Exception, match="genai_config.json"):
+        og.Model(str(bundles["bert"]))
+
+
+def test_a_shared_buffer_of_a_growing_cache_crashes_genai(bundles, spoil):
+    share = "search/past_present_share_buffer"
+    folder = spoil(bundles["growing"], lambda edit: edit.json("genai_config.json", share, True))
+    assert check(folder).verdict("onnxruntime-genai") == "does not load"
+    line = [sys.executable, EXAMPLES / "genai.py", folder, " ".join(map(str, PROMPT)), "--ids", "--new-tokens", "6"]
+    assert subprocess.run(line, capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("name", ["gpt2", "growing", "static"])
+def test_tables_of_positions_are_found_in_every_op_set(bundles, spoil, name):
+    folder = spoil(bundles[name], lambda edit: edit.json("genai_config.json", "model/context_length", 65))
+    (finding,) = check(folder).clients["onnxruntime-genai"]
+    assert "the tables of positions in onnx/model.onnx have 64 rows: token 65 fails" in str(finding)
+
+
+SAMPLES = {
+    keys.INTEGER: 1, keys.NUMBER: 0.5, keys.BOOL: True, keys.TEXT: "", keys.LIST: [], keys.ANYTHING: {},
+}  # fmt: skip
+PICKY = {"graph_optimization_level": "ORT_ENABLE_ALL", "eos_token_id": 1}
+
+
+def parsed(tmp_path, config):
+    """What genai says of a config: None where it takes it."""
+    (tmp_path / "genai_config.json").write_text(json.dumps(config))
+    try:
+        og.Config(str(tmp_path))
+    except RuntimeError as error:
+        return str(error)
+
+
+def every_key(schema, path=()):
+    for key, kind in schema.items():
+        if isinstance(kind, dict):
+            yield from every_key(kind, (*path, key))
+            yield (*path, key), kind
+        elif key != "*":
+            yield (*path, key), kind
+
+
+def with_context(path, value):
+    """A config with this value at a path, and what genai insists on."""
+    for key in reversed(path):
+        value = {key: value}
+    value.setdefault("model", {}).setdefault("context_length", 1)
+    return value
+
+
+def test_the_keys_of_genai_are_those_of_the_installed_package(tmp_path):
+    for path, kind in every_key(keys.ROOT):
+        value = {} if isinstance(kind, dict) else SAMPLES[kind]
+        assert parsed(tmp_path, with_context(path, PICKY.get(path[-1], value))) is None, path
+        if isinstance(kind, dict) and "*" not in kind:
+            assert "Unknown value" in parsed(tmp_path, with_context((*path, "no_such_key"), 1)), path
+
+
+# transformers.js
+
+
+def test_transformers_js_in_node(bundles, expected, places):
+    require(NodeClient(), places)
+    found = dict(zip(bundles, in_node(bundles.values(), places), strict=True))
+    assert found.pop("bert") == [1, len(PROMPT), 40]
+    running = loads(bundles, "transformers.js-node") - {"bert"}
+    assert running == {name for name, tokens in found.items() if isinstance(tokens, list)}, found
+    assert {name: found[name] for name in running} == {name: expected[name] for name in running}
+
+
+@pytest.mark.parametrize(("name", "says"), [("int4", "GatherBlockQuantized"), ("bf16", "Cast")])
+def test_kernels_that_a_browser_lacks(bundles, places, name, says):
+    require(BrowserClient(), places)
+    with pytest.raises(ClientError, match=f"Could not find an implementation for {says}"):
+        BrowserClient().generate(bundles[name], [PROMPT], STEPS, places)
+
+
+def test_types_are_those_of_the_installed_package(places):
+    require(NodeClient(), places)
+    package = places.node_modules / "@huggingface" / "transformers"
+    assert json.loads((package / "package.json").read_text())["version"] == types.VERSION
+    registry, configs = ((package / "src" / name).read_text() for name in ("models/registry.js", "configs.js"))
+    maps = {
+        name: set(re.findall(r"\['([^']+)', '", body))
+        for name, body in re.findall(
+            r"const MODEL_FOR_(\w+)_MAPPING_NAMES = new Map\(\[(.*?)\]\);", registry, re.DOTALL
+        )
+    }
+    assert maps["CAUSAL_LM"] == types.CAUSAL_LM
+    assert maps["SEQ_TO_SEQ_CAUSAL_LM"] | maps["SPEECH_SEQ_2_SEQ"] == types.SEQ2SEQ_LM
+    assert maps["MASKED_LM"] == types.MASKED_LM
+    assert maps["SEQUENCE_CLASSIFICATION"] == types.CLASSIFICATION
+    for model_type in ("llama", "gpt2", "mpt", "bart", "t5"):
+        case = configs[configs.index(f"case '{model_type}':") :]
+        key = re.search(r"mapping\['num_(?:decoder_)?layers'\] = '(\w+)'", case)[1]
+        assert key == types.LAYERS.get(model_type, "num_hidden_layers")
+
+
+def test_it_needs_neither_torch_nor_a_client(bundles):
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'onnxruntime', 'onnxruntime_genai', 'transformers'): sys.modules[name] = None\n"
+        "from edgeformer.check import check\n"
+        "print(check(sys.argv[1]).verdict('onnxruntime-genai'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, bundles["llama"]], capture_output=True, text=True, check=True)
+    assert done.stdout == "loads\n"
