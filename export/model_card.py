@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 from edgeformer.accounting import account, cache_element_bytes
 from edgeformer.config import (
@@ -23,21 +24,20 @@ BERT_MASK = "[MASK]"
 
 
 def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> str:
-    """Write the card of a bundle; parity is a paragraph about its verification, folder has its tokenizer."""
+    """Write the card of a bundle; parity is a paragraph about its verification, folder has its tokenizer and config."""
     warning = ""
     if manifest.random_weights is not None:
         warning = (
             f"\n**The weights are random (seed {manifest.random_weights}), not trained:** what it says is noise. "
             "It is here to try the tools.\n"
         )
-    mask = BERT_MASK if folder is None else _mask_token(folder)
     match manifest.task:
         case "causal-lm":
             examples = _decoder_examples(manifest)
         case "seq2seq-lm":
             examples = _seq2seq_examples(manifest)
         case "encoder":
-            examples = _encoder_examples(manifest, mask)
+            examples = _encoder_examples(manifest, _mask_token(folder))
     if DEPLOYMENTS[manifest.deployment].ort_format:
         examples += _ON_PHONES
     return f"""# {manifest.name}
@@ -53,32 +53,44 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
 
 ## Run it
 
-In a terminal: `{first_line(manifest, ".", mask)}`. In Python, without torch:
+In a terminal: `{first_line(manifest, ".", folder)}`. In Python, without torch:
 
 {examples}"""
 
 
-def first_line(manifest: Manifest, folder: str | Path, mask: str | None = None) -> str:
-    """A line to try the bundle in a folder with. mask: what stands for a masked word, by default by its tokenizer."""
-    mask, folder = mask or _mask_token(Path(folder)), shlex.quote(str(folder))
+def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> str:
+    """A line to try a bundle with. shown: how it names the folder. folder: where its tokenizer and config are."""
+    name = shlex.quote(str(shown))
     match manifest.model:
         case EncoderConfig(head=None | PoolingHead()):
-            return f'edgeformer embed {folder} "A cat sleeps." "A kitten naps." "Stocks fell."'
+            return f'edgeformer embed {name} "A cat sleeps." "A kitten naps." "Stocks fell."'
         case EncoderConfig(head=MaskedLMHead()):
-            return f'edgeformer run {folder} "The capital of France is {mask}."'
+            return f'edgeformer run {name} "The capital of France is {_mask_token(folder)}."'
         case Seq2SeqConfig(encoder=EncoderConfig(audio=AudioStem())):
-            return f"edgeformer run {folder} recording.wav"
+            return f"edgeformer run {name} recording.wav"
+        case Seq2SeqConfig():
+            return f'edgeformer run {name} "{_translation_prefix(folder)}The woman sees the dog."'
         case _:
-            return f'edgeformer run {folder} "Once upon a time"'
+            return f'edgeformer run {name} "Once upon a time"'
 
 
-def _mask_token(folder: Path) -> str:
+def _mask_token(folder: Path | None) -> str:
     """What the tokenizer in a folder calls a masked word; as BERT's does, where it does not say."""
-    try:
-        token = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("mask_token")
-    except (OSError, ValueError):
-        token = None
+    token = _read_json(folder, "tokenizer_config.json").get("mask_token")
     return (token.get("content") if isinstance(token, dict) else token) or BERT_MASK
+
+
+def _translation_prefix(folder: Path | None) -> str:
+    """What a request for a translation begins with: the first of config.json, where models like T5 have some."""
+    tasks = _read_json(folder, "config.json").get("task_specific_params") or {}
+    prefixes = [task.get("prefix") for name, task in tasks.items() if name.startswith("translation")]
+    return next(filter(None, prefixes), "")
+
+
+def _read_json(folder: Path | None, name: str) -> dict[str, Any]:
+    """A file of a folder; nothing where there is none."""
+    path = None if folder is None else folder / name
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
 
 
 def _decoder_examples(manifest: Manifest) -> str:

@@ -398,7 +398,7 @@ def _write_files(folder: Path, deployment: Deployment, provenance: Provenance, m
         _write_json(folder / "config.json", with_transformers_js_config(provenance.hf_config, manifest))
     if manifest.task == "causal-lm" and "onnxruntime-genai" in deployment.clients:
         _write_json(folder / "genai_config.json", genai_config(manifest))
-    (folder / "README.md").write_text(model_card(manifest, parity), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(manifest, parity, folder), encoding="utf-8")
 
 
 def _write_json(path: Path, data: object) -> None:

@@ -196,4 +196,4 @@ def export_command(
         note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
     from edgeformer.export.model_card import first_line
 
-    click.echo(f"next: {first_line(manifest, result.path)}")
+    click.echo(f"next: {first_line(manifest, result.path, result.path)}")

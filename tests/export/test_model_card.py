@@ -248,8 +248,8 @@ def test_the_card_does_not_promise_what_transformers_js_cannot_load(bundles):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_first_line_is_in_the_card_and_can_be_typed(bundles, name, tmp_path):
     manifest = load(bundles[name]).manifest
-    assert f"In a terminal: `{first_line(manifest, '.')}`." in (bundles[name] / "README.md").read_text()
-    command, verb, folder, *texts = shlex.split(first_line(manifest, tmp_path / "my models" / name))
+    assert f"In a terminal: `{first_line(manifest, '.', bundles[name])}`." in (bundles[name] / "README.md").read_text()
+    command, verb, folder, *texts = shlex.split(first_line(manifest, tmp_path / "my models" / name, bundles[name]))
     assert (command, verb) == ("edgeformer", "embed" if name == "sentences" else "run")
     assert folder == str(tmp_path / "my models" / name)
     assert len(texts) == (3 if name == "sentences" else 1)
@@ -259,11 +259,19 @@ def test_the_word_for_a_mask_is_that_of_the_tokenizer(bundles, tmp_path):
     manifest = load(bundles["masked"]).manifest
     assert isinstance(manifest.model.head, MaskedLMHead)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"mask_token": {"content": "<mask>"}}))
-    assert first_line(manifest, tmp_path).endswith('"The capital of France is <mask>."')
+    assert first_line(manifest, ".", tmp_path).endswith('"The capital of France is <mask>."')
     card = model_card(manifest, "", tmp_path)
     assert 'model.fill_mask("The capital of France is <mask>.")' in card
     assert '`edgeformer run . "The capital of France is <mask>."`' in card
     assert "[MASK]" not in card
+
+
+def test_a_translator_is_tried_with_a_sentence_behind_its_first_prefix(bundles, tmp_path):
+    manifest = load(bundles["bart"]).manifest
+    assert first_line(manifest, ".", tmp_path) == 'edgeformer run . "The woman sees the dog."'
+    tasks = {"summarization": {"prefix": "sum up: "}, "translation_en_to_de": {"prefix": "to German: "}}
+    (tmp_path / "config.json").write_text(json.dumps({"task_specific_params": tasks}))
+    assert first_line(manifest, ".", tmp_path) == 'edgeformer run . "to German: The woman sees the dog."'
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,12 @@ DIRECTIONS = [("en", "fr"), ("fr", "en"), ("en", "de"), ("de", "en")]
 SKILLS = {"numbers": (number, 20), "dates": (day, 35), "times": (time_of_day, 10), "sentences": (sentence, 35)}
 """What is translated, and how often each is drawn."""
 
+
+def prefix(source: str, target: str) -> str:
+    """What a request for a translation begins with."""
+    return f"translate {LANGUAGES[source]} to {LANGUAGES[target]}: "
+
+
 CONFIG: dict[str, Any] = {
     "architectures": ["MarianMTModel"],
     "model_type": "marian",
@@ -56,6 +62,7 @@ CONFIG: dict[str, Any] = {
     "pad_token_id": 0,
     "eos_token_id": 1,
     "decoder_start_token_id": 0,
+    "task_specific_params": {f"translation_{a}_to_{b}": {"prefix": prefix(a, b)} for a, b in DIRECTIONS},
     "dtype": "bfloat16",
 }
 
@@ -97,8 +104,7 @@ def translation(random: Random, skill: str | None = None) -> Problem:
     skill = skill or random.choices(list(SKILLS), weights)[0]
     meaning: Meaning = SKILLS[skill][0](random)
     start, goal = random.choice(DIRECTIONS)
-    asked = f"translate {LANGUAGES[start]} to {LANGUAGES[goal]}: {meaning[start]}"
-    return Problem(skill, meaning["en"], asked, meaning[goal])
+    return Problem(skill, meaning["en"], prefix(start, goal) + meaning[start], meaning[goal])
 
 
 def make_tokenizer(seed: int) -> Tokenizer:
