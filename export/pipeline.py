@@ -4,7 +4,6 @@
 know the model's blueprint, its weights and where it comes from, `export_blueprint` does all the rest.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgeformer import __version__, schema
+from edgeformer import __version__
 from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig
 from edgeformer.deployment import ANYWHERE, DEPLOYMENTS, Deployment
@@ -23,8 +22,7 @@ from edgeformer.errors import ExportError, ParityError
 from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged, weight_files
 from edgeformer.export.cache_calibration import calibrate_caches
-from edgeformer.export.clients.genai import genai_config
-from edgeformer.export.clients.transformers_js import with_transformers_js_config
+from edgeformer.export.clients.files import client_config, copy_files, write_files
 from edgeformer.export.lower import (
     CacheChoice,
     Lowered,
@@ -34,7 +32,6 @@ from edgeformer.export.lower import (
     write_windowed_view,
 )
 from edgeformer.export.merged_decoder import merged_decoder
-from edgeformer.export.model_card import model_card
 from edgeformer.export.options import arithmetic_of, check_deployment, check_options, check_parts, recipe_of
 from edgeformer.export.ort_format import convert_to_ort, in_ort_format
 from edgeformer.export.parity import Mode, Report, verify_graph
@@ -64,7 +61,7 @@ from edgeformer.manifest import (
 from edgeformer.quantization import Quantization, Smoothing, prefill_recipe
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
-from edgeformer.source import CONTEXT_FIELDS, FoundModel, ModelSource, find_model, open_source
+from edgeformer.source import FoundModel, find_model, open_source
 
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"
@@ -202,7 +199,7 @@ def export_model(
         random_weights=source.random_weights,
         tokens=source.special_tokens(),
         folder=source.folder,
-        hf_config=_client_config(source),
+        hf_config=client_config(source),
         generation=source.generation_defaults(),
     )
     return export_blueprint(
@@ -221,14 +218,6 @@ def export_model(
         overwrite=overwrite,
         progress=progress,
     )
-
-
-def _client_config(source: ModelSource) -> dict[str, Any]:
-    """config.json for clients, who must not go past the positions that the graph has."""
-    if not isinstance(source.config, DecoderConfig):
-        return source.hf_config
-    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
-    return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
 
 
 def export_blueprint(
@@ -307,7 +296,7 @@ def export_blueprint(
             convert_to_ort(folder, manifest.all_graphs)
             manifest = in_ort_format(manifest)
             writer.hashes.clear()
-        _copy_files(deployment, provenance.folder, folder)
+        copy_files(deployment, provenance.folder, folder)
         manifest = replace(manifest, files=file_entries(folder, writer.hashes))
         report, card = None, UNVERIFIED
         if verify:
@@ -323,7 +312,7 @@ def export_blueprint(
                 proof["report"] = sha256(folder / CERTIFICATE / "report.json")
                 card += f" See [the certificate]({CERTIFICATE}/report.html)."
             manifest = replace(manifest, parity=proof)
-        _write_files(folder, deployment, provenance, manifest, card)
+        write_files(folder, deployment, provenance.hf_config, manifest, card)
         known = {name: entry.sha256 for name, entry in manifest.files.items()}
         manifest = replace(manifest, files=file_entries(folder, known))
         manifest.write(folder)
@@ -381,25 +370,3 @@ def _not_at_parity(blueprint: Blueprint, report: Report) -> str:
         f"No bundle was made. This is a bug in edgeformer; please report it with the model's {code}. "
         f"To look at the graph, export it with {option}."
     )
-
-
-def _copy_files(deployment: Deployment, source: Path | None, folder: Path) -> None:
-    if source is None:
-        return
-    for name in deployment.copied_files:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
-
-
-def _write_files(folder: Path, deployment: Deployment, provenance: Provenance, manifest: Manifest, parity: str) -> None:
-    # A module of another library is built of its config when the bundle is verified.
-    read = "transformers.js" in deployment.clients or provenance.via is not None
-    if provenance.hf_config is not None and read:
-        _write_json(folder / "config.json", with_transformers_js_config(provenance.hf_config, manifest))
-    if manifest.task == "causal-lm" and "onnxruntime-genai" in deployment.clients:
-        _write_json(folder / "genai_config.json", genai_config(manifest))
-    (folder / "README.md").write_text(model_card(manifest, parity, folder), encoding="utf-8")
-
-
-def _write_json(path: Path, data: object) -> None:
-    path.write_text(json.dumps(schema.to_json(data), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
