@@ -33,8 +33,8 @@ class Proposal:
 class Deployment:
     """A target of `edgeformer export`.
 
-    decoder, encoder, seq2seq: what it proposes for such models. cuda: whether it may have a GPU of that kind, for which
-    float16 is proposed. block_kernels: whether its onnxruntime has kernels for products and lookups in blocks of
+    decoder, encoder, seq2seq: what it proposes for such models. cuda: the precision for a GPU of that kind; None where
+    there can be none. block_kernels: whether its onnxruntime has kernels for products and lookups in blocks of
     integers; where it has none, lookups are primitives, and embeddings and heads are rounded token by token as well.
     plain_lookups: lookups are primitives in any case. shared_data: whether graphs may read one file of weights.
     largest_data: bytes that such a file may have. ort_format: graphs are .ort files, with their weights in them.
@@ -47,7 +47,7 @@ class Deployment:
     decoder: Proposal
     encoder: Proposal
     seq2seq: Proposal
-    cuda: bool = False
+    cuda: Precision | None = None
     block_kernels: bool = True
     plain_lookups: bool = False
     shared_data: bool = True
@@ -75,9 +75,9 @@ class Deployment:
     def proposal(self, config: ModelConfig | None, ops: OpSet, provider: Provider) -> Proposal:
         """What it proposes for a model, where these kernels are asked for; config: None for a decoder of any module."""
         if provider == "cuda":
-            if not self.cuda:
+            if self.cuda is None:
                 raise ExportError(f"the target {self.name} has no CUDA. Leave provider cuda out, or the target.")
-            return Proposal(precision="fp16")
+            return Proposal(precision=self.cuda)
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
         match config:
@@ -139,13 +139,13 @@ class Chosen:
 _PLAIN = Proposal(precision="fp32")
 _BY_TOKEN = Proposal(precision="int8", activations="token")
 
-ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda=True)
+ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
 """No target in particular: nothing is rounded that nobody asked to have rounded."""
 
 # Memory is plentiful and requests come in batches: 8 bits lose a fiftieth of what 4 do, and products of many rows are
 # fastest between integers.
 _SERVER = Deployment(
-    name="server", decoder=Proposal(precision="int8", prefill="int8"), encoder=_BY_TOKEN, seq2seq=_BY_TOKEN, cuda=True
+    name="server", decoder=Proposal(precision="int8", prefill="int8"), encoder=_BY_TOKEN, seq2seq=_BY_TOKEN, cuda="fp16"
 )
 
 # One user: what counts is the bytes that a token has to read. A head of 8 bits costs little and halves the loss.
@@ -154,7 +154,7 @@ _DESKTOP = Deployment(
     decoder=Proposal(precision="int4", head="int8", prefill="int8"),
     encoder=_BY_TOKEN,
     seq2seq=_BY_TOKEN,
-    cuda=True,
+    cuda="fp16",
 )
 
 # WebAssembly has no kernels for products in blocks (it writes out the whole matrix every time) and none at all for
