@@ -108,7 +108,7 @@ def of(*names):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("t5", 'edgeformer run {} "The woman sees the dog."'),
+        ("t5", 'edgeformer run {} "w11 w12 The woman sees the dog."'),
         ("whisper", "edgeformer run {} recording.wav"),
         ("masked", 'edgeformer run {} "The capital of France is [MASK]."'),
         ("labels", 'edgeformer run {} "Once upon a time"'),

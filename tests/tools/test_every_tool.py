@@ -1,10 +1,11 @@
 """Tools that no test runs, because they take minutes, can at least be started."""
 
 import runpy
+from pathlib import Path
 
 import pytest
-from conftest import TOOLS
 
+TOOLS = Path(__file__).parents[2] / "tools"
 # Run by the interpreter of another environment.
 FOREIGN = {"ctranslate2_worker"}
 
