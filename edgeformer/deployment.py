@@ -18,6 +18,9 @@ LARGEST_ARRAY = 0x7FE00000
 Source: onnxruntime.ai/docs/tutorials/web/large-models.html
 """
 
+READ_TODAY = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Files of a Hugging Face folder that clients of today read; older ones look for special tokens in one more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
@@ -39,8 +42,8 @@ class Deployment:
     plain_lookups: lookups are primitives in any case. shared_data: whether graphs may read one file of weights.
     largest_data: bytes that such a file may have. ort_format: graphs are .ort files, with their weights in them.
     windowed: whether there is a use for a second graph of models with windows. certificate: for the report of the
-    verification. clients: for configs of transformers.js and of onnxruntime-genai. tokenizer_files: what is copied of
-    the model's folder.
+    verification. clients: for configs of transformers.js and of onnxruntime-genai. copied_files: of the model's
+    folder.
     """
 
     name: DeploymentName | None
@@ -56,13 +59,7 @@ class Deployment:
     windowed: bool = True
     certificate: bool = True
     clients: tuple[str, ...] = ("transformers.js", "onnxruntime-genai")
-    copied_files: tuple[str, ...] = (
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-    )
+    copied_files: tuple[str, ...] = (*READ_TODAY, "special_tokens_map.json")
 
     def __str__(self) -> str:
         """What it proposes for decoders, in a few words."""
@@ -171,7 +168,7 @@ _WEB = Deployment(
     windowed=False,
     certificate=False,
     clients=("transformers.js",),
-    copied_files=("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    copied_files=READ_TODAY,
 )
 
 # An .ort file is not rewritten when it is loaded, as products token by token are on some processors. In it tensors
@@ -186,7 +183,7 @@ _MOBILE = Deployment(
     windowed=False,
     certificate=False,
     clients=("onnxruntime-genai",),
-    copied_files=("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    copied_files=READ_TODAY,
 )
 
 DEPLOYMENTS: dict[str | None, Deployment] = {each.name: each for each in (ANYWHERE, _SERVER, _DESKTOP, _WEB, _MOBILE)}

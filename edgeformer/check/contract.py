@@ -9,7 +9,7 @@ from edgeformer.check.graph import Dim, GraphFacts, Tensor
 from edgeformer.check.session import session_findings
 from edgeformer.contract import CacheGeometry, TensorSpec
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest import FILE_NAME
 
 DATA_SUFFIX = ".onnx_data"
 
@@ -43,8 +43,7 @@ def _manifest(folder: Folder) -> Iterator[Finding]:
     if FILE_NAME not in folder.files:
         return
     try:
-        manifest = Manifest.read(folder.path)
-        manifest.check_sizes(folder.path)
+        manifest = folder.manifest()
     except BundleError as problem:
         yield error(str(problem))
         return

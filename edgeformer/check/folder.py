@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from edgeformer.check.graph import GraphFacts, read_graph
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME
+from edgeformer.manifest import FILE_NAME, Manifest
 
 CONFIG, GENAI_CONFIG = "config.json", "genai_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -38,6 +38,12 @@ class Folder:
     def document(self, name: str) -> dict[str, Any]:
         """A JSON object; empty where there is none."""
         return self.documents.get(name, {})
+
+    def manifest(self) -> Manifest:
+        """The manifest. Raises BundleError where there is none, or where files are not of the sizes that it lists."""
+        manifest = Manifest.read(self.path)
+        manifest.check_sizes(self.path)
+        return manifest
 
     def graph(self, name: str) -> GraphFacts | None:
         """A graph by its file name alone: in onnx/, where clients look, else wherever there is one."""

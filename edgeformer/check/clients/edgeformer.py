@@ -7,14 +7,13 @@ from edgeformer.check.finding import Finding, error
 from edgeformer.check.folder import Folder
 from edgeformer.check.session import session_findings
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest import FILE_NAME
 
 
 def edgeformer_findings(folder: Folder) -> Iterator[Finding]:
     """What keeps `edgeformer.runtime` from loading a folder."""
     try:
-        manifest = Manifest.read(folder.path)
-        manifest.check_sizes(folder.path)
+        manifest = folder.manifest()
     except BundleError as problem:
         yield error(str(problem))
         return

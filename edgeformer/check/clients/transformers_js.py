@@ -14,6 +14,7 @@ from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph import GraphFacts
 from edgeformer.check.session import session_findings
+from edgeformer.deployment import LARGEST_ARRAY
 
 KEY = "transformers.js_config"
 SUFFIXES = {
@@ -23,9 +24,8 @@ SUFFIXES = {
 Device = Literal["cpu", "wasm"]
 DEFAULT_DTYPE: dict[Device, str] = {"cpu": "fp32", "wasm": "q8"}
 
-# A browser loads a file into one array, and all of a model into WebAssembly's memory. Source:
-# onnxruntime.ai/docs/tutorials/web/large-models.html
-MAX_FILE, MAX_MEMORY = 0x7FE00000, 2**32
+# All of a model is in WebAssembly's memory. Source: onnxruntime.ai/docs/tutorials/web/large-models.html
+MAX_MEMORY = 2**32
 
 GIVEN_TO_DECODER = ("input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "use_cache_branch")
 GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", "input_features")
@@ -145,7 +145,7 @@ def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Dev
             else f"Only files named {graph.name}_data, {graph.name}_data_1 … can be; graphs may not share one.",
         )
     sizes = {name: folder.files.get((place / name).as_posix(), 0) for name in graph.data_files}
-    large = [name for name, size in {graph.name: graph.bytes, **sizes}.items() if size > MAX_FILE]
+    large = [name for name, size in {graph.name: graph.bytes, **sizes}.items() if size > LARGEST_ARRAY]
     if large:
         yield error(f"{', '.join(large)} is larger than an array of a browser, 2 GB.", "Export with --target web.")
     if sum(sizes.values()) >= MAX_MEMORY:
