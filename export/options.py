@@ -3,13 +3,23 @@
 from typing import get_args
 
 from edgeformer.blueprint import Blueprint
-from edgeformer.config import EncoderConfig, Seq2SeqConfig
-from edgeformer.deployment import Deployment
+from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.deployment import Chosen, Deployment
 from edgeformer.errors import ExportError
-from edgeformer.export.lower import CacheChoice, Target
+from edgeformer.export.lower import CacheChoice, Target, choose_target
 from edgeformer.export.parity import Mode
 from edgeformer.export.quantize.calibration_text import Calibration
-from edgeformer.manifest import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision, Prefill, Provider, Via
+from edgeformer.manifest import (
+    Arithmetic,
+    CachePrecision,
+    DeploymentName,
+    OpSet,
+    Precision,
+    Prefill,
+    PrefillChoice,
+    Provider,
+    Via,
+)
 from edgeformer.quantization import DEFAULTS, Quantization, recipe
 
 
@@ -36,7 +46,7 @@ def check_options(
             raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
 
 
-def recipe_of(
+def _recipe_of(
     precision: Precision, quantization: Quantization | None, calibration: Calibration | None
 ) -> Quantization | None:
     """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for, or that lacks a
@@ -55,6 +65,33 @@ def recipe_of(
             f"a recipe of quantization is for {' and '.join(DEFAULTS)}, and the precision is {precision}."
         )
     return None
+
+
+def choose(
+    deployment: Deployment,
+    config: ModelConfig | None,
+    *,
+    ops: OpSet,
+    provider: Provider,
+    cache: CacheChoice | None,
+    functions: bool,
+    precision: Precision | None,
+    quantization: Quantization | None,
+    calibration: Calibration | None,
+    prefill: PrefillChoice | None,
+) -> tuple[Chosen, Target]:
+    """What is asked for or else proposed, and what graphs are lowered to; config: None for a decoder of any module."""
+    chosen = deployment.choose(
+        config,
+        ops=ops,
+        provider=provider,
+        precision=precision,
+        quantization=quantization,
+        calibrated=calibration is not None,
+        prefill=prefill,
+    )
+    recipe = _recipe_of(chosen.precision, chosen.quantization, calibration)
+    return chosen, choose_target(ops, provider, cache, functions, recipe, plain_lookups=deployment.plain_lookups)
 
 
 def arithmetic_of(precision: Precision, target: Target) -> Arithmetic:

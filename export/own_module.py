@@ -15,16 +15,26 @@ from torch import Tensor, nn
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.contract import CacheGeometry
+from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle import Progress, check_destination
-from edgeformer.export.lower import CacheChoice, choose_target
+from edgeformer.export.lower import CacheChoice
 from edgeformer.export.module_contract import FEWEST_TOKENS, check_contract
-from edgeformer.export.options import arithmetic_of, check_options, recipe_of
+from edgeformer.export.options import arithmetic_of, check_options, choose
 from edgeformer.export.parity import Mode, Report, open_bundle, verify_graph
 from edgeformer.export.pipeline import ExportResult, Provenance, export_blueprint
 from edgeformer.export.quantize.calibration_text import Calibration
 from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.manifest import CachePrecision, Manifest, OpSet, Precision, Prefill, Provider, SpecialTokens
+from edgeformer.manifest import (
+    CachePrecision,
+    DeploymentName,
+    Manifest,
+    OpSet,
+    Precision,
+    PrefillChoice,
+    Provider,
+    SpecialTokens,
+)
 from edgeformer.quantization import Quantization
 
 
@@ -38,7 +48,8 @@ def export_module(
     num_kv_heads: int,
     head_dim: int,
     name: str | None = None,
-    precision: Precision = "fp32",
+    target: DeploymentName | None = None,
+    precision: Precision | None = None,
     provider: Provider = "cpu",
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
@@ -46,7 +57,7 @@ def export_module(
     functions: bool = False,
     quantization: Quantization | None = None,
     calibration: Calibration | None = None,
-    prefill: Prefill | None = None,
+    prefill: PrefillChoice | None = None,
     smooth: bool = False,
     tokenizer_folder: str | Path | None = None,
     eos: int | Sequence[int] = (),
@@ -66,8 +77,20 @@ def export_module(
     text. The rest is as for `export_model`. Raises ExportError, before anything is written, where the module does not
     keep the contract, and ParityError where its graph computes something else.
     """
-    check_options(precision, provider, verify, ops=ops, cache=cache)
-    target = choose_target(ops, provider, cache, functions, recipe_of(precision, quantization, calibration))
+    check_options(precision, provider, verify, ops=ops, cache=cache, target=target)
+    deployment = DEPLOYMENTS[target]
+    chosen, lowering = choose(
+        deployment,
+        None,
+        ops=ops,
+        provider=provider,
+        cache=cache,
+        functions=functions,
+        precision=precision,
+        quantization=quantization,
+        calibration=calibration,
+        prefill=prefill,
+    )
     destination = Path(output)
     check_destination(destination, overwrite)
     blueprint = _blueprint(
@@ -84,7 +107,7 @@ def export_module(
     weights = ModuleWeights(module)
     progress("running the module", 0)
     check_contract(
-        blueprint, weights, TORCH_PRECISIONS[arithmetic_of(precision, target)], in_float64=verify is not None
+        blueprint, weights, TORCH_PRECISIONS[arithmetic_of(chosen.precision, lowering)], in_float64=verify is not None
     )
     provenance = Provenance(
         name=name or destination.resolve().name,
@@ -97,10 +120,11 @@ def export_module(
         weights,
         provenance,
         destination,
-        precision=precision,
-        target=target,
+        precision=chosen.precision,
+        target=lowering,
+        deployment=deployment,
         cache_precision=cache_precision,
-        prefill=prefill,
+        prefill=chosen.prefill,
         smooth=smooth,
         calibration=calibration,
         verify=verify,

@@ -23,16 +23,9 @@ from edgeformer.export.build import build_graph
 from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged, weight_files
 from edgeformer.export.cache_calibration import calibrate_caches
 from edgeformer.export.clients.files import client_config, copy_files, write_files
-from edgeformer.export.lower import (
-    CacheChoice,
-    Lowered,
-    Target,
-    choose_target,
-    joined,
-    write_windowed_view,
-)
+from edgeformer.export.lower import CacheChoice, Lowered, Target, joined, write_windowed_view
 from edgeformer.export.merged_decoder import merged_decoder
-from edgeformer.export.options import arithmetic_of, check_deployment, check_options, check_parts, recipe_of
+from edgeformer.export.options import arithmetic_of, check_deployment, check_options, check_parts, choose
 from edgeformer.export.ort_format import convert_to_ort, in_ort_format
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.passes import bf16_weights
@@ -158,17 +151,18 @@ def export_model(
     check_options(precision, provider, verify, via, ops, cache, target)
     source = None if via is not None else open_source(model, context_length, pooling, normalize)
     deployment = DEPLOYMENTS[target]
-    chosen = deployment.choose(
+    chosen, lowering = choose(
+        deployment,
         None if source is None else source.config,
         ops=ops,
         provider=provider,
+        cache=cache,
+        functions=functions,
         precision=precision,
         quantization=quantization,
-        calibrated=calibration is not None,
+        calibration=calibration,
         prefill=prefill,
     )
-    recipe = recipe_of(chosen.precision, chosen.quantization, calibration)
-    lowering = choose_target(ops, provider, cache, functions, recipe, plain_lookups=deployment.plain_lookups)
     if source is None:
         # Imported here, since transformers is an extra of its own, and takes its time.
         from edgeformer.export.via_transformers import export_via_transformers

@@ -110,6 +110,24 @@ def test_a_module_is_at_parity_in_both_precisions(exported, precision):
     assert report.reference == "float64 PyTorch, module Decoder"
 
 
+@pytest.mark.parametrize(
+    ("target", "precision", "files"),
+    [
+        ("desktop", "int4", {"onnx/model.onnx", "onnx/model_prefill.onnx"}),
+        ("web", "int8", {"onnx/model.onnx"}),
+        ("mobile", "int4", {"onnx/model.ort"}),
+    ],
+)
+def test_a_module_is_exported_for_a_target(module, tmp_path, target, precision, files):
+    result = export_module(module, tmp_path / "bundle", target=target, **SIZES)
+
+    assert result.report is not None and result.report.passed
+    assert (result.manifest.deployment, result.manifest.precision) == (target, precision)
+    assert {name for name in result.manifest.files if name.endswith((".onnx", ".ort"))} == files
+    assert verify_module(tmp_path / "bundle", module, mode="quick").passed
+    assert load(tmp_path / "bundle").generate([5, 7, 9], max_new_tokens=8).token_ids
+
+
 def test_the_runtime_writes_what_the_module_writes(exported):
     results, module = exported
     model = load(results["fp32"].path)
