@@ -23,6 +23,7 @@ from presets import (
     lists,
     numbers,
     packing,
+    paragraphs,
     paraphrases,
     scoring,
     stories,
@@ -31,7 +32,7 @@ from presets import (
     training,
 )
 from presets.dialogue import CHAT_TEMPLATE, END, START, STOP, prompt, turn
-from presets.mixture import SKILLS, document
+from presets.mixture import DRILLS, SKILLS, document, interview
 from presets.problem import Problem, draw, draw_held_out, is_held_out
 from tokenizers import Tokenizer
 from torch import nn
@@ -93,13 +94,33 @@ def test_a_document_holds_no_held_out_prompt():
 
 
 def test_arithmetic_is_right():
-    for generator, sign in ((numbers.addition, 1), (numbers.subtraction, -1)):
+    sums, differences = (numbers.addition, numbers.carrying), (numbers.subtraction, numbers.borrowing)
+    for generator, sign in (*((each, 1) for each in sums), *((each, -1) for each in differences)):
         for problem in problems(generator):
             left, _, right = problem.answer.partition(" = ")
             a, b = (int(part) for part in left.replace("-", "+").split(" + "))
             assert a + sign * b == int(right) >= 0
             assert f"{problem.plain[0]}{problem.plain[1]}" == problem.answer
             assert str(a) in problem.question and str(b) in problem.question
+
+
+def test_drills_are_of_the_skills_and_have_more_of_what_is_rare():
+    def tens(problem):
+        return [int(number) // 10 % 10 for number in problem.key.split()[:2]]
+
+    def alike(generator):
+        return sum(abs(a - b) <= 1 for a, b in map(tens, problems(generator)))
+
+    def nines(generator):
+        return sum(8 <= a + b <= 10 for a, b in map(tens, problems(generator)))
+
+    def one_digit(generator):
+        return sum(len(number) == 1 for each in problems(generator) for number in each.answer.split(", "))
+
+    assert {problems(generator, 1)[0].skill for generator, _ in DRILLS} <= set(SKILLS)
+    assert alike(numbers.borrowing) > 1.5 * alike(numbers.subtraction)
+    assert nines(numbers.carrying) > 1.5 * nines(numbers.addition)
+    assert one_digit(lists.sorting_near) > 2 * one_digit(lists.sorting)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +140,13 @@ def test_every_number_has_words_of_its_own():
 
 
 def test_sorted_lists_are_sorted_copies():
-    for problem in problems(lists.sorting):
+    for problem in problems(lists.sorting) + problems(lists.sorting_near):
         falling = "largest" in problem.question or "falling" in problem.question
         found = [int(number) for number in problem.answer.split(", ")]
         asked = [int(number) for number in problem.question.partition(": ")[2].split(", ")]
         assert found == sorted(asked, reverse=falling)
-    assert {len(problem.answer.split(", ")) for problem in problems(lists.sorting)} == {3, 4, 5}
+    for generator in (lists.sorting, lists.sorting_near):
+        assert {len(problem.answer.split(", ")) for problem in problems(generator)} == {3, 4, 5}
 
 
 def test_the_day_after_the_last_of_february():
@@ -146,6 +168,36 @@ def test_weekdays_follow_the_calendar():
         found = dates.DAYS[date.fromordinal(start + int(days)).weekday()]
         assert problem.answer.removesuffix(" too.").removesuffix(".").endswith(f" {found}")
         assert problem.answer.endswith(" too.") == (int(days) % 7 == 0)
+
+
+def test_answers_about_a_paragraph_say_what_it_says():
+    """In its order, but for a sentence that begins with "It"; and one sentence alone can be meant."""
+    orders = set()
+    for problem in problems(paragraphs.question, 1000):
+        text, asked = problem.question[: problem.question.rindex(". ") + 1], problem.question.rpartition(". ")[2]
+        sentences = [sentence.removesuffix(".") for sentence in text.lower().split(". ")]
+        said = problem.answer.removesuffix(".").lower()
+        meant = [sentence for sentence in sentences if said in sentence]
+        if not said.startswith("it "):
+            assert len(meant) == 1
+            orders.add((asked.split()[0], meant[0].startswith(said)))
+        else:
+            words = said.split()[2:]
+            assert sum(set(words) <= set(sentence.split()) for sentence in sentences) >= 1
+        assert 2 <= len(sentences) <= 4
+    assert {("Who", True), ("Whose", True), ("What", True), ("Where", True), ("When", False)} <= orders
+
+
+def test_an_interview_asks_once_about_every_sentence_and_learns_the_answers():
+    source = Random(5)
+    for _ in range(300):
+        pieces = interview(source)
+        text = "".join(piece for piece, _ in pieces)
+        learned = [piece.removesuffix(END).removesuffix(STOP).strip() for piece, learn in pieces if learn]
+        learned = [answer for answer in learned if answer]
+        paragraph = text.split("?")[0].removeprefix(f"{START}user\n")
+        assert len(learned) == text.count("?") == paragraph.count(".")
+        assert pieces[0] == (pieces[0][0], False) and all(answer.endswith(".") for answer in learned)
 
 
 def test_stories_are_whole_and_of_many_kinds():

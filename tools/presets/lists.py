@@ -23,7 +23,17 @@ WORDS = (
 
 def sorting(random: Random) -> Problem:
     """Three to five different numbers below 100, up or down."""
-    numbers = random.sample(range(100), random.randint(3, 5))
+    return _sorted(random, random.sample(range(100), random.randint(3, 5)))
+
+
+def sorting_near(random: Random) -> Problem:
+    """Numbers of one digit, and of one or two decades, more often: where the first digit decides least."""
+    decades = random.sample(range(1, 10), random.randint(1, 2))
+    near = [*range(10), *(10 * decade + ones for decade in decades for ones in range(10))]
+    return _sorted(random, random.sample(near, random.randint(3, 5)))
+
+
+def _sorted(random: Random, numbers: list[int]) -> Problem:
     falling = random.random() < 0.3
     listed, ordered = (", ".join(map(str, some)) for some in (numbers, sorted(numbers, reverse=falling)))
     if falling:

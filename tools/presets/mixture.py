@@ -4,30 +4,35 @@ from random import Random
 
 from presets.dates import next_day, weekday
 from presets.dialogue import END, STOP, SYSTEMS, persona, prompt, small_talk
-from presets.lists import copying, sorting
-from presets.numbers import addition, number_to_words, subtraction, words_to_number
-from presets.paragraphs import question
+from presets.lists import copying, sorting, sorting_near
+from presets.numbers import addition, borrowing, carrying, number_to_words, subtraction, words_to_number
+from presets.paragraphs import about, paragraph, question
 from presets.problem import Generator, Problem, draw
 from presets.stories import story
 
 SKILLS: dict[str, tuple[Generator, float]] = {
-    "addition": (addition, 32),
+    "addition": (addition, 26),
     "subtraction": (subtraction, 36),
-    "number to words": (number_to_words, 6),
-    "words to number": (words_to_number, 6),
-    "sorting": (sorting, 16),
-    "copying": (copying, 12),
+    "number to words": (number_to_words, 7),
+    "words to number": (words_to_number, 7),
+    "sorting": (sorting, 20),
+    "copying": (copying, 16),
     "dates": (next_day, 9),
-    "weekdays": (weekday, 8),
-    "questions": (question, 12),
+    "weekdays": (weekday, 9),
+    "questions": (question, 4),
     "system message": (persona, 2),
 }
 """Generators of problems with one right answer, and how often each is drawn."""
 
-STORIES, SMALL_TALK = 0.05, 0.02
-"""Parts of all documents. Stories are so much longer than the rest that they are a fifth of all tokens."""
+DRILLS: list[tuple[Generator, float]] = [(carrying, 5), (borrowing, 14), (sorting_near, 6)]
+"""Problems of these skills that are rare in them and hard, drawn besides."""
 
-PLAIN = 0.6
+STORIES, SMALL_TALK, INTERVIEWS = 0.02, 0.02, 0.05
+"""Parts of all documents. Stories are long, and much of them is chance: more of them keep the model from learning what
+has a right answer.
+"""
+
+PLAIN = 0.75
 """Part of the problems that are plain texts where they can be: a chat takes twice the tokens."""
 
 Document = list[tuple[str, bool]]
@@ -42,6 +47,8 @@ def document(random: Random) -> Document:
         return plain(told) if random.random() < 0.8 else chat(told)
     if kind < STORIES + SMALL_TALK:
         return chat(draw(small_talk, random, held_out=False))
+    if kind < STORIES + SMALL_TALK + INTERVIEWS:
+        return interview(random)
     problem = some_problem(random)
     if problem.plain and random.random() < PLAIN:
         return plain(problem)
@@ -52,8 +59,24 @@ def document(random: Random) -> Document:
 
 def some_problem(random: Random) -> Problem:
     """A problem of any skill."""
-    generators, weights = zip(*SKILLS.values(), strict=True)
+    generators, weights = zip(*SKILLS.values(), *DRILLS, strict=True)
     return draw(random.choices(generators, weights)[0], random, held_out=False)
+
+
+def interview(random: Random) -> Document:
+    """A paragraph that is read once, and a question about each of its facts, so that more of the text is learned."""
+    while True:
+        text, asked = paragraph(random)
+        if not any(about(text, *each).held_out for each in asked):
+            break
+    if random.random() < PLAIN:
+        pieces = [piece for each, answer in asked for piece in ((f" {each}", False), (f" {answer}", True))]
+        return [(text, False), *pieces, (END, True)]
+    first, *others = asked
+    turns = chat(about(text, *first))
+    for each, answer in others:
+        turns += [("\n", False), (prompt(each), False), (answer + STOP, True)]
+    return turns
 
 
 def plain(problem: Problem) -> Document:

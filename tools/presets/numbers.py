@@ -33,9 +33,28 @@ def some_number(random: Random, digits: tuple[int, ...] = (1, 2, 3, 3, 3)) -> in
     return random.randrange(10 ** random.choice(digits))
 
 
+def near_digits(random: Random) -> tuple[int, int]:
+    """Two numbers to 999 with digits that are the same or next to each other, now and then."""
+    a, b = 0, 0
+    for _ in range(3):
+        digit = random.randrange(10)
+        other = digit + random.randint(-1, 1) if random.random() < 0.6 else random.randrange(10)
+        a, b = 10 * a + digit, 10 * b + min(max(other, 0), 9)
+    return a, b
+
+
 def addition(random: Random) -> Problem:
     """a + b, each of up to three digits. b + a is the same problem."""
-    a, b = some_number(random), some_number(random)
+    return _sum(random, some_number(random), some_number(random))
+
+
+def carrying(random: Random) -> Problem:
+    """Sums whose digits come to 8, 9 or 10 more often, where a carry hangs on the digits behind."""
+    a, b = near_digits(random)
+    return _sum(random, a, 999 - b)
+
+
+def _sum(random: Random, a: int, b: int) -> Problem:
     asked = random.choice(
         [
             f"{a} + {b}",
@@ -52,7 +71,16 @@ def addition(random: Random) -> Problem:
 
 def subtraction(random: Random) -> Problem:
     """a − b, each of up to three digits, a being the larger."""
-    b, a = sorted((some_number(random), some_number(random)))
+    return _difference(random, some_number(random), some_number(random))
+
+
+def borrowing(random: Random) -> Problem:
+    """Differences of like digits more often, where a borrow hangs on the digits behind."""
+    return _difference(random, *near_digits(random))
+
+
+def _difference(random: Random, a: int, b: int) -> Problem:
+    a, b = max(a, b), min(a, b)
     asked = random.choice(
         [
             f"{a} - {b}",
