@@ -66,12 +66,13 @@ FILES = {
 
 USE = """\
     edgeformer export --model tiny-llama
-    edgeformer run tiny-llama "Once upon a time" --temperature 0.8
+    edgeformer run tiny-llama "Once upon a time" --temperature 0.8 --top-p 0.9
     edgeformer run tiny-llama --chat "What is 345 + 278?"
 
 It knows its own small world and nothing else: stories of one kind, sums and differences of numbers to 999 (differences
 that are not negative), numbers to 9999 as words, lists of up to five numbers below 100, dates of 1950 to 2049, days of
-the week up to 40 days away, and questions about paragraphs of two to four plain sentences.
+the week up to 40 days away, and questions about paragraphs of two to four plain sentences, to be answered in their
+order ("Who bought ten apples?" of "Ten apples were bought by Anna.").
 """
 
 DATA = """\
