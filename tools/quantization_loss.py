@@ -9,7 +9,9 @@ those of the float32 export after every token: the mean of the Kullback-Leibler 
 likeliest token is the same, and by how much the perplexity grows. The calibrated recipes read another text.
 
 By default the texts are the preset's held-out problems, each by itself with its right answer, and those to calibrate
-with are drawn as it was trained on (tools/presets). A file is cut into pieces.
+with are drawn as it was trained on (tools/presets). What counts is what the model learned to write, the answers. What
+it says after each token of a question nobody taught it: that is told apart. A file is cut into pieces, and counts as a
+whole.
 
 --peer adds what another runtime makes of the same checkpoint with its own tool and its own defaults (compare_peers.py
 tells how to install them): its files read the same tokens, and are held to the same float32 export. Its own float32
@@ -55,11 +57,23 @@ Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Text:
+    """Token ids, of which the model writes all but the first `asked`."""
+
+    tokens: list[int]
+    asked: int = 0
+
+
+@dataclass(frozen=True)
 class Loss:
-    """bytes: of graph and weights. kl: mean, in nats. top1: part of all places. perplexity: over float32's."""
+    """bytes: of graph and weights. kl: mean over the places where the model writes, in nats; kl_anywhere: over all.
+
+    top1: part of the places where it writes. perplexity: of what it writes, over float32's.
+    """
 
     bytes: int
     kl: float
+    kl_anywhere: float
     top1: float
     perplexity: float
 
@@ -103,12 +117,12 @@ def calibrated(name: str) -> bool:
     return "gptq" in name or "calibrated" in name
 
 
-def held_out(folder: Path) -> list[str]:
-    """Held-out problems of a preset, each with its answer."""
+def held_out(folder: Path) -> list[tuple[str, str]]:
+    """Held-out problems of a preset and their answers."""
     lines = (folder / PROBLEMS_FILE).read_text(encoding="utf-8").splitlines()
     problems = [json.loads(line) for line in lines]
     Random(0).shuffle(problems)
-    return [problem["prompt"] + problem["answer"] for problem in problems[:PROBLEMS]]
+    return [(problem["prompt"], problem["answer"]) for problem in problems[:PROBLEMS]]
 
 
 def drawn() -> list[str]:
@@ -117,10 +131,10 @@ def drawn() -> list[str]:
     return ["".join(piece for piece, _ in document(random)) for _ in range(DOCUMENTS)]
 
 
-def logits_of(bundle: Path, pieces: list[list[int]]) -> Iterator[NDArray[np.float32]]:
-    """Logits [S, V] after each of the S tokens, of one piece after the other."""
+def logits_of(bundle: Path, texts: list[Text]) -> Iterator[NDArray[np.float32]]:
+    """Logits [S, V] after each of the S tokens, of one text after the other."""
     model = load(bundle, provider="cpu")
-    return (model.forward(piece) for piece in pieces)
+    return (model.forward(text.tokens) for text in texts)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -134,19 +148,23 @@ def compare(
     files: Iterable[Path],
     logits: Iterable[NDArray[np.float32]],
     exact: Iterable[NDArray[np.float32]],
-    pieces: list[list[int]],
+    texts: list[Text],
 ) -> Loss:
     """What a model in these files, which computes these logits, loses of the exact ones."""
-    divergences, same, nats = [], [], []
-    for piece, rounded, whole in zip(pieces, logits, exact, strict=True):
+    everywhere, divergences, same, nats = [], [], [], []
+    for text, rounded, whole in zip(texts, logits, exact, strict=True):
         ours, truth = log_softmax(rounded), log_softmax(whole)
-        divergences.append((np.exp(truth) * (truth - ours)).sum(-1))
-        same.append(ours.argmax(-1) == truth.argmax(-1))
-        nexts = np.array(piece[1:])[:, None]
-        nats.append(np.take_along_axis((truth - ours)[:-1], nexts, -1)[:, 0])
+        written = slice(max(text.asked - 1, 0), None)  # the last token of a question is what the first one follows
+        divergence = (np.exp(truth) * (truth - ours)).sum(-1)
+        everywhere.append(divergence)
+        divergences.append(divergence[written])
+        same.append((ours.argmax(-1) == truth.argmax(-1))[written])
+        nexts = np.array(text.tokens[1:])[:, None]
+        nats.append(np.take_along_axis((truth - ours)[:-1], nexts, -1)[written, 0])
     return Loss(
         bytes=sum(path.stat().st_size for path in files),
         kl=float(np.concatenate(divergences).mean()),
+        kl_anywhere=float(np.concatenate(everywhere).mean()),
         top1=float(np.concatenate(same).mean()),
         perplexity=float(np.exp(np.concatenate(nats).mean())),
     )
@@ -158,7 +176,7 @@ def row(name: str, precision: str) -> str:
 
 
 def peer_losses(
-    name: str, facts: dict[str, Any], source: ModelSource, work: Path, pieces: list[list[int]], only: Sequence[str]
+    name: str, facts: dict[str, Any], source: ModelSource, work: Path, texts: list[Text], only: Sequence[str]
 ) -> Iterator[tuple[str, Loss]]:
     """A row and its loss for each precision of a peer that is asked for, after that of its float32 file.
 
@@ -171,14 +189,15 @@ def peer_losses(
         folder = work / name.replace(" ", "-") / precision
         if peer.converts:
             convert(name, peer, facts["python"], checkpoint, folder, precision, facts["versions"])
-        runs = (checkpoint, folder, precision, usable_cores(), pieces, source.config.vocab_size)
+        tokens = [text.tokens for text in texts]
+        runs = (checkpoint, folder, precision, usable_cores(), tokens, source.config.vocab_size)
         logits = read_texts(name, peer, facts["python"], *runs)
         files = (folder if peer.converts else checkpoint).glob(peer.weights)
-        loss = compare(files, logits, logits_of(work / "whole", pieces), pieces)
-        if precision == "fp32" and not loss.kl < SAME_KL:
+        loss = compare(files, logits, logits_of(work / "whole", texts), texts)
+        if precision == "fp32" and not loss.kl_anywhere < SAME_KL:
             raise click.ClickException(
-                f"{name} computes another model in float32: its mean KL to ours is {loss.kl:.1e}. What its integers "
-                "lose can't be told from that."
+                f"{name} computes another model in float32: its mean KL to ours is {loss.kl_anywhere:.1e}. What its "
+                "integers lose can't be told from that."
             )
         yield row(name, precision), loss
 
@@ -227,12 +246,14 @@ def main(
         whole = load(folder / "whole", provider="cpu")
         calibration = calibrate or [whole.encode(each) for each in drawn()]
         if text is None:
-            pieces = [whole.encode(each) for each in held_out(source.folder)]
+            problems = [(whole.encode(asked), whole.encode(answer)) for asked, answer in held_out(source.folder)]
+            texts = [Text(asked + answer, len(asked)) for asked, answer in problems]
         else:
             tokens = whole.encode(text.read_text(encoding="utf-8"))
-            pieces = [tokens[start : start + LENGTH] for start in range(0, len(tokens), LENGTH)][:PIECES]
+            starts = range(0, len(tokens), LENGTH)[:PIECES]
+            texts = [Text(tokens[start : start + LENGTH]) for start in starts]
         for name, facts in peers.items():  # first, because they may fail
-            for called, loss in peer_losses(name, facts, source, folder, pieces, only):
+            for called, loss in peer_losses(name, facts, source, folder, texts, only):
                 theirs[called] = loss
                 click.echo(f"{called}: {loss.kl:.2e}", err=True)
         for name in recipes:
@@ -240,21 +261,24 @@ def main(
             if calibrated(name):
                 options["calibration"] = calibration
             export_model(model, folder / "bundle", verify=None, overwrite=True, **options)
-            logits, exact = (logits_of(folder / bundle, pieces) for bundle in ("bundle", "whole"))
-            ours[name] = compare((folder / "bundle" / "onnx").iterdir(), logits, exact, pieces)
+            logits, exact = (logits_of(folder / bundle, texts) for bundle in ("bundle", "whole"))
+            ours[name] = compare((folder / "bundle" / "onnx").iterdir(), logits, exact, texts)
             click.echo(f"{name}: {ours[name].kl:.2e}", err=True)
     found = ours | theirs
-    table = Table(title=f"{model}: {sum(map(len, pieces)):,} tokens, beside float32", title_justify="left")
-    for column in ("weights and embeddings", "MB", "mean KL", "same likeliest", "perplexity"):
+    read = sum(len(text.tokens) for text in texts)
+    written = read - sum(text.asked for text in texts)
+    title = f"{model}: {written:,} tokens that it writes, of {read:,}, beside float32"
+    table = Table(title=title, title_justify="left")
+    for column in ("weights and embeddings", "MB", "mean KL", "of all", "same likeliest", "perplexity"):
         table.add_column(column, justify="left" if column.startswith("weights") else "right")
     for name, loss in found.items():
         change = f"{100 * (loss.perplexity - 1):+.2f} %"
-        table.add_row(name, f"{loss.bytes / 1e6:.2f}", f"{loss.kl:.1e}", f"{100 * loss.top1:.2f} %", change)
+        kl, anywhere, top1 = f"{loss.kl:.1e}", f"{loss.kl_anywhere:.1e}", f"{100 * loss.top1:.2f} %"
+        table.add_row(name, f"{loss.bytes / 1e6:.2f}", kl, anywhere, top1, change)
     Console(highlight=False, width=100).print(table)
     if json_file:
         versions = {name: facts["versions"] for name, facts in peers.items()}
-        tokens = sum(map(len, pieces))
-        data = {"model": model, "tokens": tokens, "peers": versions, "environment": environment()}
+        data = {"model": model, "tokens": read, "written": written, "peers": versions, "environment": environment()}
         losses = {name: asdict(loss) for name, loss in found.items()}
         json_file.write_text(json.dumps(data | {"losses": losses}, indent=1) + "\n", encoding="utf-8")
 

@@ -70,13 +70,36 @@ def test_divergence_agreement_and_perplexity_by_hand(tmp_path):
     truth = np.array([[7], [-7]]) + np.log([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])  # logits, of any sum
     ours = np.log([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
 
-    loss = quantization_loss.compare(tmp_path.iterdir(), [ours], [truth], [[0, 1]])
+    text = quantization_loss.Text([0, 1])
+
+    loss = quantization_loss.compare(tmp_path.iterdir(), [ours], [truth], [text])
     assert loss.bytes == 10
-    assert loss.kl == pytest.approx((0 + 0.25 * math.log(2)) / 2)  # 0.25 ln ½ + 0.5 ln 2 at the second place
+    assert (
+        loss.kl == loss.kl_anywhere == pytest.approx(0.25 * math.log(2) / 2)
+    )  # 0.25 ln ½ + 0.5 ln 2 at the second place
     assert loss.top1 == 0.5
     assert loss.perplexity == pytest.approx(1)  # of token 1 after token 0, of which both say 0.25
-    turned = quantization_loss.compare([], [ours], [truth[::-1]], [[0, 1]])
+    turned = quantization_loss.compare([], [ours], [truth[::-1]], [text])
     assert turned.perplexity == pytest.approx(2)
+
+
+def test_what_follows_a_token_of_a_question_is_told_apart():
+    """Tokens 3 and 4 are asked, 5 and 6 are written: what follows token 3 does not count."""
+    truth = np.log(np.full((4, 8), 1 / 8))
+    ours = truth.copy()
+    ours[0] = np.log([0.5, *[0.5 / 7] * 7])
+    text = quantization_loss.Text([3, 4, 5, 6], asked=2)
+
+    loss = quantization_loss.compare([], [ours], [truth], [text])
+    divergence = -(math.log(0.5) + 7 * math.log(0.5 / 7)) / 8 - math.log(8)
+    assert loss.kl == 0 and loss.top1 == 1 and loss.perplexity == 1
+    assert loss.kl_anywhere == pytest.approx(divergence / 4)
+    for place in (1, 2, 3):  # after the last token of the question, and after each of the answer
+        moved = truth.copy()
+        moved[place] = ours[0]
+        loss = quantization_loss.compare([], [moved], [truth], [text])
+        assert loss.kl == pytest.approx(divergence / 3)
+        assert (loss.perplexity > 1) == (place < 3)  # the last is followed by nothing
 
 
 def test_fewer_bits_lose_more(tmp_path, monkeypatch):
