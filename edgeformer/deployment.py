@@ -139,7 +139,7 @@ _BY_TOKEN = Proposal(precision="int8", activations="token")
 ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
 """No target in particular: nothing is rounded that nobody asked to have rounded."""
 
-# Memory is plentiful and requests come in batches: 8 bits lose a fiftieth of what 4 do, and products of many rows are
+# Memory is plentiful and requests come in batches: 8 bits lose a fortieth of what 4 do, and products of many rows are
 # fastest between integers.
 _SERVER = Deployment(
     name="server", decoder=Proposal(precision="int8", prefill="int8"), encoder=_BY_TOKEN, seq2seq=_BY_TOKEN, cuda="fp16"

@@ -169,7 +169,7 @@ DEFAULTS: dict[str, WeightFormat] = {
 }
 """By precision."""
 CALIBRATED = {name: replace(form, block=128, rounding="gptq") for name, form in DEFAULTS.items()}
-"""With a text to go by, longer blocks lose less than short ones without, and are faster."""
+"""With a text to go by, longer blocks lose no more than short ones without, and are faster."""
 
 
 def recipe(

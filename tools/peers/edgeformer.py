@@ -16,7 +16,7 @@ BUNDLE = "bundle"
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
     """Export as with a calibration text, whatever the integers are; with the view for prompts.
 
-    Calibrated, blocks of 128 lose less of a trained model than what others store by default in blocks of 32
+    Calibrated, blocks of 128 lose about as much of a trained model as what others store by default in blocks of 32
     (quantization_loss.py). Checkpoints of random weights have no text to go by, and the speed is the same.
     """
     from edgeformer.export import export_model  # here, because what runs a bundle has no torch
