@@ -71,7 +71,7 @@ def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> st
         case Seq2SeqConfig():
             return f'edgeformer run {name} "{_translation_prefix(folder)}The woman sees the dog."'
         case _:
-            return f'edgeformer run {name} "Once upon a time"'
+            return f'edgeformer run {name} "Once upon a time, there was a little girl"'
 
 
 def _mask_token(folder: Path | None) -> str:

@@ -27,7 +27,10 @@ def test_export_says_what_it_made_and_what_to_do_next(tmp_path):
     assert f"exported preset tiny-llama to {tmp_path / 'tiny'}" in result.stdout
     assert "pack_qkv 6" in result.stdout
     assert "verified against float64 PyTorch" in result.stdout
-    assert result.stdout.splitlines()[-1] == f'next: edgeformer run {tmp_path / "tiny"} "Once upon a time"'
+    assert (
+        result.stdout.splitlines()[-1]
+        == f'next: edgeformer run {tmp_path / "tiny"} "Once upon a time, there was a little girl"'
+    )
     assert "random" not in result.stderr
 
 

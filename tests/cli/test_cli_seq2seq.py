@@ -111,7 +111,7 @@ def of(*names):
         ("t5", 'edgeformer run {} "w11 w12 The woman sees the dog."'),
         ("whisper", "edgeformer run {} recording.wav"),
         ("masked", 'edgeformer run {} "The capital of France is [MASK]."'),
-        ("labels", 'edgeformer run {} "Once upon a time"'),
+        ("labels", 'edgeformer run {} "Once upon a time, there was a little girl"'),
         ("sentences", 'edgeformer embed {} "A cat sleeps." "A kitten naps." "Stocks fell."'),
     ],
 )
