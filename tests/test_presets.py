@@ -66,6 +66,13 @@ def test_answers_in_the_readme_are_what_the_model_writes(model):
         assert model.chat([{"role": "user", "content": question}], max_new_tokens=32).finish().text == answer
 
 
+def test_the_story_in_the_readme_is_what_the_model_writes(model):
+    page = README.read_text(encoding="utf-8")
+    (begun, shown), *others = re.findall(r'^\$ edgeformer run tiny-llama "(Once .+)"\n([^$]+)\n\$', page, re.M)
+    assert not others and page.count(f'edgeformer run tiny-llama "{begun}"') == 2  # the first line of all, too
+    assert model.generate(begun, max_new_tokens=300).text.split() == shown.split()
+
+
 def test_a_story_comes_to_its_end(model):
     story = model.generate("Once upon a time", max_new_tokens=300)
     assert story.finish_reason == "eos"
@@ -79,3 +86,11 @@ def test_a_model_card_counts_the_problems_of_its_evaluation(preset):
     assert {skill: int(total) for skill, _, total, _ in rows(preset)} == asked
     assert all(share == f"{100 * int(right) / int(total):.1f}" for _, right, total, share in rows(preset))
     assert f" the {asked.total():,} held-out " in page
+
+
+def test_the_token_ids_of_the_examples_say_what_the_other_programs_are_given(model):
+    page = (Path(__file__).parents[1] / "examples" / "README.md").read_text(encoding="utf-8")
+    given = re.findall(r'"(\d+(?: \d+)+)"', page)
+
+    assert len(given) == 2  # C++ and C#
+    assert [[int(token) for token in ids.split()] for ids in given] == [list(model.encode("Once upon a time"))] * 2

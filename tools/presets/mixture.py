@@ -64,7 +64,7 @@ def some_problem(random: Random) -> Problem:
 
 
 def interview(random: Random) -> Document:
-    """A paragraph that is read once, and a question about each of its facts, so that more of the text is learned."""
+    """A paragraph that is read once, and a question about each of its facts, so that reading one teaches more."""
     while True:
         text, asked = paragraph(random)
         if not any(about(text, *each).held_out for each in asked):

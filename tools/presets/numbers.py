@@ -34,7 +34,7 @@ def some_number(random: Random, digits: tuple[int, ...] = (1, 2, 3, 3, 3)) -> in
 
 
 def near_digits(random: Random) -> tuple[int, int]:
-    """Two numbers to 999 with digits that are the same or next to each other, now and then."""
+    """Two numbers to 999 with more digits than by chance that are the same or next to each other."""
     a, b = 0, 0
     for _ in range(3):
         digit = random.randrange(10)

@@ -18,7 +18,7 @@ WHERE = ["under the table", "on the roof", "behind the stove", "in a basket", "n
 ROOMS = ["in the kitchen", "by the window", "in the yard", "at the bridge"]
 
 TURNED = 0.5
-"""Part of the sentences that begin with a thing or a place, and end with the person."""
+"""Part of the sentences that begin with a thing or a place, and name the person behind it."""
 
 Fact = tuple[str, list[tuple[str, str]]]
 """A sentence, and the questions that it answers with their answers.
