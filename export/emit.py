@@ -37,10 +37,13 @@ class Emitter:
         return self("Constant", value=ir.tensor(np.asarray(value, dtype.numpy()), dtype=dtype))
 
 
-def replace_node(node: ir.Node, emit: Emitter, outputs: Sequence[ir.Value]) -> None:
-    """Put the emitter's nodes in the place of `node`, and `outputs` in the place of its outputs."""
-    if len(emit.nodes) == 1:
-        emit.nodes[0].name = node.name
+def replace_node(node: ir.Node, emit: Emitter, outputs: Sequence[ir.Value], main: ir.Node | None = None) -> None:
+    """Put the emitter's nodes in the place of `node`, and `outputs` in the place of its outputs.
+
+    main: of several nodes, the one that takes over the name.
+    """
+    if main is not None or len(emit.nodes) == 1:
+        (main or emit.nodes[0]).name = node.name
     for old, new in zip(node.outputs, outputs, strict=True):
         same_type(new, old)
     assert node.graph is not None

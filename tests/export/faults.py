@@ -39,6 +39,7 @@ Head = Literal["tied", "untied"]
 BELOW_FP16 = {"eps of all block norms", "eps of the final norm", "eps of one norm", "RoPE base"}
 
 ATTENTION = "blocks.1.attention/GroupQueryAttention"
+SCALED = f"{ATTENTION}/Mul*"
 EVERY_ATTENTION = "blocks.*.attention/GroupQueryAttention"
 QKV = ("blocks.1.attention.qkv/MatMul_0", "blocks.1.attention.qkv/Add_1")
 FIRST_NORM = "blocks.0.attention_norm/RMSNorm"
@@ -310,6 +311,14 @@ def constant(value: int) -> Callable[[GraphProto], str]:
     return make
 
 
+def factors(graph: GraphProto) -> str:
+    """The constants of the queries, keys and values of a block, in another order."""
+    scaled = node(graph, SCALED).input[1]
+    values = next(numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name == scaled)
+    graph.initializer.append(numpy_helper.from_array(values[::-1].copy(), "planted"))
+    return "planted"
+
+
 def swapping(pattern: str, first: int, second: int, end: str = "input") -> Callable[[GraphProto, Path], None]:
     """A fault that exchanges two inputs, or two outputs, of a node."""
 
@@ -383,7 +392,8 @@ def skip_final_norm(graph: GraphProto, folder: Path) -> None:
 GRAPH_FAULTS = [
     ("eps of one norm", setting(FEED_FORWARD_NORM, "epsilon", 1e-3), (FEED_FORWARD_NORM,)),
     ("eps of the first norm", setting(FIRST_NORM, "epsilon", 1e-4), (FIRST_NORM,)),
-    ("attention scale missing", setting(ATTENTION, "scale", 1.0), (ATTENTION,)),
+    ("queries not scaled", reading(ATTENTION, 0, lambda graph: node(graph, SCALED).input[0]), (ATTENTION,)),
+    ("values scaled for queries", reading(SCALED, 1, factors), (SCALED,)),
     ("attention scale of the wrong power", setting(ATTENTION, "scale", 1 / 16), (ATTENTION,)),
     ("heads regrouped", regroup_heads, (ATTENTION,)),
     ("a window that should not be", setting(ATTENTION, "local_window_size", 4), (ATTENTION,)),

@@ -221,7 +221,7 @@ def test_a_fault_in_the_graph_of_a_module_is_located(exported, tmp_path):
     found = locate(tmp_path, result.manifest, blueprint, weights)
     assert found.first is not None
     assert (found.first.node, found.first.block) == ("blocks.1/GroupQueryAttention", "blocks.1")
-    assert "has scale 0.2525 where a fresh lowering has 0.25" in describe(found)
+    assert "has scale 1.01 where a fresh lowering has 1" in describe(found)
 
 
 @pytest.mark.parametrize("against", [None, "tiny-llama"])

@@ -19,6 +19,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out_all
 from edgeformer.export.capture import capture
 from edgeformer.export.lower import Target, lower
+from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder
@@ -211,6 +212,38 @@ def test_the_ort_graph_has_nothing_but_the_ops_it_should():
     contrib = {node.op_type for node in graph.graph if node.domain == "com.microsoft"}
     assert contrib == {"GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
     assert {node.domain for node in graph.graph} == {"", "com.microsoft"}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_on_the_cpu_queries_are_scaled_before_the_kernel(packed):
+    graph = captured(config(), dtype=torch.float32)
+    if packed:
+        lower(graph, Target())
+    else:
+        lower_attention(graph, Target())
+    constants = {name: value.const_value.numpy() for name, value in graph.graph.initializers.items()}
+    constants |= {
+        node.outputs[0].name: node.attributes["value"].as_tensor().numpy()
+        for node in graph.graph
+        if node.op_type == "Constant"
+    }
+    heads, kv_heads, head_dim = 4, 2, 16
+    kernels = [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
+    assert len(kernels) == LAYERS
+    for kernel in kernels:
+        factors = constants[kernel.inputs[0].producer().inputs[1].name]
+        assert kernel.attributes.get_float("scale") == 1
+        expected = np.full(heads * head_dim, head_dim**-0.5)
+        if packed:
+            expected = np.concatenate([expected, np.ones(2 * kv_heads * head_dim)])
+        np.testing.assert_allclose(np.broadcast_to(factors, expected.shape), expected, rtol=1e-7)
+
+
+def test_on_cuda_the_kernel_scales():
+    graph = captured(config(), dtype=torch.float16)
+    lower(graph, Target(provider="cuda"))
+    scales = [each.attributes.get_float("scale") for each in graph.graph if each.op_type == "GroupQueryAttention"]
+    assert scales == [16**-0.5] * LAYERS
 
 
 def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():

@@ -4,6 +4,9 @@ Requires (onnxruntime 1.31): head_dim a multiple of 8, no relation vectors; on C
 of the op the kernel has: rotation inside, packed QKV, windows, soft-caps, sinks, biases, attention both ways, a cache
 that grows or stays. What it does not take is written out.
 
+The CPU's kernel has a faster product of one query with all keys, 1.4 to 2.5 times as fast in a decode step, that takes no
+scale. So there queries are scaled before.
+
 An int8 cache is the kernel's, too (on the CPU): it rounds new keys and values by the scales that it is given, attends
 to what it has rounded, and caches that. There is no other form of it, so what the kernel does not take is refused then.
 """
@@ -44,7 +47,7 @@ def lower_attention(model: ir.Model, target: Target) -> PassReport:
             lengths[mask] = _lengths(emit, mask)
             model.graph.insert_before(node, emit.nodes)
         report.fire(node)
-        _emit_attention(node, *lengths[mask], target.cache_scales)
+        _emit_attention(node, *lengths[mask], target)
     return report
 
 
@@ -67,10 +70,14 @@ def _lengths(emit: Emitter, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
     return seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
 
 
-def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, scales: CacheScales | None) -> None:
+def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, target: Target) -> None:
     query, key, value, past_key, past_value, _, cos, sin, bias, sinks = [*node.inputs, *[None] * 10][:10]
-    attributes = node.attributes
+    attributes, scales = node.attributes, target.cache_scales
     emit = Emitter(node.name or "")
+    assert query is not None
+    scale = attributes.get_float("scale")
+    if target.provider == "cpu" and past_key is not None and scales is None:
+        query, scale = scale_query(emit, query, scale, attributes.get_int("num_heads") * head_dim_of(node)), 1.0
     quantized = [] if scales is None else _cache_scales(emit, node, scales)
     outputs = emit.many(
         "GroupQueryAttention", query, key, value, past_key, past_value, seqlens_k, total, cos, sin, None, bias, sinks,
@@ -79,7 +86,7 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, scales:
         domain=CONTRIB,
         num_heads=attributes.get_int("num_heads"),
         kv_num_heads=attributes.get_int("num_kv_heads"),
-        scale=attributes.get_float("scale"),
+        scale=scale,
         softcap=attributes.get_float("softcap"),
         local_window_size=attributes.get_int("window") or -1,
         do_rotary=int(cos is not None),
@@ -87,11 +94,20 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, scales:
         causal=attributes.get_int("causal"),
         **(QUANTIZED if scales is not None else {}),
     )  # fmt: skip
-    replace_node(node, emit, outputs)
+    replace_node(node, emit, outputs, main=outputs[0].producer())
     if scales is not None:
         for cache in (past_key, past_value, *outputs[1:]):
             assert cache is not None
             cache.type = ir.TensorType(ir.DataType.INT8)
+
+
+def scale_query(emit: Emitter, query: ir.Value, scale: float, width: int) -> ir.Value:
+    """Queries times `scale`: all of `query` [..., width], or its first `width` where keys and values are packed behind."""
+    if scale == 1:
+        return query
+    dtype, packed = dtype_of(query), dim(query, -1)
+    factors = scale if packed == width else np.repeat([scale, 1], [width, packed - width])
+    return emit("Mul", query, emit.constant(factors, dtype))
 
 
 def _cache_scales(emit: Emitter, node: ir.Node, scales: CacheScales) -> list[ir.Value]:

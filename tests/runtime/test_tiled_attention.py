@@ -1,0 +1,60 @@
+"""On x86 sessions attend without onnxruntime's tiled kernel, and nobody else's environment changes."""
+
+import base64
+import os
+import platform
+
+import pytest
+
+from edgeformer.runtime import session
+from edgeformer.runtime.overflow import GRAPH
+from edgeformer.runtime.session import TILED_ATTENTION_OFF, open_session
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch):
+    monkeypatch.delenv(TILED_ATTENTION_OFF, raising=False)
+
+
+@pytest.fixture
+def graph(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(base64.b64decode(GRAPH))
+    return tmp_path / "model.onnx"
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What the variable was whenever a session was made."""
+    values, ort = [], session.onnxruntime()
+
+    class Noting(ort.InferenceSession):
+        def __init__(self, *arguments, **options):
+            values.append(os.environ.get(TILED_ATTENTION_OFF))
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(ort, "InferenceSession", Noting)
+    return values
+
+
+@pytest.mark.parametrize(("machine", "value"), [("x86_64", "1"), ("AMD64", "1"), ("aarch64", None), ("arm64", None)])
+def test_it_is_off_on_x86_while_a_session_opens(monkeypatch, graph, seen, machine, value):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    open_session(graph, "cpu")
+    assert seen[-1] == value
+    assert TILED_ATTENTION_OFF not in os.environ
+
+
+@pytest.mark.parametrize("own", ["0", "1"])
+def test_an_own_choice_stands(monkeypatch, graph, seen, own):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setenv(TILED_ATTENTION_OFF, own)
+    open_session(graph, "cpu")
+    assert seen[-1] == os.environ[TILED_ATTENTION_OFF] == own
+
+
+def test_the_environment_is_as_before_when_a_graph_cannot_be_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(session.BundleError, match="cannot load"):
+        open_session(tmp_path / "model.onnx", "cpu")
+    assert TILED_ATTENTION_OFF not in os.environ
