@@ -1,8 +1,8 @@
 """Attention to an encoder by ONNX Runtime's MultiHeadAttention.
 
-The kernel takes keys and values [B, H, T, D] as they are, and masks padding. It is faster without a scale, as the one of
-self-attention. Requires (onnxruntime 1.31) float32 on the
-CPU; CUDA has float16 too. What it does not take is written out.
+The kernel takes keys and values [B, H, T, D] as they are, and masks padding. On CPUs it gets scaled queries, as that of
+self-attention does. Requires (onnxruntime 1.31) float32 on the CPU; CUDA has float16 too. What it does not take is
+written out.
 """
 
 import numpy as np
