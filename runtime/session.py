@@ -99,12 +99,17 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
 
 
 def session_options(threads: int) -> Any:
-    """What all sessions have in common; warnings of onnxruntime are for those who write graphs."""
+    """What all sessions have in common; warnings of onnxruntime are for those who write graphs.
+
+    Between runs threads wait awake for a millisecond, which bridges the Python between two steps. onnxruntime's own 40
+    of them keep the cores from the next session: after a prompt, the first steps took half as long again.
+    """
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
     if products_overflow(ort):
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.runtime.session import onnxruntime
+from edgeformer.runtime.session import onnxruntime, session_options
 
 READ_BYTES = 256 << 20
 """Of the array that is read; caches hold less."""
@@ -85,11 +85,7 @@ class Machine:
 
 
 def _open(graph: bytes, threads: int) -> Any:
-    ort = onnxruntime()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    return onnxruntime().InferenceSession(graph, session_options(threads), providers=["CPUExecutionProvider"])
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -5,7 +5,8 @@ of the op the kernel has: rotation inside, packed QKV, windows, soft-caps, sinks
 that grows or stays. What it does not take is written out.
 
 On x86 CPUs onnxruntime's fast product of one query with all keys takes no scale. So for CPUs queries are scaled before:
-with that and the session's choice of kernel (runtime/session.py), attention in a decode step is 1.5 to 2.7 times as fast.
+with that and the kernel that sessions choose (runtime/session.py), attention in a decode step is 1.5 to 2.7 times as
+fast.
 
 An int8 cache is the kernel's, too (on the CPU): it rounds new keys and values by the scales that it is given, attends
 to what it has rounded, and caches that. There is no other form of it, so what the kernel does not take is refused then.
