@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +20,11 @@ ProviderChoice = Literal["auto", "cpu", "cuda"]
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
 """Element type of the cache, by the bundle's arithmetic, where it is not quantized."""
 
-
 TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 """What onnxruntime's GroupQueryAttention asks the environment when a session is opened."""
+
+_ENVIRONMENT = Lock()
+"""All threads have one, so sessions are opened one after the other."""
 
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
@@ -44,14 +47,15 @@ def _attention_of_one_query() -> Iterator[None]:
     products have AVX kernels. It saves memory where long prompts are read at once, which we do not do, but others in
     this process may.
     """
-    if TILED_ATTENTION_OFF in os.environ or platform.machine() not in ("x86_64", "AMD64"):
-        yield
-        return
-    os.environ[TILED_ATTENTION_OFF] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[TILED_ATTENTION_OFF]
+    with _ENVIRONMENT:
+        off = TILED_ATTENTION_OFF not in os.environ and platform.machine() in ("x86_64", "AMD64")
+        if off:
+            os.environ[TILED_ATTENTION_OFF] = "1"
+        try:
+            yield
+        finally:
+            if off:
+                del os.environ[TILED_ATTENTION_OFF]
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
