@@ -24,7 +24,7 @@ TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 """What onnxruntime's GroupQueryAttention asks the environment when a session is opened."""
 
 _ENVIRONMENT = Lock()
-"""All threads have one, so sessions are opened one after the other."""
+"""Of a process, and so of all its threads: sessions are opened one after the other."""
 
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:

@@ -252,7 +252,7 @@ def test_progress_goes_from_nothing_to_all(tiny_llama_bundle, monkeypatch):
 # Loading and memory
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not tell")
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="2026-11-22: only Linux has /proc/self/status")
 def test_memory_is_that_of_the_fresh_process(result, tiny_llama_bundle):
     memory = result.memory
     assert 0 < memory.before_load_bytes <= memory.peak_bytes

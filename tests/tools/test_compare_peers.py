@@ -172,7 +172,7 @@ def test_a_model_is_converted_again_only_when_something_changed(stand_in, compar
     assert converted(peers["other"]) == "fp32 fp32 "
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="asks Linux for the state of a process")
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="2026-11-22: only Linux has /proc/self/stat")
 def test_a_worker_is_stopped_while_it_has_no_turn(stand_in, tmp_path):
     def state():
         return Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
