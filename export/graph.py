@@ -17,6 +17,11 @@ def producer(value: ir.Value | None, op_type: str, domain: str = "") -> ir.Node 
     return node if node is not None and node.op_type == op_type and node.domain == domain else None
 
 
+def read_once(value: ir.Value) -> bool:
+    """Whether one node reads a value, and nobody else."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
 def streamed(value: ir.Value | None) -> StreamedTensor | None:
     """The weight behind an initializer."""
     tensor = None if value is None else value.const_value

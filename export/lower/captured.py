@@ -141,8 +141,11 @@ OPSETS = {
     ("portable", "static"): 18,
 }
 """The version of ONNX that an op set is written in, by the form of its caches: TensorScatter came with 24. `ort` stays
-with the version that the graph was captured in.
+with the version that the graph was captured in, but for products that round token by token.
 """
+
+BY_TOKEN = 21
+"""Since when QuantizeLinear has blocks."""
 
 REDEFINED = {"GroupNormalization": 21, "DFT": 20, "GridSample": 20}
 """Ops that mean something else from this version on; of all others a new version only widened what they take."""
@@ -152,17 +155,28 @@ def _declare_opsets(model: ir.Model, target: Target) -> None:
     """Say which version of ONNX the graph is written in, once it is certain that it means the same there."""
     if target.ops == "ort":
         model.opset_imports[ort.CONTRIB] = 1
+    captured = model.opset_imports[""]
+    opset = _opset_of(target, captured)
+    if opset == captured:
         return
-    captured, opset = model.opset_imports[""], OPSETS[target.ops, target.cache_form]
     for op in sorted({node.op_type for node in model.graph if node.domain == ""}):
         redefined = min(captured, opset) < REDEFINED.get(op, 0) <= max(captured, opset)
-        if redefined or not _exists(op, opset):
+        # The op set ort has ops that ONNX lacks, some of them in ONNX's own domain.
+        if redefined or (target.ops != "ort" and not _exists(op, opset)):
+            instead = "--activations block and without --prefill" if target.ops == "ort" else "--ops ort"
             raise ExportError(
-                f"the module uses the op {op}, which opset {opset} of ONNX lacks or takes for something else, and the "
-                f"op set {target.ops} is written in it. Export with --ops ort."
+                f"the module uses the op {op}, which opset {opset} of ONNX lacks or takes for something else, and this "
+                f"graph is written in it. Export with {instead}."
             )
     model.opset_imports[""] = opset
     model.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+
+
+def _opset_of(target: Target, captured: int) -> int:
+    if target.ops != "ort":
+        return OPSETS[target.ops, target.cache_form]
+    by_token = target.quantization is not None and target.quantization.by_token
+    return max(captured, BY_TOKEN) if by_token else captured
 
 
 def _exists(op: str, opset: int) -> bool:

@@ -1,7 +1,7 @@
 """Graphs whose integer products round nothing: what is left of them can be held to float64 like any other graph.
 
-    steps   = QuantizeLinear(x, step, zero)                               becomes   x / step + zero, from 0 to 255
-    product = MatMulIntegerToFloat(steps, W, step of x, scales of W, zero)  becomes   (steps − zero) · W · step · scales
+    steps   = QuantizeLinear(x, step, zeros)                            becomes   x / step + zeros, from 0 to 255
+    product = MatMulIntegerToFloat(steps, W, scale, scales of W, zero)  becomes   (steps − zero) · W · scale · scales
 
 in float64, so that this arithmetic adds nothing to what the other nodes err. Every scale, zero point and integer is the
 one that the graph reads. A product of another form is left as it is, and rounds: no check of float32 lets that pass.

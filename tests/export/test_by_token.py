@@ -13,7 +13,7 @@ from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.parity import reference
 from edgeformer.export.parity.unrounded import remove_rounding
-from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH
+from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import recipe
 from edgeformer.runtime.session import open_session
@@ -123,6 +123,70 @@ def test_other_providers_are_refused(bundle, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+# What a graph of them is made of.
+
+GATED = "blocks.1.feed_forward"
+
+
+def readers(graph, name):
+    return [node for node in graph if name in node.input]
+
+
+def test_a_gate_meets_a_product_without_its_step_which_comes_in_later(bundle):
+    graph = nodes(bundle("llama")[0] / GRAPH)
+    made = {node.output[0]: node for node in graph}
+    products = [node for node in graph if node.op_type == "MatMulIntegerToFloat"]
+    up, down = (
+        next(node for node in products if node.name.startswith(f"{GATED}.{name}/")) for name in ("up", "down")
+    )  # fmt: skip
+    [gating] = readers(graph, up.output[0])
+    assert gating.op_type == "Mul"
+    rounding = made[down.input[0]]
+    assert (rounding.op_type, rounding.input[0]) == ("QuantizeLinear", gating.output[0])
+    [result] = readers(graph, down.output[0])
+    steps = {made[made[up.input[0]].output[0]].input[1], rounding.input[1]}
+    assert set(made[result.input[1]].input) == steps, "the gate's own and that of what it gates"
+
+
+def test_queries_are_scaled_by_the_scales_of_their_product_when_a_session_is_opened(bundle, tmp_path):
+    place = bundle("llama")[0] / GRAPH
+    scaled = {f"{name}.scales" for name in weights_of(place) if "attention.qkv" in name}
+    assert {value for node in nodes(place) if node.op_type == "Mul" for value in node.input} >= scaled
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    ort.InferenceSession(str(place), options)
+    optimised = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
+    constants = {each.name for each in optimised.initializer}
+    assert not any(set(node.input) <= constants for node in optimised.node), "nothing is left to compute once"
+
+
+def weights_of(graph):
+    """Names of the matrices by token that a graph reads."""
+    suffix = ".integers"
+    names = [each.name for each in onnx.load(graph, load_external_data=False).graph.initializer]
+    return {name.removesuffix(suffix) for name in names if name.endswith(f"by_output{suffix}")}
+
+
+def test_tokens_of_zeros_stay_zeros(bundle, tmp_path):
+    """Of what a norm without a weight leaves of them, and of what gates it."""
+    model = onnx.load(bundle("llama")[0] / GRAPH)
+    for each in model.graph.initializer:
+        if "feed_forward_norm" in each.name:
+            each.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(each)), each.name))
+    watched = [node.output[0] for node in model.graph.node if node.name.startswith((f"{GATED}.up/", f"{GATED}.down/"))]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watched)
+    session = ort.InferenceSession(model.SerializeToString())
+    feeds = {"input_ids": np.array([[3, 4, 5]]), "attention_mask": np.ones((1, 3), np.int64)}
+    caches = [each for each in session.get_inputs() if each.name.startswith("past")]
+    feeds |= {each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32) for each in caches}
+    values = dict(zip(watched, session.run(watched, feeds), strict=True))
+    floats = {name: value for name, value in values.items() if value.dtype == np.float32}
+    assert len(floats) > 4
+    assert all(np.isfinite(value).all() for value in floats.values())
+    assert not floats[watched[-1]].any()
+
+
 # A graph without its rounding.
 
 
@@ -130,20 +194,22 @@ def small_graph(planted=()):
     """Two products of what was rounded once; planted: an input of the second that ours never have."""
     random = np.random.default_rng(0)
     values = {
-        "step": np.float32(1 / 127), "zero": np.uint8(128),
+        "steps of rows": np.float32([[1 / 127], [1 / 127], [1 / 100], [1 / 150]]),
+        "zeros": np.full((4, 1), 128, np.uint8),
+        "one": np.float32(1), "zero": np.uint8(128),
         **{f"integers{i}": random.integers(-128, 128, (16, 8)).astype(np.int8) for i in (1, 2)},
         **{f"scales{i}": random.normal(size=8).astype(np.float32) for i in (1, 2)},
     }  # fmt: skip
-    made = [helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["steps"])]
+    made = [helper.make_node("QuantizeLinear", ["x", "steps of rows", "zeros"], ["steps"], axis=-1, block_size=16)]
     for i in (1, 2):
-        read = ["steps", f"integers{i}", "step", f"scales{i}", "zero", *(planted if i == 2 else ())]
+        read = ["steps", f"integers{i}", "one", f"scales{i}", "zero", *(planted if i == 2 else ())]
         made.append(helper.make_node("MatMulIntegerToFloat", read, [f"product{i}"], domain="com.microsoft"))
     graph = helper.make_graph(
         made, "small", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])],
         [helper.make_tensor_value_info(f"product{i}", TensorProto.FLOAT, [4, 8]) for i in (1, 2)],
         [numpy_helper.from_array(value, name) for name, value in values.items()],
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets), values
 
 
@@ -158,7 +224,7 @@ def test_what_is_left_are_the_products_in_float(tmp_path):
     rounded = run(model, x)
     assert remove_rounding(model.graph) == 2
     exact = run(model, x)
-    clipped = np.clip(x.astype(np.float64), -128 / 127, 1)
+    clipped = np.clip(x / values["steps of rows"].astype(np.float64), -128, 127)
     for i, (without, with_it) in enumerate(zip(exact, rounded, strict=True), start=1):
         weight = values[f"integers{i}"].astype(np.float64) * values[f"scales{i}"]
         np.testing.assert_allclose(without, clipped @ weight, rtol=1e-6, atol=1e-5)
@@ -257,17 +323,29 @@ def the_scale_of_activations_left_out(graph, stored):
 
 
 def one_scale_for_all_tokens(graph, stored):
-    product(graph)["ReduceMax"].input[1] = constant(graph, np.array([-2, -1]))
+    """The largest of all tokens, for each of them."""
+    reduced = product(graph)["ReduceMax"]
+    axes, place = constant(graph, np.array([-2])), list(graph.node).index(reduced)
+    name, reduced.output[0] = reduced.output[0], "of one token"
+    graph.node.insert(place + 1, helper.make_node("ReduceMax", ["of one token", axes], ["of all"]))
+    graph.node.insert(place + 2, helper.make_node("Shape", ["of one token"], ["tokens"]))
+    graph.node.insert(place + 3, helper.make_node("Expand", ["of all", "tokens"], [name]))
 
 
 def another_step(graph, stored):
-    product(graph)["MatMulIntegerToFloat"].input[2] = constant(graph, np.float32(1 / 128))
+    product(graph)["MatMulIntegerToFloat"].input[2] = constant(graph, np.float32(127 / 128))
 
 
 def steps_beyond_a_byte(graph, stored):
-    step = constant(graph, np.float32(1 / 160))
-    for node in (product(graph)["QuantizeLinear"], product(graph)["MatMulIntegerToFloat"]):
-        node.input[2 if node.op_type == "MatMulIntegerToFloat" else 1] = step
+    step = product(graph)["QuantizeLinear"].input[1]
+    of_a_token = next(node for node in graph.node if step in node.output)
+    of_a_token.input[1] = constant(graph, np.float32(1 / 160))
+
+
+def zero_points_of_rounding_off_by_one(graph, stored):
+    zeros = product(graph)["QuantizeLinear"].input[2]
+    of_a_token = next(node for node in graph.node if zeros in node.output)
+    of_a_token.input[2] = constant(graph, np.uint8(127))
 
 
 def weights_of_another_layer(graph, stored):
@@ -287,6 +365,7 @@ def scales_of_another_layer(graph, stored):
         the_scale_of_activations_left_out,
         another_step,
         steps_beyond_a_byte,
+        zero_points_of_rounding_off_by_one,
         weights_of_another_layer,
         scales_of_another_layer,
     ],
@@ -295,6 +374,31 @@ def test_a_graph_that_computes_something_else_of_its_weights_is_found(bundle, tm
     """In the exact runs, whatever rounding hides, and the weights are right."""
     failed = failures(*bundle("bert"), tmp_path / "faulty", fault)
     assert failed >= {"text, logits", "text, last_hidden_state"}
+    assert "weights" not in failed
+
+
+def the_step_of_what_is_gated_forgotten(graph, stored):
+    made = product(graph)
+    made["Mul"].input[1] = made["QuantizeLinear"].input[1]
+
+
+def queries_not_scaled(graph, stored):
+    made = product(graph, "blocks.1.attention.qkv")["MatMulIntegerToFloat"]
+    made.input[3] = next(node for node in graph.node if made.input[3] in node.output).input[0]
+
+
+def scales_for_values_too(graph, stored):
+    """As if they stood behind the queries' own."""
+    made = product(graph, "blocks.1.attention.qkv")["MatMulIntegerToFloat"]
+    factors = next(node for node in graph.node if made.input[3] in node.output).input[1]
+    [value] = (each for each in graph.initializer if each.name == factors)
+    value.CopyFrom(numpy_helper.from_array(np.full_like(numpy_helper.to_array(value), 0.25), factors))
+
+
+@pytest.mark.parametrize("fault", [the_step_of_what_is_gated_forgotten, queries_not_scaled, scales_for_values_too])
+def test_faults_of_a_decoder_are_found(bundle, tmp_path, fault):
+    failed = failures(*bundle("llama"), tmp_path / "faulty", fault)
+    assert failed >= {"prefill", "steps"}
     assert "weights" not in failed
 
 

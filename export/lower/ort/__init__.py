@@ -8,7 +8,7 @@
 | GroupQueryAttention | GroupQueryAttention, RoPE and packed QKV in | its body                 |
 | CrossAttention      | MultiHeadAttention                          | its body                 |
 | RotaryEmbedding     | its body (only what could not be folded)    |                          |
-| QuantizedMatMul     | MatMulNBits                                 |                          |
+| QuantizedMatMul     | MatMulNBits, or MatMulIntegerToFloat        |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives         |                          |
 | tied head           | FusedMatMul over the embedding, transposed  |                          |
 

@@ -1,15 +1,14 @@
-"""Products with and lookups in quantized matrices, by MatMulNBits, GatherBlockQuantized and MatMulIntegerToFloat.
+"""Products with and lookups in quantized matrices, by MatMulNBits, MatMulIntegerToFloat and GatherBlockQuantized.
 
 MatMulNBits rounds x to 8 bits, block by block, to multiply integers (`accuracy_level` 4): in float32 it would be
-several times slower. With one scale an output, integers are multiplied as they are: x / m · 127 is rounded, m being
-the largest magnitude of a token, and m goes into the result again. What several products read is rounded once: equal
-nodes are merged.
+several times slower. With one scale an output, x is rounded token by token (by_token.py).
 """
 
 import onnx_ir as ir
 
 from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dtype_of
+from edgeformer.export.graph import canonical_nodes
+from edgeformer.export.lower.ort.by_token import ByToken
 from edgeformer.export.lower.ort.names import CONTRIB
 from edgeformer.export.lower.ort.plain_lookup import plain_lookup
 from edgeformer.export.lower.target import Target
@@ -17,12 +16,11 @@ from edgeformer.export.passes import PassReport
 
 INT8_ACTIVATIONS = 4
 
-SMALLEST = 1e-30
-
 
 def lower_quantized(model: ir.Model, target: Target) -> PassReport:
     """Use the kernels for every quantized matrix. They require nothing."""
     report = PassReport("quantized")
+    by_token = ByToken()
     for node in canonical_nodes(model, "QuantizedMatMul", "QuantizedGather"):
         report.fire(node)
         emit = Emitter(node.name or "")
@@ -30,7 +28,7 @@ def lower_quantized(model: ir.Model, target: Target) -> PassReport:
         if node.op_type == "QuantizedGather" and target.plain_lookups:
             new = plain_lookup(emit, node)
         elif block == 0:
-            new = _by_token(emit, node)
+            new = by_token(emit, node)
         elif node.op_type == "QuantizedMatMul":
             new = emit(
                 "MatMulNBits", *node.inputs,
@@ -52,15 +50,3 @@ def lower_quantized(model: ir.Model, target: Target) -> PassReport:
             )  # fmt: skip
         replace_node(node, emit, [new])
     return report
-
-
-def _by_token(emit: Emitter, node: ir.Node) -> ir.Value:
-    x, integers, scales = node.inputs[:3]
-    dtype = dtype_of(x)
-    largest = emit("ReduceMax", emit("Abs", x), emit.constant([-1]), keepdims=1)
-    # A token of zeros stays one.
-    largest = emit("Max", largest, emit.constant(SMALLEST, dtype))
-    step, zero = emit.constant(1 / 127, dtype), emit.constant(128, ir.DataType.UINT8)
-    steps = emit("QuantizeLinear", emit("Div", x, largest), step, zero)
-    product = emit("MatMulIntegerToFloat", steps, integers, step, scales, zero, domain=CONTRIB)
-    return emit("Mul", product, largest)

@@ -1,0 +1,54 @@
+"""Products whose inputs are rounded token by token, by MatMulIntegerToFloat.
+
+x / step is rounded, 127 steps being the largest magnitude of a token, and the product is times step. Beside the product
+itself this costs passes over all that a prompt's tokens hold, and so there are few:
+
+- what several products read is rounded once: equal nodes are merged;
+- QuantizeLinear divides while it rounds: a token is one of its blocks;
+- a gate times a product is rounded to the same integers whether or not the product is scaled. So its step comes in
+  after the next product, as a factor of the next step: one number a token instead of one a feature.
+"""
+
+import onnx_ir as ir
+
+from edgeformer.export.emit import Emitter
+from edgeformer.export.graph import dtype_of, producer, read_once
+from edgeformer.export.lower.ort.names import CONTRIB
+
+SMALLEST, LARGEST = 1e-30, 1e30
+
+
+class ByToken:
+    """Writes the products of a graph, in order, and what they have in common."""
+
+    def __init__(self) -> None:
+        self._unscaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+
+    def __call__(self, emit: Emitter, node: ir.Node) -> ir.Value:
+        """The result of a canonical QuantizedMatMul."""
+        read, integers, scales = node.inputs[:3]
+        dtype = dtype_of(read)
+        x, left_out = self._without_step(emit, read)
+        largest = emit("ReduceMax", emit("Abs", x), emit.constant([-1]), keepdims=1)
+        # A token of zeros stays one.
+        largest = emit("Max", largest, emit.constant(SMALLEST, dtype))
+        step, zero = emit("Mul", largest, emit.constant(1 / 127, dtype)), emit.constant(128, ir.DataType.UINT8)
+        # The op wants as many zero points as scales: with so large a scale, any number is rounded to one.
+        zeros = emit("QuantizeLinear", step, emit.constant(LARGEST, dtype), zero)
+        steps = emit("QuantizeLinear", x, step, zeros, axis=-1, block_size=node.attributes.get_int("inputs"))
+        product = emit("MatMulIntegerToFloat", steps, integers, emit.constant(1, dtype), scales, zero, domain=CONTRIB)
+        if left_out is not None:
+            step = emit("Mul", step, left_out)
+        result = emit("Mul", product, step)
+        self._unscaled[result] = product, step
+        return result
+
+    def _without_step(self, emit: Emitter, x: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
+        """x, or what it is without the step of a product that is a factor of it, and that step."""
+        gating = producer(x, "Mul")
+        if gating is not None and read_once(gating.outputs[0]):
+            for factor, other in (gating.inputs, gating.inputs[::-1]):
+                if factor in self._unscaled and read_once(factor):
+                    product, step = self._unscaled[factor]
+                    return emit("Mul", other, product), step
+        return x, None
