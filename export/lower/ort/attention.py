@@ -111,6 +111,8 @@ def scale_query(emit: Emitter, query: ir.Value, scale: float, width: int) -> ir.
     dtype, packed = dtype_of(query), dim(query, -1)
     factors = scale if packed == width else np.repeat([scale, 1], [width, packed - width])
     product = producer(query, "QuantizedMatMul", DOMAIN)
+    # Not of a product in blocks: unless something folds constants first, MatMulNBits packs integers without scales that
+    # are computed, and is silently wrong (onnxruntime 1.31).
     if product is not None and product.attributes.get_int("block") == 0 and read_once(query):
         _scale_outputs(product, factors)
         return query
