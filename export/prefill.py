@@ -15,7 +15,7 @@ from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.export.build import capture_graph
 from edgeformer.export.bundle import GraphWriter, Progress
 from edgeformer.export.lower import Lowered, Target, lower_captured
-from edgeformer.export.passes import last_token_head
+from edgeformer.export.passes import last_token
 from edgeformer.export.quantize import calibrated
 from edgeformer.export.quantize.calibrate import calibrated_target
 from edgeformer.export.quantize.calibration_text import CalibrationTokens
@@ -45,7 +45,7 @@ def write_prefill_view(
     target = calibrated_target(target, blueprint, weights, text, folder / calibrated.FOLDER / "prefill", progress)
     spec = blueprint.graphs[-1]
     graph = capture_graph(blueprint, weights, arithmetic, spec)
-    cut = last_token_head(graph)
+    cut = last_token(graph)
     lowered = lower_captured(graph, spec, target)
     writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
     from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, blueprint.cache)

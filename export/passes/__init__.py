@@ -6,7 +6,7 @@ from edgeformer.export.passes.bf16_weights import bf16_weights
 from edgeformer.export.passes.cancel_layout import cancel_layout
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
-from edgeformer.export.passes.last_token_head import last_token_head
+from edgeformer.export.passes.last_token import last_token
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.plain_ops import plain_ops
 from edgeformer.export.passes.quantize_weights import quantize_weights
@@ -21,7 +21,7 @@ __all__ = [
     "expected_changes",
     "fold_rotary",
     "fuse_skip_norm",
-    "last_token_head",
+    "last_token",
     "pack_qkv",
     "plain_ops",
     "quantize_weights",

@@ -20,7 +20,7 @@ from edgeformer.export.bodies import write_out_all
 from edgeformer.export.capture import capture
 from edgeformer.export.lower import Target, lower
 from edgeformer.export.lower.ort.attention import lower_attention
-from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+from edgeformer.export.passes import fold_rotary, fuse_skip_norm, last_token, pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder
 from edgeformer.weights import RandomWeights
@@ -44,8 +44,8 @@ def captured(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
     return capture(*blueprint.graphs, blueprint, RandomWeights(model, 0), dtype)
 
 
-def caches_after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
-    """Caches of all layers after 4 tokens that follow 3; run on a copy, written out."""
+def after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
+    """Logits, and caches of all layers, after 4 tokens that follow 3; run on a copy, written out."""
     copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
     write_out_all(copy)
     session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())
@@ -54,7 +54,11 @@ def caches_after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray
     shape = (1, geometry.num_kv_heads, 3, geometry.head_dim)
     feeds = {"input_ids": random.integers(0, model.vocab_size, (1, 4)), "attention_mask": np.ones((1, 7), np.int64)}
     feeds |= {name: random.normal(size=shape) for name in past_names(geometry)}
-    return session.run(None, feeds)[1:]
+    return session.run(None, feeds)
+
+
+def caches_after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
+    return after_a_run(graph, model)[1:]
 
 
 def assert_keeps_the_maths(graph: ir.Model, model: DecoderConfig, rewrite):
@@ -252,3 +256,81 @@ def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
     reason = "GroupQueryAttention written out in 2 places: there is no float32 CUDA kernel (float16 has one)"
     assert lowered.fallbacks == [reason]
     assert count(graph, "GroupQueryAttention") == 0
+
+
+LAST = f"blocks.{LAYERS - 1}"
+
+
+def products(names):
+    return {name.split("/")[0].removeprefix(f"{LAST}.") for name in names if "/MatMul" in name}
+
+
+def assert_gives_the_last_logits(graph: ir.Model, model: DecoderConfig, report_of=last_token):
+    logits, *caches = after_a_run(graph, model)
+    report = report_of(graph)
+    alone, *same = after_a_run(graph, model)
+    assert alone.shape == (1, 1, model.vocab_size)
+    for old, new in zip((logits[:, -1:], *caches), (alone, *same), strict=True):
+        np.testing.assert_allclose(new, old, rtol=0, atol=1e-12)
+    return report
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tie_word_embeddings": True},
+        {"model_type": "gemma2", "sliding_window": 4, "final_logit_softcapping": 5.0},
+        {"model_type": "cohere", "logit_scale": 0.3, "head_dim": 8},
+    ],
+    ids=["llama", "tied", "norms on both sides and a cap", "parallel branches"],
+)
+def test_last_token_leaves_one_token_behind_the_last_attention(options):
+    model = config(**options)
+    graph = captured(model)
+    report = assert_gives_the_last_logits(graph, model)
+    assert report.missed == []
+    behind = {f"feed_forward.{name}" for name in ("gate", "up", "down")} | {"attention.output", "head"}
+    assert products(report.places) == behind
+    cut = [node.inputs[0].shape for node in graph.graph if node.name in report.places and node.op_type == "MatMul"]
+    assert [shape[1] for shape in cut] == [1] * len(behind)
+
+
+def test_last_token_leaves_what_somebody_else_reads():
+    model = config()
+    graph = captured(model)
+    [norm] = (node for node in graph.graph if node.name == "final_norm/RMSNorm")
+    graph.graph.outputs.append(norm.inputs[0])
+    report = assert_gives_the_last_logits(graph, model)
+    assert products(report.places) == {"head"}
+
+
+def test_last_token_leaves_logits_that_mix_tokens():
+    model = config()
+    graph = captured(model)
+    [logits] = (value for value in graph.graph.outputs if value.name == "logits")
+    mixed = ir.node("Softmax", [logits], {"axis": 1}, name="mixing").outputs[0]
+    graph.graph.insert_after(logits.producer(), mixed.producer())
+    logits.name, mixed.name, mixed.type, mixed.shape = "mixed", "logits", logits.type, logits.shape
+    graph.graph.outputs[0] = mixed
+    before = after_a_run(graph, model)
+    report = last_token(graph)
+    assert (report.changed, report.missed) == (0, ["mixing: no product with a weight makes the logits"])
+    for old, new in zip(before, after_a_run(graph, model), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_the_last_token_is_not_any_token():
+    """The check above would find another one."""
+
+    def second_last(graph):
+        report = last_token(graph)
+        for node in graph.graph:
+            if node.op_type == "Slice" and "/last/" in (node.name or ""):
+                node.inputs[1].producer().attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([-2])))
+                node.inputs[2].producer().attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([-1])))
+        return report
+
+    model = config()
+    with pytest.raises(AssertionError, match="Mismatched elements"):
+        assert_gives_the_last_logits(captured(model), model, second_last)

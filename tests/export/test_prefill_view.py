@@ -187,7 +187,9 @@ def test_a_token_of_zeros_stays_a_number(bundle, tmp_path):
 def test_heads_of_every_kind_are_cut(make_model, crossover, tmp_path, family):
     folder = make_model(family, 3, vocab_size=131, bos_token_id=1, eos_token_id=2, **FAMILIES[family])
     result = export_model(folder, tmp_path / "bundle", precision="int8", prefill="int8")
-    assert [done.changed for done in result.graphs[VIEW].passes if done.name == "last_token_head"] == [1]
+    [cut] = (done for done in result.graphs[VIEW].passes if done.name == "last_token")
+    assert {"head/MatMul", "blocks.1.attention.output/MatMul"} < set(cut.places)
+    assert not any(place.startswith("blocks.0.") for place in cut.places)
     assert any(check.name.startswith("view for prompts, prompts") for check in result.report.checks)
     manifest = Manifest.read(tmp_path / "bundle")
     assert manifest.windowed_graph is None, "both graphs run over the same caches, which are whole"
@@ -201,7 +203,8 @@ def scales_of_another_column(model):
 
 
 def cut_at(model, start, end):
-    node = next(node for node in model.graph.node if node.op_type == "Slice" and node.name.startswith("head/"))
+    """What the last projection reads of attention."""
+    node = next(node for node in model.graph.node if node.op_type == "Slice" and "/last/" in node.name)
     for place, value in ((1, start), (2, end)):
         node.input[place] = f"planted_{place}"
         model.graph.initializer.append(numpy_helper.from_array(np.array([value]), node.input[place]))
