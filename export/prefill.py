@@ -12,6 +12,7 @@ from torch import Tensor
 
 from edgeformer.blueprint import Blueprint
 from edgeformer.contract import CacheGeometry, past_names
+from edgeformer.errors import ExportError
 from edgeformer.export.build import capture_graph
 from edgeformer.export.bundle import GraphWriter, Progress
 from edgeformer.export.lower import Lowered, Target, lower_captured
@@ -46,6 +47,8 @@ def write_prefill_view(
     spec = blueprint.graphs[-1]
     graph = capture_graph(blueprint, weights, arithmetic, spec)
     cut = last_token(graph)
+    if cut.missed:
+        raise ExportError(f"there can be no view for prompts: {cut.missed[0]}. Leave prefill out.")
     lowered = lower_captured(graph, spec, target)
     writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
     from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, blueprint.cache)

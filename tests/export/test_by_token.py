@@ -151,6 +151,7 @@ def test_a_gate_meets_a_product_without_its_step_which_comes_in_later(bundle):
 def test_queries_are_scaled_by_the_scales_of_their_product_when_a_session_is_opened(bundle, tmp_path):
     place = bundle("llama")[0] / GRAPH
     scaled = {f"{name}.scales" for name in weights_of(place) if "attention.qkv" in name}
+    assert scaled
     assert {value for node in nodes(place) if node.op_type == "Mul" for value in node.input} >= scaled
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")

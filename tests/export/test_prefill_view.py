@@ -14,6 +14,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model, prefill, verify
 from edgeformer.export.parity.verify import open_subject, verify_graph
+from edgeformer.export.passes import PassReport
 from edgeformer.export.prefill import measure_crossover
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
@@ -194,6 +195,19 @@ def test_heads_of_every_kind_are_cut(make_model, crossover, tmp_path, family):
     manifest = Manifest.read(tmp_path / "bundle")
     assert manifest.windowed_graph is None, "both graphs run over the same caches, which are whole"
     load(tmp_path / "bundle").generate(PROMPT[:20], max_new_tokens=8)
+
+
+def test_logits_that_are_no_product_cannot_have_it(make_model, crossover, tmp_path, monkeypatch):
+    def found_none(graph):
+        report = PassReport("last_token")
+        report.miss(graph.graph.outputs[0].producer(), "no product with a weight makes the logits")
+        return report
+
+    monkeypatch.setattr(prefill, "last_token", found_none)
+    folder = make_model("gpt2", 3, vocab_size=131, bos_token_id=1, eos_token_id=2, **FAMILIES["gpt2"])
+    with pytest.raises(ExportError, match="no view for prompts: .*: no product .* makes the logits. Leave prefill out"):
+        export_model(folder, tmp_path / "bundle", precision="int8", prefill="int8")
+    assert not any(tmp_path.glob("bundle*"))
 
 
 def scales_of_another_column(model):

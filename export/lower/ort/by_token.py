@@ -19,7 +19,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 
 
 class ByToken:
-    """Writes the products of a graph, in order, and what they have in common."""
+    """Writes the products of a graph, in order, and keeps in mind what each is without its step."""
 
     def __init__(self) -> None:
         self._unscaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
