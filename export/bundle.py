@@ -6,6 +6,7 @@ export left behind is removed by the next one to the same destination; a lock te
 
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,18 +45,19 @@ def staged(destination: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary folder that takes the destination's place on success and vanishes on any error."""
     check_destination(destination, overwrite)
     parent = destination.absolute().parent
+    # Known before it is made: a signal may come at any time after.
+    folder = parent / f".{destination.name}.{secrets.token_hex(4)}.partial"
+    lock = None
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(destination)
-        folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=parent))
-    except OSError as error:
-        raise ExportError(f"cannot write beside {destination}: {error.strerror}. Choose another --output.") from error
-    lock = _lock(folder)
-    try:
-        # mkdtemp makes folders private; a bundle is as readable as any other folder.
-        umask = os.umask(0)
-        os.umask(umask)
-        folder.chmod(0o777 & ~umask)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(destination)
+            folder.mkdir()
+        except OSError as error:
+            raise ExportError(
+                f"cannot write beside {destination}: {error.strerror}. Choose another --output."
+            ) from error
+        lock = _lock(folder)
         yield folder
         check_destination(destination, overwrite)
         if destination.exists():

@@ -81,6 +81,19 @@ def test_an_interrupted_export_cleans_up_after_itself(tmp_path):
     assert entries(tmp_path) == []
 
 
+def test_an_export_that_is_terminated_while_it_begins_cleans_up_too(tmp_path, monkeypatch):
+    """The folder is there, and not locked yet."""
+
+    def terminated(folder):
+        assert folder.exists()
+        raise SystemExit(128 + signal.SIGTERM)
+
+    monkeypatch.setattr("edgeformer.export.bundle._lock", terminated)
+    with pytest.raises(SystemExit), staged(tmp_path / "bundle", overwrite=False):
+        pytest.fail("the export went on")
+    assert entries(tmp_path) == []
+
+
 def test_a_terminated_export_cleans_up_after_itself(llama_folder, tmp_path):
     line = [sys.executable, "-m", "edgeformer", "export", "--model", str(llama_folder), "-o", str(tmp_path / "bundle")]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
