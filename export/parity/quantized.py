@@ -4,8 +4,8 @@ What a graph computes of its weights is compared with what PyTorch computes of t
 tells whether they mean the model.
 
 A calibration text lets weights err more than they must, each for the others of its row; no text is at hand here. But
-their scales and zero points are those of the weights as they were, and their integers stay within reach of the nearest
-ones (`quantize.gptq`), so these are what is judged.
+their ranges are parts of that of the weights as they were, and their integers stay within reach of the nearest ones
+(`quantize.gptq`), so these are what is judged.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,15 @@ from torch import Tensor
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.quantize.gptq import REACH
+from edgeformer.export.quantize.rounding import SEARCHED
 from edgeformer.quantization import WeightFormat
 
 SLACK = 1.01
 """Of float16 scales, and of float32 arithmetic."""
 SHARE_OF_STEP = 0.1
 """The same, where 128 steps of a scale add up; what is wrong is wrong by whole steps."""
+SHARE_OF_RANGE = 0.002
+"""The same, of a scale by itself; parts to choose from are 0.05 apart."""
 
 
 def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list[Check]:
@@ -29,16 +32,17 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
     if isinstance(original, StoredWeights) and original.formats:
         return []
     kept = [(_difference(original[name], stored[name]), name) for name in stored if name not in stored.formats]
-    errors, distances, offsets = [], [], []
+    errors, distances, ranges, offsets = [], [], [], []
     for name, form in stored.formats.items():
         weight, rounded = (stored.by_output(name, each[name].float()) for each in (original, stored))
-        if form.rounding == "gptq":
-            grid = _Grid(weight, *stored.steps(name), form)
-            distances.append((grid.distance(rounded), name))
-            if not form.symmetric:
-                offsets.append((grid.offset(), name))
-            rounded = grid.nearest()
-        errors.append((_worst(weight, rounded, form), name))
+        if form.rounding != "gptq":
+            errors.append((_worst(weight, rounded, form), name))
+            continue
+        grid = _Grid(weight, *stored.steps(name), form)
+        distances.append((grid.distance(rounded), name))
+        ranges.append((grid.range(), name))
+        if not form.symmetric:
+            offsets.append((grid.offset(), name))
     checks = []
     if kept:
         checks += [
@@ -53,8 +57,7 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
         checks += [
             _check(
                 "block error", errors, SLACK,
-                "rmse of a block over what rounding to the nearest step may err, at the worst block (of calibrated "
-                "weights: with each at its nearest step)",
+                "rmse of a block over what rounding to the nearest step may err, at the worst block",
                 "that is half a step, more only where a symmetric range ends; a better scale errs less",
             )
         ]  # fmt: skip
@@ -64,6 +67,16 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
                 "calibrated steps", distances, SHARE_OF_STEP,
                 f"steps by which a weight is further from what is stored for it than {REACH} and a half, at the worst",
                 f"calibration chooses among the nearest step and the {REACH} on either side of it",
+            )
+        ]  # fmt: skip
+    if ranges:
+        parts = ", ".join(f"{part:g}" for part in SEARCHED)
+        checks += [
+            _check(
+                "calibrated ranges", ranges, SHARE_OF_RANGE,
+                "by which part of the range of a block's weights its scale is further from one that calibration may "
+                "choose, at the worst block",
+                f"it chooses among the parts {parts}",
             )
         ]  # fmt: skip
     if offsets:
@@ -100,25 +113,33 @@ class _Grid:
     def _steps(self, blocks: Tensor) -> Tensor:
         return torch.where(self._scales == 0, 0, blocks / self._scales)
 
-    def _exact(self) -> Tensor:
-        """Where in its range each weight is, or at which end of it."""
-        return self._steps(self._blocks).clamp(-self._zeros, 2 * self._form.zero - 1 - self._zeros)
-
-    def nearest(self) -> Tensor:
-        """What is stored [N, K] if every weight is rounded by itself."""
-        return (self._exact().round() * self._scales).flatten(1)
-
     def distance(self, rounded: Tensor) -> float:
         """By how many steps a weight is further from what is stored [N, K] than calibration may move it, at most."""
-        steps = self._steps(rounded.unflatten(1, self._blocks.shape[1:])) - self._exact()
+        exact = self._steps(self._blocks).clamp(-self._zeros, 2 * self._form.zero - 1 - self._zeros)
+        steps = self._steps(rounded.unflatten(1, self._blocks.shape[1:])) - exact
         return max(0.0, float(steps.abs().nan_to_num(torch.inf).max()) - REACH - 0.5)
+
+    def range(self) -> float:
+        """By which part of its block's range a scale is further from one that calibration may choose, at most."""
+        low, high = self._limits()
+        whole = (high - low) / (2 * self._form.zero - 1)
+        if self._form.symmetric:
+            # The weight of largest magnitude is the lowest integer, whatever its sign.
+            whole = torch.where(high > -low, high, low) / -self._form.zero
+        # A block of zeros has no steps.
+        part = torch.where(whole == 0, torch.where(self._scales == 0, 1, torch.inf), self._scales / whole)
+        return float((part - torch.tensor(SEARCHED)).abs().amin(-1).nan_to_num(torch.inf).max())
 
     def offset(self) -> float:
         """By how many steps a zero point is further from the zero of its block's range than rounding it explains."""
-        blocks = self._blocks.double()
-        low, high = blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
+        low, high = self._limits()
         expected = torch.where(high == low, self._form.zero, -low * (2 * self._form.zero - 1) / (high - low))
         return max(0.0, float((self._zeros - expected).abs().max()) - 0.5)
+
+    def _limits(self) -> tuple[Tensor, Tensor]:
+        """What the weights of each block are between, with 0, float64 [N, B, 1]."""
+        blocks = self._blocks.double()
+        return blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
 
 
 def _worst(weight: Tensor, stored: Tensor, form: WeightFormat) -> float:

@@ -28,7 +28,7 @@ from edgeformer.export.lower import Target
 from edgeformer.export.parity.reference import Reference
 from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.calibration_text import CalibrationTokens
-from edgeformer.export.quantize.gptq import inverse_factor, round_for_inputs
+from edgeformer.export.quantize.gptq import Costs, costs_of, round_for_inputs
 from edgeformer.export.quantize.weights import check_finite
 from edgeformer.quantization import Quantization, WeightFormat
 from edgeformer.runtime.sources import pad_right
@@ -150,7 +150,7 @@ class _Rounding:
         self._layers = layers
         self._valid = valid
         self._progress = progress
-        self._last: tuple[Tensor, Tensor] | None = None
+        self._last: tuple[Tensor, Costs] | None = None
 
     def before(self, layer: Layer, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Round the layer's weight, unless it is."""
@@ -160,7 +160,7 @@ class _Rounding:
         self._progress(f"calibrating {name}", len(result.formats) / self._layers)
         rows = self._weights[name].float()
         check_finite(rows, [name])
-        result.add(name, round_for_inputs(rows, self._factor(layer, inputs[0]), layer.form), layer.form)
+        result.add(name, round_for_inputs(rows, self._costs(layer, inputs[0]), layer.form), layer.form)
         if len(result.formats) == self._layers:
             raise Enough
 
@@ -169,7 +169,7 @@ class _Rounding:
         change = self._result[name].weights().flatten(1) - self._weights[name].float()
         return output + F.linear(inputs[0], change)
 
-    def _factor(self, layer: Layer, x: Tensor) -> Tensor:
+    def _costs(self, layer: Layer, x: Tensor) -> Costs:
         """Of the inputs x [..., K] of a layer; layers beside each other read the same."""
         if self._last is None or self._last[0] is not x:
             self._last = None  # two factors of a wide layer need not be in memory
@@ -182,5 +182,5 @@ class _Rounding:
                 )
             if layer.looked_up:  # a head, which nothing stands beside
                 gram.diagonal().add_(LOOKUPS * gram.diagonal().mean())
-            self._last = x, inverse_factor(gram)
+            self._last = x, costs_of(gram)
         return self._last[1]

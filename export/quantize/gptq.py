@@ -3,20 +3,22 @@
     rows [N, K] float32, gram [K, K] float32  →  integers, scales and zero points of its blocks, [N, B, L]
 
 The squared error of x · (w − ŵ) over all inputs x is (w − ŵ) G (w − ŵ)ᵀ with their Gram matrix G = Σ xᵀx. Inputs are
-rounded one after another; what rounding one adds to that error is taken back, as far as it can be, by the weights of
-those to come. Rows do not depend on each other.
+rounded one after another, those of most power first; what rounding one adds to that error is taken back, as far as it
+can be, by the weights of those to come. What no weight can take back any more is what a step costs, and each block has
+the range whose nearest integers cost least by that. Rows do not depend on each other.
 
-Source: Frantar et al., 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers". Two
-things are otherwise here, so that a checkpoint alone can tell a right matrix from a wrong one: scales and zero points
-are those that `mse` finds for the weights as they were, and no integer is further than `REACH` from the nearest one.
+Source: Frantar et al., 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", and
+the order from its authors' program. Two things are otherwise here, so that a checkpoint alone can tell a right matrix
+from a wrong one: ranges are a few parts of that of the weights as they were, and no integer is further than `REACH`
+from the nearest one.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from edgeformer.export.quantize.rounding import Rounded, joined, round_blocks
+from edgeformer.export.quantize.rounding import Rounded, joined, ranges_of_least_cost
 from edgeformer.quantization import WeightFormat
 
 DAMPING = 0.01
@@ -29,19 +31,32 @@ ROWS = 2048
 """Rows at a time: what changes from input to input stays in the processor's cache."""
 
 
-def round_for_inputs(rows: Tensor, factor: Tensor, form: WeightFormat) -> Rounded:
-    """Round a matrix [N, K] to a format for inputs whose Gram matrix has this `inverse_factor`."""
-    return joined([_round(part, factor, form) for part in rows.split(ROWS)])
+@dataclass(frozen=True)
+class Costs:
+    """What errors in the inputs' weights cost.
 
-
-def inverse_factor(gram: Tensor) -> Tensor:
-    """The upper triangular U with UᵀU = (gram + damping)⁻¹, [K, K] float32.
-
-    Row i over its diagonal is what one step of input i costs the inputs after it.
+    order: int64 [K], the inputs in the order in which they are rounded. factor: the upper triangular U with
+    UᵀU = (gram + damping)⁻¹, [K, K] float32, both axes in that order. Row i over its diagonal is what one step of the
+    i-th input costs those after it, and 1 / Uᵢᵢ² what its squared error costs once they have done what they can.
     """
+
+    order: Tensor
+    factor: Tensor
+
+    def of_errors(self) -> Tensor:
+        """What a squared error of each input costs [K], in their own order."""
+        costs = torch.empty(len(self.order))
+        costs[self.order] = self.factor.diagonal() ** -2
+        return costs
+
+
+def costs_of(gram: Tensor) -> Costs:
+    """The costs by a Gram matrix [K, K] float32."""
     power = float(gram.diagonal().mean()) or 1.0  # of inputs that are all zero, any rounding is right
+    order = gram.diagonal().argsort(descending=True, stable=True)
     # With both axes reversed, the lower factor of a matrix is an upper one: U is its inverse.
-    damped, damping, failed = gram.flip(0, 1), DAMPING * power, 1
+    backwards = order.flip(0)
+    damped, damping, failed = gram[backwards[:, None], backwards], DAMPING * power, 1
     while failed:
         damped.diagonal().add_(damping)
         lower, failed = torch.linalg.cholesky_ex(damped)
@@ -49,31 +64,40 @@ def inverse_factor(gram: Tensor) -> Tensor:
     del damped
     upper = lower.flip(0, 1)
     del lower  # several of them, of a wide layer, are what takes memory
-    return torch.linalg.solve_triangular(upper, torch.eye(len(gram)), upper=True)
+    return Costs(order, torch.linalg.solve_triangular(upper, torch.eye(len(gram)), upper=True))
 
 
-def _round(rows: Tensor, factor: Tensor, form: WeightFormat) -> Rounded:
+def round_for_inputs(rows: Tensor, costs: Costs, form: WeightFormat) -> Rounded:
+    """Round a matrix [N, K] to a format for inputs whose errors cost so much."""
+    return joined([_round(part, costs, form) for part in rows.split(ROWS)])
+
+
+def _round(rows: Tensor, costs: Costs, form: WeightFormat) -> Rounded:
     """A few rows. What is computed with has inputs first, [K, N]: one input after another is read."""
-    found = round_blocks(rows.unflatten(1, (-1, form.block or rows.shape[1])), replace(form, rounding="mse"))
-    _, blocks, block = found.integers.shape
-    scales, zeros = found.scales.t(), found.zeros.t().float()  # [B, N]
-    weights = rows.t().clone(memory_format=torch.contiguous_format)
+    block = form.block or rows.shape[1]
+    blocks = rows.unflatten(1, (-1, block))
+    scales, zeros = ranges_of_least_cost(blocks, costs.of_errors().unflatten(0, (-1, block)), form)
+    by_block = list(zip(scales.t(), zeros.t().float(), strict=True))
+    order, factor = costs.order.tolist(), costs.factor
+    exact = rows.t()[costs.order]
+    weights = exact.clone()
     integers = torch.empty(weights.shape, dtype=torch.uint8)
     for start in range(0, len(weights), STEP):
         stop = min(start + STEP, len(weights))
         here, across = weights[start:stop], factor[start:stop, start:stop]
         errors = torch.empty_like(here)
         for index, weight in enumerate(here):
-            scale, zero = scales[(start + index) // block], zeros[(start + index) // block]
+            place = order[start + index]
+            scale, zero = by_block[place // block]
             low, high = -zero, 2 * form.zero - 1 - zero
-            near = _steps(rows[:, start + index], scale).clamp_(low, high)
+            near = _steps(exact[start + index], scale).clamp_(low, high)
             low, high = torch.maximum(low, near - REACH), torch.minimum(high, near + REACH)
             steps = _steps(weight, scale).clamp_(low, high)
-            integers[start + index] = steps + zero
+            integers[place] = steps + zero
             errors[index] = (weight - steps * scale) / across[index, index]
             here[index + 1 :].addr_(across[index, index + 1 :], errors[index], alpha=-1)
         weights[stop:].addmm_(factor[start:stop, stop:].t(), errors, alpha=-1)
-    return Rounded(integers.t().unflatten(1, (blocks, block)).contiguous(), found.scales, found.zeros)
+    return Rounded(integers.t().reshape(blocks.shape).contiguous(), scales, zeros)
 
 
 def _steps(weights: Tensor, scale: Tensor) -> Tensor:

@@ -39,6 +39,27 @@ def round_blocks(blocks: Tensor, form: WeightFormat) -> Rounded:
     return joined([_round(chunk, form) for chunk in blocks.split(size)])
 
 
+def ranges_of_least_cost(blocks: Tensor, costs: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
+    """Scales and zero points [N, B] with which the nearest integers of blocks [N, B, L] cost least.
+
+    costs: of a squared error, [B, L] float32. The ranges to choose from are those parts of the whole one that
+    `SEARCHED` has.
+    """
+    low, high = blocks.amin(-1), blocks.amax(-1)
+    power = _power_of_two(torch.maximum(high, -low))
+    blocks = blocks * power[..., None]
+    costs = costs / costs.mean(-1, keepdim=True)
+    scales, zeros = _range(low * power, high * power, form)
+    least, best = torch.full_like(scales, torch.inf), scales
+    for part in SEARCHED:
+        tried = scales * part
+        errors = blocks - _steps(blocks, _inverse(tried), zeros, form) * tried[..., None]
+        cost = (errors.square_() * costs).sum(-1)
+        best = torch.where(cost < least, tried, best)
+        least = torch.minimum(least, cost)
+    return best / power, zeros.to(torch.uint8)
+
+
 def joined(parts: Sequence[Rounded]) -> Rounded:
     """Blocks of several outputs, one below the other."""
     return Rounded(*(torch.cat([getattr(part, name) for part in parts]) for name in ("integers", "scales", "zeros")))
