@@ -51,15 +51,24 @@ def sha256(path: Path) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScaledOutputs:
+    """The first outputs of a product, which it makes times a factor."""
+
+    outputs: int
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredWeight:
     """How one tensor of the graph was made: parameters joined along its last axis, each transposed or not.
 
-    quantized: the matrix made so is stored in this format, by its rows or by its columns, and the tensor is one part of
-    it: integers, scales or zero_points.
+    scaled: what it was multiplied with then. quantized: the matrix made so is stored in this format, by its rows or by
+    its columns, and the tensor is one part of it: integers, scales or zero_points.
     """
 
     parameters: tuple[str, ...]
     transposed: bool
+    scaled: ScaledOutputs | None = None
     quantized: WeightFormat | None = None
     part: str | None = None
     columns: bool = False

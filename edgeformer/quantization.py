@@ -38,8 +38,8 @@ class WeightFormat:
 
     block: None for one scale for all inputs of an output, int8 alone; the inputs of a product with such a matrix are
     rounded to 8 bits, too, with one scale for each token. rounding: `nearest` takes the scale from the largest weight
-    of a block; `mse` searches the scale, and with it the integers, that have the least squared error; `gptq` has the
-    scales of `mse` and chooses the integers whose products err least on the inputs that a calibration text makes.
+    of a block; `mse` searches the scale, and with it the integers, that have the least squared error; `gptq` chooses
+    scale and integers whose products err least on the inputs that a calibration text makes.
     """
 
     bits: Bits

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
-from edgeformer.manifest import Arithmetic, StoredWeight
+from edgeformer.manifest import Arithmetic, ScaledOutputs, StoredWeight
 
 TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -31,10 +31,14 @@ TORCH_DTYPES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parameters joined along the last axis of the stored tensor; a transposed one stores [in, out] for [out, in]."""
+    """Parameters joined along the last axis of the stored tensor; a transposed one stores [in, out] for [out, in].
+
+    scaled: what is multiplied along that axis, once they are joined.
+    """
 
     parameters: tuple[str, ...]
     transposed: bool = False
+    scaled: ScaledOutputs | None = None
 
 
 class StreamedTensor(ir.LazyTensor):
@@ -56,7 +60,12 @@ class StreamedTensor(ir.LazyTensor):
 
     def stored(self) -> StoredWeight:
         """What the manifest says of it."""
-        return StoredWeight(parameters=self.recipe.parameters, transposed=self.recipe.transposed)
+        recipe = self.recipe
+        return StoredWeight(parameters=recipe.parameters, transposed=recipe.transposed, scaled=recipe.scaled)
+
+    def scale_outputs(self, outputs: int, factor: float) -> None:
+        """Let the first outputs of the product that reads this weight or bias be times a factor."""
+        self.recipe = replace(self.recipe, scaled=ScaledOutputs(outputs=outputs, factor=factor))
 
     def _evaluate(self) -> ir.TensorProtocol:
         return ir.tensor_adapters.TorchTensor(self.read())
@@ -65,7 +74,8 @@ class StreamedTensor(ir.LazyTensor):
         """Read the parameters and arrange them."""
         dtype = TORCH_DTYPES[self.dtype]
         parts = [self._read_parameter(parameter, dtype) for parameter in self.recipe.parameters]
-        return (torch.cat(parts, -1) if len(parts) > 1 else parts[0]).contiguous()
+        joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+        return multiplied(joined, self.recipe.scaled, -1).contiguous()
 
     def _read_parameter(self, parameter: str, dtype: torch.dtype) -> Tensor:
         stored = self.values[parameter]
@@ -93,6 +103,19 @@ def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
     parameters = tuple(parameter for tensor in tensors for parameter in tensor.recipe.parameters)
     shape = ir.Shape([*first.sizes[:-1], sum(tensor.sizes[-1] for tensor in tensors)])
     return StreamedTensor(name, first.dtype, shape, Recipe(parameters, first.recipe.transposed), first.values)
+
+
+def multiplied(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
+    """A tensor whose first outputs, along an axis, are times their factor."""
+    if scaled is None:
+        return stored
+    first, rest = stored.tensor_split([scaled.outputs], axis)
+    return torch.cat([first * scaled.factor, rest], axis)
+
+
+def unscaled(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
+    """What `multiplied` made its result of."""
+    return multiplied(stored, scaled and replace(scaled, factor=1 / scaled.factor), axis)
 
 
 def split_stored(stored: Tensor, recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export.ort_format import SUFFIX, load_onnx
 from edgeformer.export.quantize.packing import unpack
 from edgeformer.export.quantize.weights import dequantized
-from edgeformer.export.tensors import Recipe, split_stored
+from edgeformer.export.tensors import Recipe, split_stored, unscaled
 from edgeformer.manifest import Manifest, StoredWeight
 from edgeformer.quantization import WeightFormat
 
@@ -53,7 +53,10 @@ class StoredWeights(Mapping[str, Tensor]):
     def __getitem__(self, parameter: str) -> Tensor:
         name, stored = self._place[parameter]
         recipe = Recipe(stored.parameters, stored.transposed)
-        value = self._read(name) if stored.quantized is None else self._dequantize(name, stored)
+        if stored.quantized is None:
+            value = unscaled(self._read(name), stored.scaled, -1)
+        else:
+            value = self._dequantize(name, stored)
         return split_stored(value, recipe, self._shapes)[parameter]
 
     def by_output(self, parameter: str, value: Tensor) -> Tensor:
@@ -83,16 +86,17 @@ class StoredWeights(Mapping[str, Tensor]):
         return torch.from_numpy(tensor.numpy().copy())
 
     def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
-        """The matrix that integers, scales and zero points mean, as it would be stored."""
+        """The matrix that integers, scales and zero points mean, as it would be stored if it were not scaled."""
         assert stored.quantized is not None
         rows = dequantized(self._parts(name, stored), stored.quantized)
         return rows.t() if stored.columns else rows
 
     def _parts(self, name: str, stored: StoredWeight) -> dict[str, Tensor]:
-        """What a quantized matrix is stored as; name: of its integers."""
+        """What a quantized matrix is stored as but for what its outputs are times; name: of its integers."""
         assert stored.quantized is not None
         matrix = name.removesuffix(".flat").removesuffix(".integers")
-        parts = {"integers": self._read(name), "scales": self._read(f"{matrix}.scales")}
+        scales = unscaled(self._read(f"{matrix}.scales"), stored.scaled, 0)
+        parts = {"integers": self._read(name), "scales": scales}
         if not stored.quantized.symmetric:
             parts["zero_points"] = self._read(f"{matrix}.zero_points")
         return parts

@@ -17,7 +17,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.rounding import Rounded, joined, round_blocks
-from edgeformer.export.tensors import TORCH_DTYPES, StreamedTensor
+from edgeformer.export.tensors import TORCH_DTYPES, StreamedTensor, multiplied
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
 
@@ -70,7 +70,7 @@ class QuantizedTensor(StreamedTensor):
         if self.part == ("scales" if self.form.symmetric else "zero_points"):
             _rounded.cache_clear()  # the last part: neither the matrix nor the model may stay behind
         if self.part == "scales":
-            return self._scales(rounded.scales)
+            return self._scales(multiplied(rounded.scales, self.recipe.scaled, 0))
         if self.form.block is None:
             return (rounded.integers[:, 0].t().to(torch.int16) - self.form.zero).to(torch.int8).contiguous()
         return pack(rounded.integers if self.part == "integers" else rounded.zeros, self.form.bits).contiguous()

@@ -39,8 +39,8 @@ Head = Literal["tied", "untied"]
 BELOW_FP16 = {"eps of all block norms", "eps of the final norm", "eps of one norm", "RoPE base"}
 
 ATTENTION = "blocks.1.attention/GroupQueryAttention"
-SCALED = f"{ATTENTION}/Mul*"
 EVERY_ATTENTION = "blocks.*.attention/GroupQueryAttention"
+EVERY_QKV = ("blocks.*.attention.qkv/*",)
 QKV = ("blocks.1.attention.qkv/MatMul_0", "blocks.1.attention.qkv/Add_1")
 FIRST_NORM = "blocks.0.attention_norm/RMSNorm"
 ATTENTION_NORM = "blocks.1.attention_norm/RMSNorm"
@@ -121,8 +121,11 @@ def store(graph: GraphProto, folder: Path, manifest: Manifest, parameters: Param
         if stored is None or changed.isdisjoint(stored.parameters):
             continue
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        parts = [parameters[name].to(torch.float64).numpy() for name in stored.parameters]
-        data = np.concatenate([part.T if stored.transposed else part for part in parts], -1).astype(dtype)
+        parts = [parameters[name].to(torch.float64) for name in stored.parameters]
+        joined = torch.cat([part.t() if stored.transposed else part for part in parts], -1)
+        if stored.scaled is not None:
+            joined[..., : stored.scaled.outputs] *= stored.scaled.factor
+        data = joined.numpy().astype(dtype)
         assert data.shape == tuple(tensor.dims)
         where = {entry.key: entry.value for entry in tensor.external_data}
         with (folder / where["location"]).open("r+b") as file:
@@ -162,7 +165,8 @@ CONFIG_FAULTS = [
     ("RoPE base", lambda config: with_rotary(config, base=10001.0), (EVERY_ATTENTION,)),
     ("RoPE scaled", lambda config: with_rotary(config, scaling=LinearScaling(factor=2.0)), (EVERY_ATTENTION,)),
     ("no RoPE", lambda config: with_attention(config, rotary=None), (EVERY_ATTENTION,)),
-    ("attention scale missing everywhere", lambda config: with_attention(config, scale=1.0), (EVERY_ATTENTION,)),
+    # Which is in the weights that make queries.
+    ("attention scale missing everywhere", lambda config: with_attention(config, scale=1.0), EVERY_QKV),
     # Gelu is one node where SiLU is two, so the products after it stand one name further on.
     ("another activation", with_gelu, ("blocks.*.feed_forward/Mul", "blocks.*.feed_forward.down/MatMul")),
     # What is missing cannot be out of line; the node after it reads something else.
@@ -209,6 +213,11 @@ def heads_rolled(weight: Tensor) -> Tensor:
     return weight.roll(16, 0)
 
 
+def times(factor: float) -> Callable[[Tensor], Tensor]:
+    """Queries of heads of 16 are stored times a quarter."""
+    return lambda weight: weight * factor
+
+
 def a_row_late(weight: Tensor) -> Tensor:
     return weight.roll(1, 0)
 
@@ -244,6 +253,8 @@ WHOLE_LAYER |= {to: of for each in PROJECTIONS for to, of in zip(of_layer(each),
 WEIGHT_FAULTS = [
     ("key-value heads swapped", changing(heads_rolled, *KEY, *VALUE), QKV),
     ("query heads in another order", changing(heads_rolled, *QUERY), QKV),
+    ("queries not scaled", changing(times(4), *QUERY), QKV),
+    ("values scaled for queries", changing(times(0.25), *VALUE), QKV),
     ("query weight transposed", changing(torch.t, QUERY[0]), QKV[:1]),
     ("queries and keys for neighbouring pairs", changing(halves_interleaved, *QUERY, *KEY), QKV),
     ("keys and values exchanged", exchanging(KEY, VALUE), QKV),
@@ -309,14 +320,6 @@ def constant(value: int) -> Callable[[GraphProto], str]:
         return "planted"
 
     return make
-
-
-def factors(graph: GraphProto) -> str:
-    """The constants of the queries, keys and values of a block, in another order."""
-    scaled = node(graph, SCALED).input[1]
-    values = next(numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name == scaled)
-    graph.initializer.append(numpy_helper.from_array(values[::-1].copy(), "planted"))
-    return "planted"
 
 
 def swapping(pattern: str, first: int, second: int, end: str = "input") -> Callable[[GraphProto, Path], None]:
@@ -392,8 +395,6 @@ def skip_final_norm(graph: GraphProto, folder: Path) -> None:
 GRAPH_FAULTS = [
     ("eps of one norm", setting(FEED_FORWARD_NORM, "epsilon", 1e-3), (FEED_FORWARD_NORM,)),
     ("eps of the first norm", setting(FIRST_NORM, "epsilon", 1e-4), (FIRST_NORM,)),
-    ("queries not scaled", reading(ATTENTION, 0, lambda graph: node(graph, SCALED).input[0]), (ATTENTION,)),
-    ("values scaled for queries", reading(SCALED, 1, factors), (SCALED,)),
     ("attention scale of the wrong power", setting(ATTENTION, "scale", 1 / 16), (ATTENTION,)),
     ("heads regrouped", regroup_heads, (ATTENTION,)),
     ("a window that should not be", setting(ATTENTION, "local_window_size", 4), (ATTENTION,)),

@@ -148,18 +148,15 @@ def test_a_gate_meets_a_product_without_its_step_which_comes_in_later(bundle):
     assert set(made[result.input[1]].input) == steps, "the gate's own and that of what it gates"
 
 
-def test_queries_are_scaled_by_the_scales_of_their_product_when_a_session_is_opened(bundle, tmp_path):
+def test_nothing_is_left_to_compute_once(bundle, tmp_path):
     place = bundle("llama")[0] / GRAPH
-    scaled = {f"{name}.scales" for name in weights_of(place) if "attention.qkv" in name}
-    assert scaled
-    assert {value for node in nodes(place) if node.op_type == "Mul" for value in node.input} >= scaled
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     ort.InferenceSession(str(place), options)
     optimised = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
     constants = {each.name for each in optimised.initializer}
-    assert not any(set(node.input) <= constants for node in optimised.node), "nothing is left to compute once"
+    assert not any(set(node.input) <= constants for node in optimised.node)
 
 
 def weights_of(graph):
@@ -383,24 +380,37 @@ def the_step_of_what_is_gated_forgotten(graph, stored):
     made["Mul"].input[1] = made["QuantizeLinear"].input[1]
 
 
-def queries_not_scaled(graph, stored):
-    made = product(graph, "blocks.1.attention.qkv")["MatMulIntegerToFloat"]
-    made.input[3] = next(node for node in graph.node if made.input[3] in node.output).input[0]
+def queries_scaled_twice(graph, stored):
+    kernel = next(node for node in graph.node if node.name == "blocks.1.attention/GroupQueryAttention")
+    (scale,) = [each for each in kernel.attribute if each.name == "scale"]
+    scale.f = 0.25
 
 
-def scales_for_values_too(graph, stored):
-    """As if they stood behind the queries' own."""
-    made = product(graph, "blocks.1.attention.qkv")["MatMulIntegerToFloat"]
-    factors = next(node for node in graph.node if made.input[3] in node.output).input[1]
-    [value] = (each for each in graph.initializer if each.name == factors)
-    value.CopyFrom(numpy_helper.from_array(np.full_like(numpy_helper.to_array(value), 0.25), factors))
-
-
-@pytest.mark.parametrize("fault", [the_step_of_what_is_gated_forgotten, queries_not_scaled, scales_for_values_too])
+@pytest.mark.parametrize("fault", [the_step_of_what_is_gated_forgotten, queries_scaled_twice])
 def test_faults_of_a_decoder_are_found(bundle, tmp_path, fault):
     failed = failures(*bundle("llama"), tmp_path / "faulty", fault)
     assert failed >= {"prefill", "steps"}
     assert "weights" not in failed
+
+
+QKV_SCALES = "blocks.1.attention.qkv.weight.by_output.scales"
+
+
+def queries_not_scaled(graph, stored):
+    scales = stored[QKV_SCALES]
+    scales[:64] *= 4
+    stored[QKV_SCALES] = scales
+
+
+def values_scaled_too(graph, stored):
+    scales = stored[QKV_SCALES]
+    scales[-32:] /= 4
+    stored[QKV_SCALES] = scales
+
+
+@pytest.mark.parametrize("fault", [queries_not_scaled, values_scaled_too])
+def test_wrong_scales_of_queries_and_values_are_found_by_the_checkpoint(bundle, tmp_path, fault):
+    assert failures(*bundle("llama"), tmp_path / "faulty", fault) == {"weights"}
 
 
 def test_tokens_that_share_a_scale_are_found_by_what_stands_in_the_padding(bundle, tmp_path):

@@ -18,11 +18,15 @@ from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
 from edgeformer.export.bodies import write_out_all
 from edgeformer.export.capture import capture
+from edgeformer.export.graph import streamed
 from edgeformer.export.lower import Target, lower
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, last_token, pack_qkv, transpose_weights
+from edgeformer.export.quantize.weights import QuantizedTensor
 from edgeformer.families import read_model_config
+from edgeformer.manifest import ScaledOutputs
 from edgeformer.models import Decoder
+from edgeformer.quantization import recipe
 from edgeformer.weights import RandomWeights
 
 LAYERS = 2
@@ -218,9 +222,62 @@ def test_the_ort_graph_has_nothing_but_the_ops_it_should():
     assert {node.domain for node in graph.graph} == {"", "com.microsoft"}
 
 
+INT4 = recipe("int4", block=16)
+
+
+@pytest.mark.parametrize(("options", "dtype", "target", "scaled"), [
+    ({}, torch.float32, Target(), 2),
+    ({"attention_bias": False}, torch.float32, Target(), 1),
+    ({"head_dim": 64}, torch.float32, Target(quantization=INT4), 2),
+    ({"attention_bias": False}, torch.float32, Target(quantization=INT4), 1),
+    # What is no power of two costs digits, which rounded scales have not.
+    ({"head_dim": 32}, torch.float32, Target(), 0),
+    ({"head_dim": 32}, torch.float32, Target(quantization=INT4), 0),
+    ({"head_dim": 32, "attention_bias": False}, torch.float32, Target(quantization=INT4), 1),
+    ({}, torch.float16, Target(), 0),
+])  # fmt: skip
+def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(options, dtype, target, scaled):
+    """scaled: tensors a block, integers apart from their scales not counted."""
+    chosen = config(**options)
+    graph = captured(chosen, dtype=dtype)
+    lower(graph, target)
+    head_dim = options.get("head_dim", 16)
+    kernels = [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
+    assert [kernel.attributes.get_float("scale") for kernel in kernels] == [1] * LAYERS
+    assert count(graph, "Mul") == LAYERS * (2 if scaled else 3), "two of gates, and one of queries"
+    tensors = [streamed(value) for value in graph.graph.initializers.values()]
+    found = [tensor for tensor in tensors if tensor is not None and tensor.recipe.scaled is not None]
+    assert {tensor.recipe.scaled for tensor in found} <= {ScaledOutputs(outputs=4 * head_dim, factor=head_dim**-0.5)}
+    assert len([each for each in found if getattr(each, "part", "scales") == "scales"]) == scaled * LAYERS
+    assert all(".attention.qkv." in (tensor.name or "") for tensor in found)
+    for tensor in found:
+        stored = tensor.read().float()
+        tensor.recipe = replace(tensor.recipe, scaled=None)
+        whole, quantized = tensor.read().float(), isinstance(tensor, QuantizedTensor)
+        axis = 0 if quantized else -1
+        factor = 1 if quantized and tensor.part == "integers" else head_dim**-0.5
+        width = 4 * head_dim
+        for part, expected in ((slice(0, width), factor * whole), (slice(width, None), whole)):
+            rows = stored.movedim(axis, 0)[part], expected.movedim(axis, 0)[part]
+            torch.testing.assert_close(*rows, rtol=1e-6, atol=0)
+
+
+def test_weights_that_somebody_else_reads_stay_as_they_are():
+    graph = captured(config(), dtype=torch.float32)
+    transpose_weights(graph)
+    fold_rotary(graph, accepts=lambda head_dim, rotary_dim: True)
+    shared, own = (graph.graph.initializers[f"blocks.{layer}.attention.query.weight"] for layer in (0, 1))
+    graph.graph.outputs.append(shared)
+    lower_attention(graph, Target())
+    assert streamed(shared).recipe.scaled is None
+    assert streamed(own).recipe.scaled == ScaledOutputs(outputs=64, factor=0.25)
+    first, second = (node for node in graph.graph if node.op_type == "GroupQueryAttention")
+    assert (first.inputs[0].producer().op_type, second.inputs[0].producer().op_type) == ("Mul", "Add")
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_on_the_cpu_queries_are_scaled_before_the_kernel(packed):
-    graph = captured(config(), dtype=torch.float32)
+    graph = captured(config(head_dim=32), dtype=torch.float32)
     if packed:
         lower(graph, Target())
     else:
@@ -231,7 +288,7 @@ def test_on_the_cpu_queries_are_scaled_before_the_kernel(packed):
         for node in graph.graph
         if node.op_type == "Constant"
     }
-    heads, kv_heads, head_dim = 4, 2, 16
+    heads, kv_heads, head_dim = 4, 2, 32
     kernels = [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
     assert len(kernels) == LAYERS
     for kernel in kernels:
