@@ -108,7 +108,9 @@ class _Grid:
 
     def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat):
         self._blocks = weight.unflatten(1, (scales.shape[1], -1))
-        self._scales, self._zeros, self._form = scales[..., None], zeros[..., None], form
+        self._scales, self._zeros, self._form = scales.float()[..., None], zeros[..., None], form
+        stored = torch.finfo(scales.dtype)
+        self._digit = stored.smallest_normal * stored.eps / 2
 
     def _steps(self, blocks: Tensor) -> Tensor:
         return torch.where(self._scales == 0, 0, blocks / self._scales)
@@ -126,9 +128,10 @@ class _Grid:
         if self._form.symmetric:
             # The weight of largest magnitude is the lowest integer, whatever its sign.
             whole = torch.where(high > -low, high, low) / -self._form.zero
-        # A block of zeros has no steps.
-        part = torch.where(whole == 0, torch.where(self._scales == 0, 1, torch.inf), self._scales / whole)
-        return float((part - torch.tensor(SEARCHED)).abs().amin(-1).nan_to_num(torch.inf).max())
+        # Very small scales in float16 have few digits.
+        errors = ((self._scales - torch.tensor(SEARCHED) * whole).abs() - self._digit).clamp(min=0)
+        errors = torch.where(errors == 0, 0, errors / whole.abs())
+        return float(errors.amin(-1).nan_to_num(torch.inf).max())
 
     def offset(self) -> float:
         """By how many steps a zero point is further from the zero of its block's range than rounding it explains."""

@@ -65,12 +65,12 @@ class StoredWeights(Mapping[str, Tensor]):
         return value if stored.transposed == stored.columns else value.t()
 
     def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
-        """Scales and zero points of a quantized parameter whose rows are outputs, [N, B] float32 each."""
+        """Scales, as they are stored, and zero points float32 of a quantized parameter whose rows are outputs, [N, B]."""
         name, stored = self._place[parameter]
         parts, form = self._parts(name, stored), stored.quantized
         assert form is not None and stored.transposed == stored.columns
-        scales = parts["scales"].float().reshape(parts["scales"].shape[0], -1)
-        zeros = torch.full_like(scales, form.zero)
+        scales = parts["scales"].reshape(parts["scales"].shape[0], -1)
+        zeros = torch.full(scales.shape, float(form.zero))
         if not form.symmetric:
             zeros = unpack(parts["zero_points"], form.bits, scales.shape[1]).float()
         # Parameters of one matrix lie below each other.
