@@ -65,7 +65,7 @@ class StoredWeights(Mapping[str, Tensor]):
         return value if stored.transposed == stored.columns else value.t()
 
     def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
-        """Scales, as they are stored, and zero points float32 of a quantized parameter whose rows are outputs, [N, B]."""
+        """Scales as stored and zero points float32, [N, B] each, of a quantized parameter whose rows are outputs."""
         name, stored = self._place[parameter]
         parts, form = self._parts(name, stored), stored.quantized
         assert form is not None and stored.transposed == stored.columns
