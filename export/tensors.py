@@ -63,9 +63,14 @@ class StreamedTensor(ir.LazyTensor):
         recipe = self.recipe
         return StoredWeight(parameters=recipe.parameters, transposed=recipe.transposed, scaled=recipe.scaled)
 
-    def scale_outputs(self, outputs: int, factor: float) -> None:
-        """Let the first outputs of the product that reads this weight or bias be times a factor."""
-        self.recipe = replace(self.recipe, scaled=ScaledOutputs(outputs=outputs, factor=factor))
+    def scaled(self, outputs: int, factor: float) -> "StreamedTensor":
+        """The same weight or bias, with which the first outputs of a product are times a factor."""
+        tensor = self._copy()
+        tensor.recipe = replace(self.recipe, scaled=ScaledOutputs(outputs=outputs, factor=factor))
+        return tensor
+
+    def _copy(self) -> "StreamedTensor":
+        return StreamedTensor(self.name or "", self.dtype, self.shape, self.recipe, self.values)
 
     def _evaluate(self) -> ir.TensorProtocol:
         return ir.tensor_adapters.TorchTensor(self.read())

@@ -64,6 +64,10 @@ class QuantizedTensor(StreamedTensor):
         """What the manifest says of it."""
         return replace(super().stored(), quantized=self.form, part=self.part, columns=self._columns)
 
+    def _copy(self) -> "QuantizedTensor":
+        flat = self.name != self.storage
+        return QuantizedTensor(self._matrix, self.form, self.part, self._columns, flat, self._calibrated)
+
     def read(self) -> Tensor:
         """Round the matrix, if it was not just rounded for another part, and take this one."""
         rounded = _rounded(self._matrix, self.form, self._columns, self._calibrated)

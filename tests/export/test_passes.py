@@ -262,6 +262,19 @@ def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(op
             torch.testing.assert_close(*rows, rtol=1e-6, atol=0)
 
 
+def test_scaling_queries_leaves_other_graphs_of_a_capture_alone():
+    graph = captured(config(), dtype=torch.float32)
+    before = {name: streamed(value) for name, value in graph.graph.initializers.items()}
+    weight = before["blocks.0.attention.query.weight"]
+    transpose_weights(graph)
+    fold_rotary(graph, accepts=lambda head_dim, rotary_dim: True)
+    joined = streamed(graph.graph.initializers["blocks.0.attention.query.weight"])
+    lower_attention(graph, Target())
+    now = streamed(graph.graph.initializers["blocks.0.attention.query.weight"])
+    assert (weight.recipe.scaled, joined.recipe.scaled) == (None, None)
+    assert torch.equal(now.read(), joined.read() * 0.25)
+
+
 def test_weights_that_somebody_else_reads_stay_as_they_are():
     graph = captured(config(), dtype=torch.float32)
     transpose_weights(graph)

@@ -569,7 +569,11 @@ def test_other_precisions_are_written_as_ever(exported, tmp_path, precision):
             original[parameter].to(torch.float16 if precision == "fp16" else torch.float32)
             for parameter in stored.parameters
         ]
-        expected = torch.cat([each.t() if stored.transposed else each for each in parameters], -1).numpy().tobytes()
+        whole = torch.cat([each.t() if stored.transposed else each for each in parameters], -1)
+        if stored.scaled is not None:
+            whole[..., : stored.scaled.outputs] *= stored.scaled.factor
+        assert (stored.scaled is not None) == (precision == "fp32" and ".qkv." in name)
+        expected = whole.numpy().tobytes()
         offset, length = places[name]
         assert data[offset : offset + length] == expected, name
 

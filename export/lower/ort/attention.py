@@ -127,11 +127,11 @@ def _made_scaled(query: ir.Value, scale: float, width: int) -> bool:
     if frexp(scale)[0] != 0.5 and (product.domain != DOMAIN or bias):
         return False
     weights = [*product.inputs[1:], *bias]
-    tensors = [tensor for tensor in map(streamed, weights) if tensor is not None]
+    tensors = {value: tensor for value in weights if (tensor := streamed(value)) is not None}
     if len(tensors) < len(weights) or not all(value is not None and read_once(value) for value in [*made, *weights]):
         return False
-    for tensor in tensors:
-        tensor.scale_outputs(width, scale)
+    for weight, tensor in tensors.items():
+        weight.const_value = tensor.scaled(width, scale)  # type: ignore[union-attr]
     for value in made:
         value.name = f"{value.name}/scaled"  # type: ignore[union-attr]
     return True
