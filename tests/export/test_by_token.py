@@ -159,13 +159,6 @@ def test_nothing_is_left_to_compute_once(bundle, tmp_path):
     assert not any(set(node.input) <= constants for node in optimised.node)
 
 
-def weights_of(graph):
-    """Names of the matrices by token that a graph reads."""
-    suffix = ".integers"
-    names = [each.name for each in onnx.load(graph, load_external_data=False).graph.initializer]
-    return {name.removesuffix(suffix) for name in names if name.endswith(f"by_output{suffix}")}
-
-
 def test_tokens_of_zeros_stay_zeros(bundle, tmp_path):
     """Of what a norm without a weight leaves of them, and of what gates it."""
     model = onnx.load(bundle("llama")[0] / GRAPH)

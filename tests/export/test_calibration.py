@@ -14,7 +14,7 @@ from test_verify_quantized import Stored
 from edgeformer.blueprint import blueprint_of
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model, export_module
-from edgeformer.export.parity.quantized import judge_weights
+from edgeformer.export.parity.quantized import SHARE_OF_RANGE, _Grid, judge_weights
 from edgeformer.export.parity.reference import Reference
 from edgeformer.export.parity.stored import StoredWeights
 from edgeformer.export.parity.verify import open_subject
@@ -551,6 +551,18 @@ def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bund
     place, checkpoint = bundles[0][symmetric], bundles[1]
     assert judged(place, checkpoint) == set()
     assert judged(place, checkpoint, fault) >= found
+
+
+def test_very_small_scales_in_float16_are_held_to_the_digits_that_they_have():
+    form = WeightFormat(bits=4, block=32, rounding="gptq")
+    weights = matrix() * 1e-4
+    scales, zeros = ranges_of_least_cost(blocks_of(weights, form), torch.ones(SIZE // 32, 32), form)
+    half = scales.half()
+    assert ((half.float() - scales) / scales).abs().max() > SHARE_OF_RANGE, "the case"
+    assert _Grid(weights, half, zeros.float(), form).range() <= SHARE_OF_RANGE
+    assert _Grid(weights, scales, zeros.float(), form).range() <= SHARE_OF_RANGE
+    assert _Grid(weights, half.float(), zeros.float(), form).range() > SHARE_OF_RANGE  # as float32 they are wrong
+    assert _Grid(weights, 2 * half, zeros.float(), form).range() > SHARE_OF_RANGE
 
 
 def test_weights_of_another_seed_are_found(bundles, make_llama):
