@@ -2,11 +2,27 @@
 
 # ruff: noqa: SIM905 - words in a row read better than a list of quotes
 
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from presets.characters import Character, cast, with_article
-from presets.plots import PLOTS, WEATHER, Plot
 from presets.problem import Problem
+
+
+@dataclass(frozen=True)
+class Plot:
+    """topic: what to call the story in a request. slots: the values to choose from. steps: their wordings."""
+
+    topic: str
+    slots: dict[str, list[str]]
+    steps: list[list[str]]
+
+
+PLOTS = [Plot(**plot) for plot in tomllib.loads(Path(__file__).with_name("plots.toml").read_text("utf-8"))["plots"]]
+
+WEATHER = ["The sun was shining", "A soft wind was blowing", "It was a cold and clear day", "The sky was grey"]
 
 TRAITS = "little brave curious kind clever shy cheerful quiet lively young friendly patient".split()
 HOMES = ["in a small village", "by the sea", "near a big forest", "in a house with a red door", "on a farm", "in town"]
