@@ -1,8 +1,8 @@
 """Let a model read a calibration text, and round each of its linear layers when the text first reaches it.
 
-What reaches a layer has passed the layers before it as they are stored, so that one makes up for what others err. It is
-float32 PyTorch that reads, all texts in one run. Embeddings are as they were; one that is the head, too, is rounded for
-both when the text reaches the head.
+The model reads it twice in one run: as it is, and as it will be stored. So each layer knows what reaches it and what
+should, and makes up for what those before it err. It is float32 PyTorch that reads, all texts at once. Embeddings are
+as they were; one that is the head, too, is rounded for both when the text reaches the head.
 
 Memory: every parameter is read when its layer runs, as for any export; beside it are the states of all tokens in one
 layer, and the Gram matrix of its inputs [K, K] in a few copies: 2 GB in all for 8,192 tokens and layers as large as
@@ -28,7 +28,7 @@ from edgeformer.export.lower import Target
 from edgeformer.export.parity.reference import Reference
 from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.calibration_text import CalibrationTokens
-from edgeformer.export.quantize.gptq import Costs, costs_of, round_for_inputs
+from edgeformer.export.quantize.gptq import Costs, costs_of, making_up, round_for_inputs
 from edgeformer.export.quantize.weights import check_finite
 from edgeformer.quantization import Quantization, WeightFormat
 from edgeformer.runtime.sources import pad_right
@@ -62,7 +62,7 @@ def calibrate(
     """
     reference, result = Reference(blueprint, weights, torch.float32), Calibrated(folder)
     layers = list(_layers(reference.module, recipe))
-    ids, mask = padded(text)
+    ids, mask = (each.repeat(2, 1) for each in padded(text))
     rounding = _Rounding(weights, result, len({layer.name for layer in layers}), mask.bool(), progress)
     with ExitStack() as undo:
         for layer in layers:
@@ -139,8 +139,18 @@ def let_read(reference: Reference, blueprint: Blueprint, ids: Tensor, mask: Tens
             return (module(ids, mask, caches)[0],)
 
 
+class Inputs(NamedTuple):
+    """Of a layer's inputs: what weights cost that err, and the C [K, K] that makes up for what the inputs err."""
+
+    costs: Costs
+    making_up: Tensor
+
+
 class _Rounding:
-    """Hooks of the layers that are rounded. valid: which tokens are no padding, [B, S]."""
+    """Hooks of the layers that are rounded. The first half of a batch passes them as they are, the second as stored.
+
+    valid: which tokens are no padding, [B, S].
+    """
 
     def __init__(
         self, weights: Mapping[str, Tensor], result: Calibrated, layers: int, valid: Tensor, progress: Progress
@@ -150,7 +160,7 @@ class _Rounding:
         self._layers = layers
         self._valid = valid
         self._progress = progress
-        self._last: tuple[Tensor, Costs] | None = None
+        self._last: tuple[Tensor, Inputs] | None = None
 
     def before(self, layer: Layer, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Round the layer's weight, unless it is."""
@@ -160,27 +170,36 @@ class _Rounding:
         self._progress(f"calibrating {name}", len(result.formats) / self._layers)
         rows = self._weights[name].float()
         check_finite(rows, [name])
-        result.add(name, round_for_inputs(rows, self._costs(layer, inputs[0]), layer.form), layer.form)
+        seen = self._seen(layer, inputs[0])
+        aims = rows.addmm(rows, seen.making_up)
+        result.add(name, round_for_inputs(rows, seen.costs, layer.form, aims), layer.form)
         if len(result.formats) == self._layers:
             raise Enough
 
     def after(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """What the layer gives with its rounded weight."""
+        """What the layer gives with its rounded weight, to the half that is for it."""
         change = self._result[name].weights().flatten(1) - self._weights[name].float()
-        return output + F.linear(inputs[0], change)
+        self._halves(output)[1].add_(F.linear(self._halves(inputs[0])[1], change))
+        return output
 
-    def _costs(self, layer: Layer, x: Tensor) -> Costs:
+    def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what has no rows of the batch, such as a table of positions, both are the whole."""
+        exact, stored = x.chunk(2) if len(x) == len(self._valid) else (x, x)
+        return exact, stored
+
+    def _seen(self, layer: Layer, x: Tensor) -> Inputs:
         """Of the inputs x [..., K] of a layer; layers beside each other read the same."""
         if self._last is None or self._last[0] is not x:
             self._last = None  # two factors of a wide layer need not be in memory
-            tokens = valid_tokens(x, self._valid)
-            gram = tokens.t() @ tokens
-            if not torch.isfinite(gram).all():
+            halves = zip(self._halves(x), self._valid.chunk(2), strict=True)
+            exact, stored = (valid_tokens(half, valid) for half, valid in halves)
+            gram, lost = stored.t() @ stored, (exact - stored).t() @ stored
+            if not (torch.isfinite(gram).all() and torch.isfinite(lost).all()):
                 raise ExportError(
                     f"the calibration text makes inputs of {layer.name} that are not finite; nothing can be rounded by "
                     "them. Export without calibration."
                 )
             if layer.looked_up:  # a head, which nothing stands beside
                 gram.diagonal().add_(LOOKUPS * gram.diagonal().mean())
-            self._last = x, costs_of(gram)
+            self._last = x, Inputs(costs_of(gram), making_up(gram, lost))
         return self._last[1]

@@ -17,7 +17,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.quantize.calibrated import Calibrated
 from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.rounding import Rounded, joined, round_blocks
-from edgeformer.export.tensors import TORCH_DTYPES, StreamedTensor, multiplied
+from edgeformer.export.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
 
@@ -56,21 +56,21 @@ class QuantizedTensor(StreamedTensor):
         self.storage = name
         self.form = form
         self.part = part
-        self._matrix = matrix
-        self._columns = columns
-        self._calibrated = calibrated
+        self.matrix = matrix
+        self.columns = columns
+        self.calibrated = calibrated
 
     def stored(self) -> StoredWeight:
         """What the manifest says of it."""
-        return replace(super().stored(), quantized=self.form, part=self.part, columns=self._columns)
+        return replace(super().stored(), quantized=self.form, part=self.part, columns=self.columns)
 
     def _copy(self) -> "QuantizedTensor":
         flat = self.name != self.storage
-        return QuantizedTensor(self._matrix, self.form, self.part, self._columns, flat, self._calibrated)
+        return QuantizedTensor(self.matrix, self.form, self.part, self.columns, flat, self.calibrated)
 
     def read(self) -> Tensor:
         """Round the matrix, if it was not just rounded for another part, and take this one."""
-        rounded = _rounded(self._matrix, self.form, self._columns, self._calibrated)
+        rounded = _rounded(self.matrix, self.form, self.columns, self.calibrated)
         if self.part == ("scales" if self.form.symmetric else "zero_points"):
             _rounded.cache_clear()  # the last part: neither the matrix nor the model may stay behind
         if self.part == "scales":
@@ -87,6 +87,12 @@ class QuantizedTensor(StreamedTensor):
                 "Export with --provider cpu."
             )
         return stored
+
+
+def side_by_side(name: str, tensors: Sequence[QuantizedTensor]) -> QuantizedTensor:
+    """The same part of several matrices [K, N] as of one, with the outputs of one behind those of the other."""
+    first, matrix = tensors[0], join(name, [tensor.matrix for tensor in tensors])
+    return QuantizedTensor(matrix, first.form, first.part, first.columns, calibrated=first.calibrated)
 
 
 def _shapes(outputs: int, inputs: int, form: WeightFormat, flat: bool) -> dict[Part, tuple[int, ...]]:

@@ -22,7 +22,7 @@ from edgeformer.export.quantize import calibrate as calibrate_module
 from edgeformer.export.quantize import gptq
 from edgeformer.export.quantize.calibrate import calibrate
 from edgeformer.export.quantize.calibration_text import LENGTH, PIECES, read_calibration
-from edgeformer.export.quantize.gptq import REACH, costs_of, round_for_inputs
+from edgeformer.export.quantize.gptq import REACH, costs_of, making_up, round_for_inputs
 from edgeformer.export.quantize.rounding import SEARCHED, ranges_of_least_cost, round_blocks
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
@@ -178,6 +178,50 @@ def test_any_inputs_have_a_factor():
         rounded = round_for_inputs(matrix(), costs_of(g), FORMATS[0])
         assert torch.isfinite(rounded.weights()).all()
     assert loss(matrix(), round_for_inputs(matrix(), costs_of(gram(few)), FORMATS[0]), few) < 1e-2
+
+
+def worn(x, seed=11):
+    """Inputs as they come: all of them off, in ways that go together with what they are, and some noise."""
+    change = torch.randn(x.shape[1], x.shape[1], generator=seeded(seed)) / x.shape[1] ** 0.5
+    return x + 0.1 * x @ change + 0.01 * torch.randn(x.shape, generator=seeded(seed + 1))
+
+
+def test_what_inputs_lack_is_made_up_for_by_least_squares():
+    """By a solver, in float64; with nothing lost, by nothing."""
+    x = correlated()
+    stored = worn(x)
+    g = gram(stored)
+    found = making_up(g, (x - stored).t() @ stored)
+    ridge = (gptq.RIDGE * float(g.diagonal().mean())) ** 0.5 * torch.eye(SIZE, dtype=torch.float64)
+    padded, lack = torch.cat([stored.double(), ridge]), torch.cat([(x - stored).double(), torch.zeros(SIZE, SIZE)])
+    best = torch.linalg.lstsq(padded, lack).solution.t()
+    assert (found - best).abs().max() < 1e-4 * best.abs().max()
+    assert not making_up(g, torch.zeros(SIZE, SIZE)).any()
+    assert not making_up(torch.zeros(SIZE, SIZE), torch.zeros(SIZE, SIZE)).any()
+    weights = matrix()
+    new = correlated(seed=7)
+    for seen in (x, new):
+        exact, come = seen @ weights.t(), worn(seen)
+        before, after = ((come @ each.t() - exact).square().sum() for each in (weights, weights + weights @ found))
+        assert after < 0.1 * before
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_aims_are_met_on_the_grid_of_the_weights(form):
+    weights, seen, new = matrix(), worn(correlated()), worn(correlated(seed=7))
+    costs = costs_of(gram(seen))
+    plain = round_for_inputs(weights, costs, form)
+    step = float(plain.scales.abs().min())
+    aims = weights + step * torch.randn(weights.shape, generator=seeded(12))
+    aimed = round_for_inputs(weights, costs, form, aims)
+    assert torch.equal(aimed.scales, plain.scales) and torch.equal(aimed.zeros, plain.zeros)
+    for x in (seen, new):
+        assert loss(aims, aimed, x) < 0.25 * loss(aims, plain, x)
+    zero = aimed.zeros[..., None].float()
+    exact = (blocks_of(weights, form) / aimed.scales[..., None]).clamp(-zero, 2 * form.zero - 1 - zero)
+    assert (aimed.integers - zero - exact).abs().max() <= REACH + 0.5 + 1e-4
+    same = round_for_inputs(weights, costs, form, weights)
+    assert torch.equal(same.integers, plain.integers)
 
 
 @pytest.mark.parametrize("form", FORMATS[:2], ids=str)
@@ -369,6 +413,37 @@ def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tmp_path, mo
     scale = expected.abs().max()
     assert (grams[-2] - expected).abs().max() < 1e-4 * scale
     assert (grams[-2] - plain).abs().max() > 1e-2 * scale  # the control
+
+
+def test_a_layer_knows_what_should_reach_it(tmp_path, monkeypatch):
+    """What the whole model has there, less what reaches it, by what reaches it: text by text without any padding."""
+    blueprint, weights = opened(LLAMA)
+    lacks = []
+    monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: lacks.append(lost) or making_up(g, lost))
+    found = calibrated(blueprint, weights, tmp_path)
+    assert not lacks[0].any() and all(lost.any() for lost in lacks[1:]), "nothing is rounded before the first layer"
+    rounded = {name: found[name].weights().flatten(1) if name in found.formats else weights[name] for name in weights}
+
+    def by_hand(parameters):
+        reference, inputs = Reference(blueprint, parameters, torch.float32), []
+        reference.module.blocks[1].feed_forward.down.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
+        for text in TEXTS:
+            reference.run(torch.from_numpy(text)[None])
+        return torch.cat(inputs)
+
+    exact, stored = by_hand(weights), by_hand(rounded)
+    expected = (exact - stored).t() @ stored
+    assert (lacks[-2] - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+def test_a_layer_that_reads_no_rows_of_the_batch_has_nothing_to_make_up_for():
+    """A table of positions [S, K], say, in a module of one's own."""
+    rounding = calibrate_module._Rounding({}, None, 1, torch.ones(6, 5, dtype=torch.bool), lambda what, part: None)
+    table, states = torch.randn(8, SIZE, generator=seeded(1)), torch.randn(6, 5, SIZE, generator=seeded(2))
+    layer = calibrate_module.Layer(None, "a", FORMATS[0], False)
+    assert not rounding._seen(layer, table).making_up.any()
+    assert torch.equal(rounding._last[1].costs.factor, costs_of(gram(table)).factor)
+    assert rounding._seen(layer, states).making_up.any()  # the control: halves that differ
 
 
 def divergence(blueprint, weights, rounded, ids):
