@@ -12,8 +12,8 @@ from edgeformer.export.parity.reference import Reference
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.stored import StoredWeights
-from edgeformer.export.quantize.calibrate import let_read
 from edgeformer.export.quantize.calibration_text import sizes_of
+from edgeformer.export.quantize.reading import let_read
 from edgeformer.export.quantize.smoothed import Smoothed
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import SmoothedNorm

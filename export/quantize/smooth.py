@@ -12,7 +12,6 @@ smoothed weights stand in for the original ones, whatever is done next.
 
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -26,8 +25,8 @@ from edgeformer.export.build import capture_graph
 from edgeformer.export.canonical import DOMAIN
 from edgeformer.export.graph import producer, streamed
 from edgeformer.export.parity.reference import Reference
-from edgeformer.export.quantize.calibrate import Enough, let_read, padded, valid_tokens
 from edgeformer.export.quantize.calibration_text import CalibrationTokens
+from edgeformer.export.quantize.reading import Enough, padded, read_with_hooks, valid_tokens
 from edgeformer.quantization import Quantization, SmoothedNorm
 
 NORMS = {(DOMAIN, "RMSNorm"), ("", "LayerNormalization")}
@@ -128,11 +127,7 @@ def _largest_inputs(
         if len(largest) == len(names):
             raise Enough
 
-    with ExitStack() as undo:
-        for name in names:
-            layer = reference.module.get_submodule(name.removesuffix(".weight"))
-            undo.callback(layer.register_forward_pre_hook(partial(note, name)).remove)
-        undo.enter_context(suppress(Enough))
-        undo.enter_context(reference.loaded())
-        let_read(reference, blueprint, ids, mask)
+    layers = {name: reference.module.get_submodule(name.removesuffix(".weight")) for name in names}
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in layers.items()]
+    read_with_hooks(reference, blueprint, ids, mask, hooks)
     return largest

@@ -23,6 +23,7 @@ from edgeformer.export.quantize import gptq
 from edgeformer.export.quantize.calibrate import calibrate
 from edgeformer.export.quantize.calibration_text import LENGTH, PIECES, read_calibration
 from edgeformer.export.quantize.gptq import REACH, costs_of, making_up, round_for_inputs
+from edgeformer.export.quantize.reading import valid_tokens
 from edgeformer.export.quantize.rounding import SEARCHED, ranges_of_least_cost, round_blocks
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
@@ -392,14 +393,23 @@ def test_skips_and_other_formats_are_those_of_the_recipe(tmp_path):
     assert {form.block for form in found.formats.values()} == {64, 32}, "64 does not divide the 96 inputs of one"
 
 
-def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tmp_path, monkeypatch):
+def as_stored(weights, found):
+    """All weights as a bundle has them; an embedding that is no head is rounded by `mse`."""
+    form = WeightFormat(bits=4, block=32, rounding="mse")
+    table = round_blocks(blocks_of(weights["embedding.weight"], form), form).weights().flatten(1)
+    layers = {name: found[name].weights().flatten(1) for name in found.formats}
+    return weights | {"embedding.weight": table} | layers
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tied, tmp_path, monkeypatch):
     """And what is padding reaches none."""
-    blueprint, weights = opened(LLAMA)
+    blueprint, weights = opened(LLAMA, tie_word_embeddings=tied)
     grams = []
     monkeypatch.setattr(calibrate_module, "costs_of", lambda g: grams.append(g) or costs_of(g))
     found = calibrated(blueprint, weights, tmp_path)
     assert len(grams) == 2 * 4 + 1, "layers beside each other share their inputs"
-    rounded = {name: found[name].weights().flatten(1) if name in found.formats else weights[name] for name in weights}
+    rounded = as_stored(weights, found)
 
     def by_hand(parameters):
         """Of what comes into the last block's down, text by text without any padding."""
@@ -411,38 +421,56 @@ def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tmp_path, mo
 
     expected, plain = by_hand(rounded), by_hand(weights)
     scale = expected.abs().max()
-    assert (grams[-2] - expected).abs().max() < 1e-4 * scale
-    assert (grams[-2] - plain).abs().max() > 1e-2 * scale  # the control
+    found = grams[-1 if tied else -2]
+    assert (found - expected).abs().max() < 1e-4 * scale
+    assert (found - plain).abs().max() > 1e-2 * scale  # the control
 
 
-def test_a_layer_knows_what_should_reach_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_layer_knows_what_should_reach_it(tied, tmp_path, monkeypatch):
     """What the whole model has there, less what reaches it, by what reaches it: text by text without any padding."""
-    blueprint, weights = opened(LLAMA)
+    blueprint, weights = opened(LLAMA, tie_word_embeddings=tied)
     lacks = []
     monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: lacks.append(lost) or making_up(g, lost))
-    found = calibrated(blueprint, weights, tmp_path)
-    assert not lacks[0].any() and all(lost.any() for lost in lacks[1:]), "nothing is rounded before the first layer"
-    rounded = {name: found[name].weights().flatten(1) if name in found.formats else weights[name] for name in weights}
+    rounded = as_stored(weights, calibrated(blueprint, weights, tmp_path))
 
-    def by_hand(parameters):
+    def by_hand(parameters, path):
         reference, inputs = Reference(blueprint, parameters, torch.float32), []
-        reference.module.blocks[1].feed_forward.down.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
+        reference.module.get_submodule(path).register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
         for text in TEXTS:
             reference.run(torch.from_numpy(text)[None])
         return torch.cat(inputs)
 
-    exact, stored = by_hand(weights), by_hand(rounded)
-    expected = (exact - stored).t() @ stored
-    assert (lacks[-2] - expected).abs().max() < 1e-3 * expected.abs().max()
+    # The first layer has nothing before it but the embedding.
+    for lost, path in ((lacks[0], "blocks.0.attention.query"), (lacks[7], "blocks.1.feed_forward.down")):
+        exact, stored = by_hand(weights, path), by_hand(rounded, path)
+        expected = (exact - stored).t() @ stored
+        assert (lost - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+def test_a_head_that_is_an_embedding_is_rounded_for_what_should_reach_it(tmp_path, monkeypatch):
+    """And first of all: what it errs where it is looked up can be made up for then."""
+    blueprint, weights = opened(LLAMA, tie_word_embeddings=True)
+    grams = []
+    monkeypatch.setattr(calibrate_module, "costs_of", lambda g: grams.append(g) or costs_of(g))
+    found = calibrated(blueprint, weights, tmp_path)
+    assert next(iter(found.formats)) == "embedding.weight"
+    reference, inputs = Reference(blueprint, weights, torch.float32), []
+    reference.module.head.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
+    for text in TEXTS:
+        reference.run(torch.from_numpy(text)[None])
+    expected = gram(torch.cat(inputs))
+    expected.diagonal().add_(calibrate_module.LOOKUPS * expected.diagonal().mean())
+    assert (grams[0] - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def test_a_layer_that_reads_no_rows_of_the_batch_has_nothing_to_make_up_for():
     """A table of positions [S, K], say, in a module of one's own."""
-    rounding = calibrate_module._Rounding({}, None, 1, torch.ones(6, 5, dtype=torch.bool), lambda what, part: None)
+    rounding = calibrate_module._RoundingLayers({}, None, (), 0, torch.ones(6, 5, dtype=torch.bool), print)
     table, states = torch.randn(8, SIZE, generator=seeded(1)), torch.randn(6, 5, SIZE, generator=seeded(2))
     layer = calibrate_module.Layer(None, "a", FORMATS[0], False)
     assert not rounding._seen(layer, table).making_up.any()
-    assert torch.equal(rounding._last[1].costs.factor, costs_of(gram(table)).factor)
+    assert torch.equal(rounding._seen(layer, table).costs.factor, costs_of(gram(table)).factor)
     assert rounding._seen(layer, states).making_up.any()  # the control: halves that differ
 
 
@@ -473,18 +501,44 @@ def test_a_calibrated_model_is_nearer_to_the_original_one_on_other_texts(tmp_pat
     assert divergence(blueprint, weights, by_text, other) < 0.5 * divergence(blueprint, weights, plain, other)
 
 
-def test_a_head_that_is_an_embedding_gains_by_the_text_as_well(preset, tmp_path):
-    """Of a trained model, whose states tell which of a row's errors matter."""
+@pytest.fixture(scope="module")
+def trained(preset):
+    """A trained model, whose states tell which errors matter: blueprint, weights, texts, and others [B, S]."""
     folder, blueprint = preset
     weights = {name: value.float() for name, value in open_source("tiny-llama").weights().items()}
     lines = (folder / "evaluation.jsonl").read_text().splitlines()[::20]
     tokenizer = Tokenizer(folder)
     texts = [tokenizer.encode(problem["prompt"] + problem["answer"]) for problem in map(json.loads, lines)]
+    return blueprint, weights, texts[::2], torch.tensor([text[:24] for text in texts[1::2] if len(text) >= 24])
+
+
+def test_a_head_that_is_an_embedding_gains_by_the_text_as_well(trained, tmp_path):
+    blueprint, weights, texts, others = trained
     chosen = recipe("int4", rounding="gptq", keep=("blocks.*",))
-    by_text, plain = rounded_by(calibrated(blueprint, weights, tmp_path, chosen, texts[::2]), weights)
+    by_text, plain = rounded_by(calibrated(blueprint, weights, tmp_path, chosen, texts), weights)
     assert by_text.keys() == {"embedding.weight"}
-    others = torch.tensor([text[:24] for text in texts[1::2] if len(text) >= 24])
     assert divergence(blueprint, weights, by_text, others) < 0.75 * divergence(blueprint, weights, plain, others)
+
+
+def test_layers_make_up_for_what_those_before_them_err(trained, tmp_path, monkeypatch):
+    """The control: the same with nothing made up for."""
+    blueprint, weights, texts, others = trained
+    losses = []
+    for place in ("made up for", "not"):
+        (tmp_path / place).mkdir()
+        found = calibrated(blueprint, weights, tmp_path / place, recipe("int4", rounding="gptq"), texts)
+        losses.append(divergence(blueprint, weights, rounded_by(found, weights)[0], others))
+        monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: torch.zeros_like(g))
+    assert losses[0] < 0.75 * losses[1]
+
+
+def test_states_of_as_many_channels_as_there_are_tokens_are_not_taken_for_rows_of_tokens(tmp_path):
+    """Those of the first tokens, [B, K], which a classifier reads."""
+    blueprint, weights = opened(BERT | {"architectures": ["BertForSequenceClassification"]})
+    assert "classifier.dense.weight" in calibrated(blueprint, weights, tmp_path).formats
+    x, valid = torch.randn(3, 5, generator=seeded(1)), torch.tensor([[True] * 4 + [False]] * 3)
+    assert torch.equal(valid_tokens(x, valid), x)
+    assert valid_tokens(x[..., None], valid).shape == (12, 1)  # the control
 
 
 @pytest.mark.parametrize(("value", "message"), [
@@ -660,7 +714,7 @@ def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(mak
     own = export_module(module, tmp_path / "own", precision="int4", calibration=TEXTS, verify=None, **sizes).manifest
     for manifest in (via, own):
         forms = [stored.quantized for stored in manifest.weights.values() if stored.part == "integers"]
-        assert sorted(form.rounding for form in forms) == ["gptq"] * 6 + ["mse"], "all but the embedding"
+        assert sorted(form.rounding for form in forms) == ["gptq"] * 5 + ["mse"], "all but the embedding"
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 

@@ -15,8 +15,8 @@ from edgeformer.export.parity.locate import locate
 from edgeformer.export.parity.reference import Reference
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.quantize import smooth
-from edgeformer.export.quantize.calibrate import let_read
 from edgeformer.export.quantize.calibration_text import read_calibration
+from edgeformer.export.quantize.reading import let_read
 from edgeformer.export.quantize.smooth import smoothable_norms, smoothing_factors
 from edgeformer.export.quantize.smoothed import Smoothed
 from edgeformer.export.via_transformers.blueprint import via_transformers

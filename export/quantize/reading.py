@@ -1,0 +1,58 @@
+"""Let a model read the texts that it is calibrated with, and look at what its layers read."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from edgeformer.blueprint import Blueprint
+from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.export.parity.reference import Reference
+from edgeformer.export.quantize.calibration_text import CalibrationTokens
+from edgeformer.runtime.sources import pad_right
+
+
+def padded(text: CalibrationTokens) -> tuple[Tensor, Tensor]:
+    """Token ids of all texts, and which are no padding: int64 [B, S] each."""
+    ids, mask = map(torch.from_numpy, pad_right([each.tolist() for each in text.texts], 0))
+    return ids, mask
+
+
+def valid_tokens(x: Tensor, valid: Tensor) -> Tensor:
+    """Inputs [n, K] of a layer, of x [..., K], without those of padding. valid: bool [B, S]."""
+    return x[valid] if x.shape[:-1] == valid.shape else x.flatten(0, -2)
+
+
+class Enough(Exception):
+    """For hooks to raise: all that was to be seen of a text has been, and logits as a rule need not be computed."""
+
+
+def let_read(reference: Reference, blueprint: Blueprint, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    """Let a model of any kind read token ids int64 [B, S]; both halves of a pair read the same.
+
+    Returns what it says: logits or, of an encoder, states and what its head makes of them.
+    """
+    config, module = blueprint.config, reference.module
+    caches = [reference.empty_cache(len(ids))] * blueprint.cache.num_layers
+    match config:
+        case EncoderConfig(token_types=types):
+            return tuple(module(ids, mask, torch.zeros_like(ids) if types > 1 else None))
+        case Seq2SeqConfig():
+            _, sources = module.encode(ids, mask)
+            return (module.decode(ids, mask, mask, caches, sources)[0],)
+        case _:
+            return (module(ids, mask, caches)[0],)
+
+
+def read_with_hooks(
+    reference: Reference, blueprint: Blueprint, ids: Tensor, mask: Tensor, hooks: Sequence[RemovableHandle]
+) -> None:
+    """Let a model read until a hook of its layers has seen `Enough`, and remove the hooks."""
+    with ExitStack() as undo:
+        for hook in hooks:
+            undo.callback(hook.remove)
+        undo.enter_context(reference.loaded())
+        undo.enter_context(suppress(Enough))
+        let_read(reference, blueprint, ids, mask)
