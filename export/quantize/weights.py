@@ -89,10 +89,12 @@ class QuantizedTensor(StreamedTensor):
         return stored
 
 
-def side_by_side(name: str, tensors: Sequence[QuantizedTensor]) -> QuantizedTensor:
-    """The same part of several matrices [K, N] as of one, with the outputs of one behind those of the other."""
-    first, matrix = tensors[0], join(name, [tensor.matrix for tensor in tensors])
-    return QuantizedTensor(matrix, first.form, first.part, first.columns, calibrated=first.calibrated)
+def side_by_side(name: str, weights: Sequence[Sequence[QuantizedTensor]]) -> list[QuantizedTensor]:
+    """The parts of several matrices [K, N] as those of one, with the outputs of one behind those of the other."""
+    matrix = join(name, [parts[0].matrix for parts in weights])  # one for all parts: it is rounded once
+    return [
+        QuantizedTensor(matrix, part.form, part.part, part.columns, calibrated=part.calibrated) for part in weights[0]
+    ]
 
 
 def _shapes(outputs: int, inputs: int, form: WeightFormat, flat: bool) -> dict[Part, tuple[int, ...]]:

@@ -377,8 +377,9 @@ def weights_of_another_layer_read(graph, stored):
 
 
 def gate_and_up_exchanged(graph, stored):
-    gate, up = (product(graph, f"blocks.0.feed_forward.{name}.weight") for name in ("gate", "up"))
-    gate.input[1], up.input[1] = up.input[1], gate.input[1]
+    both = product(graph, "blocks.0.feed_forward.gate_up.weight")
+    split = next(node for node in graph.node if node.op_type == "Split" and node.input[0] == both.output[0])
+    split.output[0], split.output[1] = split.output[1], split.output[0]
 
 
 def another_block_size(graph, stored):

@@ -75,12 +75,12 @@ def _layer(tensor: QuantizedTensor) -> str:
 
 
 def _join(model: ir.Model, nodes: list[ir.Node]) -> None:
-    first, parts = nodes[0], list(zip(*map(_tensors, nodes), strict=True))
-    layers = "_".join(_layer(tensor).rpartition(".")[2] for tensor in parts[0])
-    name = ".".join(filter(None, [_module(parts[0][0]), layers, "weight"]))
-    weights = [add_initializer(model, side_by_side(name, part)) for part in parts]
+    first, tensors = nodes[0], [_tensors(node) for node in nodes]
+    layers = "_".join(_layer(parts[0]).rpartition(".")[2] for parts in tensors)
+    name = ".".join(filter(None, [_module(tensors[0][0]), layers, "weight"]))
+    weights = [add_initializer(model, part) for part in side_by_side(name, tensors)]
     sizes = [node.attributes.get_int("outputs") for node in nodes]
-    x, form, emit = first.inputs[0], parts[0][0].form, Emitter(first.name or "")
+    x, form, emit = first.inputs[0], tensors[0][0].form, Emitter(first.name or "")
     product = emit(
         "QuantizedMatMul", x, *weights,
         domain=DOMAIN,
