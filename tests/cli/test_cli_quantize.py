@@ -48,7 +48,7 @@ def test_options_are_those_of_a_recipe(exported):
     assert manifest.quantization == recipe(
         "int4", block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.feed_forward.*",)
     )
-    formats = {stored.parameters[0]: stored.quantized for stored in manifest.weights.values()}
+    formats = {name: stored.quantized for stored in manifest.weights.values() for name in stored.parameters}
     assert formats["blocks.0.feed_forward.up.weight"] is None
     assert (formats["blocks.1.feed_forward.up.weight"].bits, formats["head.weight"].bits) == (4, 8)
     assert formats["blocks.1.feed_forward.down.weight"].block == 32, "64 does not divide its 96 inputs"
@@ -119,7 +119,7 @@ def test_a_matrix_that_stays_as_it_is_is_explained(make_llama, tmp_path):
         "changed": 6, "missed": [f"blocks.0.feed_forward.down/MatMul: {reason}"],
     }  # fmt: skip
     (rules,) = (graph["rules"] for graph in data["graphs"].values())
-    assert {rule["name"]: rule["changed"] for rule in rules}["quantized"] == 6
+    assert {rule["name"]: rule["changed"] for rule in rules}["quantized"] == 5, "gate and up are one"
     assert verify(tmp_path / "b", checkpoint, mode="quick").passed
 
 
