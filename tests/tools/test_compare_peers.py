@@ -108,11 +108,12 @@ def table_of(text):
     return [line for line in text.splitlines() if line.startswith("|")]
 
 
-def test_a_peer_that_is_not_there_is_named_with_what_installs_it(stand_in, compare):
-    result = compare({OURS: stand_in("ours"), "absent": stand_in("absent", imports=("json", "no_such_module"))})
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
+def test_a_peer_that_is_not_there_is_named_with_what_installs_it(stand_in, compare, module):
+    result = compare({OURS: stand_in("ours"), "absent": stand_in("absent", imports=("json", module))})
 
     assert result.exit_code == 0, result.output
-    assert "Left out: absent, for want of no_such_module. To install: install absent" in result.stdout
+    assert f"Left out: absent, for want of {module}. To install: install absent" in result.stdout
 
 
 def test_a_precision_that_a_peer_lacks_is_told(stand_in, compare):

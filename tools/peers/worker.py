@@ -42,8 +42,15 @@ def probe(imports: str, packages: str) -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    missing = [name for name in imports.split(",") if importlib.util.find_spec(name) is None]
-    return {"missing": missing, "versions": versions}
+    return {"missing": [name for name in imports.split(",") if not is_there(name)], "versions": versions}
+
+
+def is_there(module: str) -> bool:
+    """Whether a module could be imported. To look for one in a package imports the package, which may be missing."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def peer(file: str) -> Any:
