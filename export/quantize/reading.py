@@ -21,8 +21,12 @@ def padded(text: CalibrationTokens) -> tuple[Tensor, Tensor]:
 
 
 def valid_tokens(x: Tensor, valid: Tensor) -> Tensor:
-    """Inputs [n, K] of a layer, of x [..., K], without those of padding. valid: bool [B, S]."""
-    return x[valid] if x.shape[:-1] == valid.shape else x.flatten(0, -2)
+    """Inputs [n, K] of a layer, of x [..., K], without those of padding. valid: bool [B, S].
+
+    No copy, where all are valid: those of a wide layer are a large part of what calibration takes.
+    """
+    padding = x.shape[:-1] == valid.shape and not valid.all()
+    return x[valid] if padding else x.flatten(0, -2)
 
 
 class Enough(Exception):
