@@ -55,13 +55,16 @@ class EncoderTrial:
     extent: Extent
     progress: Progress
     activations: Mapping[str, WeightFormat] | None = None
+    orders: int = 1
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
 
     def __post_init__(self) -> None:
         arithmetic = self.graph.manifest.arithmetic
         dtype = TORCH_PRECISIONS[arithmetic]
         self.judge = Judge(arithmetic)
-        self.exact, self.rounding_only = references(self.blueprint, self.weights, dtype, self.activations)
+        self.exact, self.rounding_only = references(
+            self.blueprint, self.weights, dtype, self.activations, orders=self.orders
+        )
         self.outputs = self.blueprint.graphs[0].outputs
 
     def run(self) -> None:

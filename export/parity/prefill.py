@@ -28,7 +28,12 @@ CHUNKS = (5, 16)
 
 
 def judge_prefill(
-    folder: Path, manifest: Manifest, blueprint: Blueprint, weights: Mapping[str, Tensor], provider: Provider
+    folder: Path,
+    manifest: Manifest,
+    blueprint: Blueprint,
+    weights: Mapping[str, Tensor],
+    provider: Provider,
+    orders: int = 1,
 ) -> list[Check]:
     """Run prompts, prompts in chunks, and steps of several rows over the view; check logits and caches."""
     assert manifest.prefill is not None
@@ -39,7 +44,7 @@ def judge_prefill(
     tokens = np.stack([random_tokens(length, manifest.vocab_size, salt=row) for row in range(ROWS)])
     exact, eager = (
         reference.run(torch.from_numpy(tokens))
-        for reference in references(blueprint, stored, torch.float32, stored.formats, manifest.cache_scales)
+        for reference in references(blueprint, stored, torch.float32, stored.formats, manifest.cache_scales, orders)
     )
     expected, rounded = exact[0].numpy(), eager[0].numpy()
     judge = Judge(manifest.arithmetic, eager_worst=worst_of(zip(rounded, expected, strict=True)))

@@ -4,7 +4,7 @@ does.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,20 @@ from torch import Tensor, nn
 from edgeformer.blueprint import Blueprint
 from edgeformer.cache_scales import CacheScales
 from edgeformer.export.parity.activations import round_activations
+from edgeformer.export.parity.orders import run_in_orders
 from edgeformer.export.parity.streaming import streamed
 from edgeformer.export.quantize.caches import CacheEntrance, RoundedCaches
 from edgeformer.layers import Cache
 from edgeformer.quantization import WeightFormat
+
+T = TypeVar("T")
 
 
 class Reference:
     """A module over given weights, which are read when it runs and let go after.
 
     Unless its blueprint says that it streams, all of its parameters are in memory at once, in `dtype`. entrance: what
-    its keys and values pass before attention reads them.
+    its keys and values pass before attention reads them. orders: in how many orders of its sums it runs each time.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Reference:
         weights: Mapping[str, Tensor],
         dtype: torch.dtype = torch.float64,
         entrance: CacheEntrance | None = None,
+        orders: int = 1,
     ):
         with torch.device("meta"):
             self.module: Any = blueprint.build(dtype).eval()
@@ -38,6 +42,7 @@ class Reference:
         self._blueprint = blueprint
         self._weights = weights
         self._entrance = entrance
+        self._orders = orders
         constants = blueprint.constants()
         first: dict[int, str] = {}
         for name, buffer in list(self.module.named_buffers(remove_duplicate=False)):
@@ -71,8 +76,16 @@ class Reference:
 
     def forward(self, *inputs: Any) -> Any:
         """What the module itself returns; one of the user keeps the contract only once that has been checked."""
-        with self.loaded(), self._entrance or nullcontext():
-            return self.module(*inputs)
+
+        def run() -> Any:
+            with self.loaded(), self._entrance or nullcontext():
+                return self.module(*inputs)
+
+        return self.in_orders(run)
+
+    def in_orders(self, run: Callable[[], T]) -> T:
+        """What a run of `module` gives, in all orders of its sums; it is loaded by the run itself."""
+        return run_in_orders(self.module, self._orders, run)
 
     @contextmanager
     def loaded(self) -> Iterator[None]:
@@ -111,15 +124,16 @@ def references(
     dtype: torch.dtype,
     activations: Mapping[str, WeightFormat] | None = None,
     scales: CacheScales | None = None,
+    orders: int = 1,
 ) -> tuple[Reference, Reference]:
     """The module over weights as a graph stores them: in float64, and in the graph's own arithmetic.
 
     The latter rounds what the graph rounds. activations: the formats of weights whose products round their inputs;
-    scales: of an int8 cache.
+    scales: of an int8 cache; orders: in how many orders of its sums the latter runs.
     """
     stored = Rounded(weights, dtype)
     exact = Reference(blueprint, stored)
-    eager = Reference(blueprint, stored, dtype, None if scales is None else RoundedCaches(scales))
+    eager = Reference(blueprint, stored, dtype, None if scales is None else RoundedCaches(scales), orders)
     round_activations(eager.module, activations or {})
     return exact, eager
 

@@ -119,7 +119,8 @@ class Report:
 
     mode: quick or full. reference: what it was compared with. hashes: SHA-256 of the graph's files, by name.
     environment: versions, providers, threads, TF32, machine. rounding: what storing the weights changes; quantization:
-    what that changes with all that the graph rounds as it is used: activations, an int8 cache.
+    what that changes with all that the graph rounds as it is used: activations, an int8 cache. orders: in how many
+    orders of its sums eager PyTorch ran, to show how much rounding the model amplifies.
     """
 
     version: int
@@ -135,6 +136,7 @@ class Report:
     curves: tuple[Curve, ...]
     rounding: Rounding | None
     quantization: Rounding | None = None
+    orders: int = 1
 
     @property
     def passed(self) -> bool:

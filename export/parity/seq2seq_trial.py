@@ -7,6 +7,7 @@ sources ─→ float64 and eager: states, keys and values for the decoder, logit
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from edgeformer.export.parity import runs
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.merged import MergedRows
-from edgeformer.export.parity.reference import references
+from edgeformer.export.parity.reference import Reference, references
 from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.runs import Graph
 from edgeformer.export.parity.samples import random_tokens
@@ -74,13 +75,16 @@ class Seq2SeqTrial:
     extent: Extent
     progress: Progress
     activations: Mapping[str, WeightFormat] | None = None
+    orders: int = 1
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
 
     def __post_init__(self) -> None:
         self.arithmetic = self.graph.manifest.arithmetic
         dtype = TORCH_PRECISIONS[self.arithmetic]
         self.judge = Judge(self.arithmetic)
-        self.exact, self.rounding_only = references(self.blueprint, self.weights, dtype, self.activations)
+        self.exact, self.rounding_only = references(
+            self.blueprint, self.weights, dtype, self.activations, orders=self.orders
+        )
 
     def run(self) -> None:
         """Everything, in the order of the module's picture."""
@@ -137,18 +141,22 @@ class Seq2SeqTrial:
     def _know(self, source: Array, target: NDArray[np.int64]) -> _Known:
         told = []
         for reference in (self.exact, self.rounding_only):
-            row = torch.from_numpy(source)[None]
-            ids = torch.from_numpy(target)[None]
-            caches = [reference.empty_cache(1)] * self.blueprint.cache.num_layers
-            with reference.loaded():
-                if row.is_floating_point():
-                    states, cross = reference.module.encode(row.to(reference.dtype))
-                else:
-                    states, cross = reference.module.encode(row, torch.ones_like(row))
-                mask = torch.ones(states.shape[:2], dtype=torch.int64)
-                logits, presents = reference.module.decode(ids, torch.ones_like(ids), mask, caches, cross)
+            states, cross, logits, presents = reference.in_orders(partial(self._tell, reference, source, target))
             told.append(_Told(states[0].numpy(), _arrays(cross), logits[0].numpy(), _arrays(presents)))
         return _Known(source, target, *told)
+
+    def _tell(self, reference: Reference, source: Array, target: NDArray[np.int64]) -> tuple[Any, ...]:
+        """What encoder and decoder of a reference make of one source and target: states, keys and values, logits."""
+        row, ids = torch.from_numpy(source)[None], torch.from_numpy(target)[None]
+        caches = [reference.empty_cache(1)] * self.blueprint.cache.num_layers
+        with reference.loaded():
+            if row.is_floating_point():
+                states, cross = reference.module.encode(row.to(reference.dtype))
+            else:
+                states, cross = reference.module.encode(row, torch.ones_like(row))
+            mask = torch.ones(states.shape[:2], dtype=torch.int64)
+            logits, presents = reference.module.decode(ids, torch.ones_like(ids), mask, caches, cross)
+        return states, cross, logits, presents
 
     def _judge_encoder(self, known: list[_Known]) -> None:
         """States and keys and values of the encoder graph, each source alone and all of them padded."""

@@ -111,7 +111,7 @@ class _Known:
 class Trial:
     """One verification of a decoder on its way; `run` lets `judge` collect checks, and fills greedy.
 
-    activations: formats of the weights whose products round their inputs.
+    activations: formats of the weights whose products round their inputs. orders: of eager's sums.
     """
 
     graph: Graph
@@ -122,6 +122,7 @@ class Trial:
     folder: Path
     progress: Progress
     activations: Mapping[str, WeightFormat] | None = None
+    orders: int = 1
     greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
 
     def __post_init__(self) -> None:
@@ -130,7 +131,7 @@ class Trial:
         self.judge = Judge(self.arithmetic)
         dtype = TORCH_PRECISIONS[self.arithmetic]
         self.exact, self.rounding_only = references(
-            self.blueprint, self.weights, dtype, self.activations, manifest.cache_scales
+            self.blueprint, self.weights, dtype, self.activations, manifest.cache_scales, self.orders
         )
 
     def run(self) -> None:

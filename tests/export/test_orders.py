@@ -1,0 +1,122 @@
+"""Eager PyTorch in several orders of its sums: how much a model amplifies rounding, where one run was lucky."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+
+from edgeformer.blueprint import blueprint_of
+from edgeformer.export.parity.orders import run_in_orders
+from edgeformer.export.parity.reference import Reference
+from edgeformer.export.parity.report import Check
+from edgeformer.export.parity.stored import StoredWeights
+from edgeformer.manifest import Manifest
+
+parity = import_module("edgeformer.export.parity.verify")  # the package has a function of this name
+
+
+@pytest.fixture(scope="module")
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 64))
+
+
+def outcomes(module, x, orders):
+    """What single runs give, each in another order."""
+    found = []
+    run_in_orders(module, orders, lambda: found.append(module(x)) or found[-1])
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def test_orders_differ_by_rounding_and_leave_the_module_as_it_was(layers):
+    x = torch.randn(40, 256)
+    plain = layers(x)
+    assert torch.equal(run_in_orders(layers, 1, lambda: layers(x)), plain)
+    every = outcomes(layers, x, 8)
+    assert torch.equal(every[0], plain), "the first order is the module's own"
+    assert len({each.numpy().tobytes() for each in every}) == 8
+    torch.testing.assert_close(every, plain.expand_as(every), rtol=1e-4, atol=1e-5)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_in_orders(layers, 2, lambda: layers(x[:, :3]))
+    assert torch.equal(layers(x), plain) and not any("forward" in vars(layer) for layer in layers)
+
+
+@torch.no_grad()
+def test_it_errs_as_much_as_runs_do(layers):
+    x = torch.randn(500, 256)
+    exact = nn.Sequential(*layers).double()(x.double())
+    layers.float()
+    errors = (outcomes(layers, x, 8) - exact).square().mean(-1)  # [orders, positions]
+    chosen = (run_in_orders(layers, 8, lambda: layers(x)) - exact).square().mean(-1)
+    assert 1 <= (chosen.mean() / errors.mean()).sqrt() < 1.5
+    assert (chosen / errors.mean(0)).sqrt().min() > 0.7, "the luckiest of single runs errs a third of what they do"
+    assert (errors / errors.mean(0)).sqrt().min() < 0.7
+
+
+def test_of_each_vector_the_one_that_is_a_little_more_than_typical():
+    """Distances from the mean: at the first position 0, 1, 1, 4 and −6 (root mean square 3.3), at the other all 0."""
+    values = iter([[[0.0], [7.0]], [[1.0], [7.0]], [[1.0], [7.0]], [[4.0], [7.0]], [[-6.0], [7.0]]])
+
+    def run():
+        logits = torch.tensor(next(values))
+        return logits, [(logits + 1,)]
+
+    logits, [(key,)] = run_in_orders(nn.Identity(), 5, run)
+    assert logits.tolist() == [[4.0], [7.0]] and key.tolist() == [[5.0], [8.0]]
+
+
+def test_parameters_may_be_streamed(llama_bundle):
+    manifest = Manifest.read(llama_bundle)
+    blueprint = blueprint_of(manifest.model)
+    weights = StoredWeights(llama_bundle, manifest, blueprint)
+    ids = torch.arange(1, 20)[None]
+    found = []
+    for streams in (False, True):
+        reference = Reference(replace(blueprint, streams=streams), weights, torch.float32, orders=4)
+        for _ in range(2):
+            logits, caches = reference.run(ids)
+            found.append((logits, *(part for cache in caches for part in cache)))
+    for parts in zip(*found, strict=True):
+        assert all(torch.equal(part, parts[0]) for part in parts)
+
+
+def a_check(value, limit=1.0, **options):
+    return Check(name="prefill: max error", what="", value=value, limit=limit, eager=None, reason="", **options)
+
+
+@pytest.mark.parametrize(
+    ("checks", "orders"),
+    [
+        ([a_check(0.9)], [1]),
+        ([a_check(3.6), a_check(0.5)], [1, parity.ORDERS]),
+        ([a_check(3.6), a_check(0.98, at_least=True)], [1, parity.ORDERS]),
+        ([a_check(3.6), a_check(1e4)], [1]),
+        ([a_check(3.6), a_check(float("nan"))], [1]),
+        ([a_check(3.6), a_check(1.0, limit=0.0)], [1]),
+    ],
+)
+def test_what_luck_can_do_is_verified_once_more(llama_bundle, monkeypatch, checks, orders):
+    whole, asked = parity.verify(llama_bundle, mode="quick"), []
+
+    def verified(*arguments):
+        asked.append(arguments[7] if len(arguments) > 7 else 1)
+        return replace(whole, checks=tuple(checks))
+
+    monkeypatch.setattr(parity, "_verified", verified)
+    parity.verify(llama_bundle, mode="quick")
+    assert asked == orders
+
+
+def test_a_graph_that_is_a_little_wrong_fails_in_any_order(llama_bundle):
+    """A matrix of the reference is off by a few units in the last place: as little as luck could do, and yet refused."""
+    manifest = Manifest.read(llama_bundle)
+    blueprint = blueprint_of(manifest.model)
+    weights = dict(StoredWeights(llama_bundle, manifest, blueprint).items())
+    name = "blocks.1.feed_forward.down.weight"
+    weights[name] = weights[name] * (1 + 4e-6)
+    report = parity.verify_graph(llama_bundle, manifest, blueprint, weights)
+    assert report.orders == parity.ORDERS and not report.passed
+    assert any("median ratio" in check.name for check in report.failures())
