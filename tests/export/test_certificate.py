@@ -337,6 +337,11 @@ def test_rounding_loss_is_told_apart_from_errors(tmp_path):
     assert "Storing the weights in fp16" in text and "99.996 % of positions" in text and "No limit is set" in text
 
 
+def test_the_page_tells_of_several_orders_of_sums(tmp_path):
+    assert "orders of its sums" not in write(tmp_path / "one", report()).text
+    assert "in 8 orders of its sums" in write(tmp_path / "eight", report(orders=8)).text
+
+
 def test_summary_is_what_a_manifest_keeps():
     assert summary(report()) == {
         "passed": True, "mode": "full", "reference": "float64 PyTorch, the checkpoint",

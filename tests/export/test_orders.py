@@ -111,7 +111,7 @@ def test_what_luck_can_do_is_verified_once_more(llama_bundle, monkeypatch, check
 
 
 def test_a_graph_that_is_a_little_wrong_fails_in_any_order(llama_bundle):
-    """A matrix of the reference is off by a few units in the last place: as little as luck could do, and yet refused."""
+    """A matrix of the reference is off by a few units in the last place: as little as luck could do, yet refused."""
     manifest = Manifest.read(llama_bundle)
     blueprint = blueprint_of(manifest.model)
     weights = dict(StoredWeights(llama_bundle, manifest, blueprint).items())
