@@ -5,8 +5,11 @@ should, and makes up for what those before it err, embeddings among them. Where 
 reaches that last, and all else follows from it; so before that run there is another, for heads alone, of the model as
 it is. It is float32 PyTorch that reads, all texts at once.
 
+Both halves of an encoder-decoder read the same text. An encoder is made to read such texts, a decoder is not: it is to
+write translations of them. So its layers are rounded for that text, but do not change to make up for errors on it.
+
 Memory: every parameter is read when its layer runs, as for any export; beside it are the states of all tokens in one
-layer, and the Gram matrix of its inputs [K, K] in a few copies: 2 GB in all for 8,192 tokens and layers as large as
+layer, and the Gram matrix of its inputs [K, K] in a few copies: 2.6 GB in all for 8,192 tokens and layers as large as
 TinyLlama-1.1B's. What is rounded waits on disk.
 """
 
@@ -21,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer.blueprint import Blueprint
+from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle import Progress
 from edgeformer.export.lower import Target
@@ -53,12 +57,16 @@ class Inputs(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer to round, the name of its weight, the format that fits, and whether it is an embedding, too."""
+    """A layer to round, the name of its weight, the format that fits, and whether it is an embedding, too.
+
+    makes_up: whether it makes up for what its inputs err.
+    """
 
     module: nn.Linear
     name: str
     form: WeightFormat
     looked_up: bool
+    makes_up: bool = True
 
 
 def calibrate(
@@ -75,7 +83,7 @@ def calibrate(
     folder: an empty one, for what is rounded. Raises ExportError for weights or states that are not finite.
     """
     reference, result = Reference(blueprint, weights, torch.float32), Calibrated(folder)
-    layers = list(_layers(reference.module, recipe))
+    layers = list(_layers(reference.module, recipe, pair=isinstance(blueprint.config, Seq2SeqConfig)))
     (ids, mask), total = padded(text), len({layer.name for layer in layers})
     if heads := [layer for layer in layers if layer.looked_up]:
         first = _RoundingHeads(weights, result, {head.name for head in heads}, total, mask.bool(), progress)
@@ -112,8 +120,8 @@ def calibrated_target(
     return replace(target, quantization=quantization, calibrated=calibrated)
 
 
-def _layers(module: nn.Module, recipe: Quantization) -> Iterator[Layer]:
-    """The layers to round."""
+def _layers(module: nn.Module, recipe: Quantization, *, pair: bool) -> Iterator[Layer]:
+    """The layers to round; pair: of an encoder-decoder."""
     names = _names(module)
     looked_up = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
     for layer in module.modules():
@@ -123,7 +131,7 @@ def _layers(module: nn.Module, recipe: Quantization) -> Iterator[Layer]:
         form = recipe.format_of(name, looked_up=is_table)
         fitted = form and form.fitted(layer.in_features)
         if fitted and fitted.rounding == "gptq":
-            yield Layer(layer, name, fitted, is_table)
+            yield Layer(layer, name, fitted, is_table, not (pair and name.startswith("decoder.")))
 
 
 def _tables(module: nn.Module, recipe: Quantization) -> Iterator[tuple[nn.Embedding, Table]]:
@@ -246,6 +254,7 @@ class _RoundingLayers(_Rounding):
             self._last = None  # two factors of a wide layer need not be in memory
             tokens = valid_tokens(x, self._valid)
             exact, stored = tokens.chunk(2) if len(x) == len(self._valid) else (tokens, tokens)
-            gram, lost = self.products(layer, stored, stored), self.products(layer, exact - stored, stored)
-            self._last = x, Inputs(costs_of(gram), making_up(gram, lost))
+            gram = self.products(layer, stored, stored)
+            lost = self.products(layer, exact - stored, stored) if layer.makes_up else None
+            self._last = x, Inputs(costs_of(gram), None if lost is None else making_up(gram, lost))
         return self._last[1]
