@@ -4,7 +4,7 @@ does.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from edgeformer.blueprint import Blueprint
 from edgeformer.cache_scales import CacheScales
 from edgeformer.export.parity.activations import round_activations
-from edgeformer.export.parity.orders import run_in_orders
+from edgeformer.export.parity.orders import T, run_in_orders
 from edgeformer.export.parity.streaming import streamed
 from edgeformer.export.quantize.caches import CacheEntrance, RoundedCaches
 from edgeformer.layers import Cache
 from edgeformer.quantization import WeightFormat
-
-T = TypeVar("T")
 
 
 class Reference:
