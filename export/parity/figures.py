@@ -63,7 +63,10 @@ class Errors:
         return {
             "median ratio": (float(np.median(graph / np.maximum(eager, floor))), None),
             "worst ratio": (float(graph.max() / max(eager.max(), floor.max(), worst.rmse)), None),
-            "max error": (max(self.graph_largest) / largest_logit, max(self.eager_largest) / largest_logit),
+            "max error": (
+                max(self.graph_largest) / largest_logit,
+                max(*self.eager_largest, worst.error) / largest_logit,
+            ),
             "nmse": (float(np.square(graph).sum() / square), float(np.square(eager).sum() / square)),
             "mean KL": (float(np.mean(self.graph_kl)), float(np.mean(self.eager_kl))),
             "max KL": (max(self.graph_kl), max(*self.eager_kl, worst.kl)),
@@ -80,10 +83,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class Worst:
-    """The largest root mean square error and divergence of any position."""
+    """The largest root mean square error and divergence of any position, and the largest error of any element."""
 
     rmse: float = 0.0
     kl: float = 0.0
+    error: float = 0.0
 
 
 def worst_of(pairs: Iterable[tuple[Logits, Logits]]) -> Worst:
@@ -91,7 +95,7 @@ def worst_of(pairs: Iterable[tuple[Logits, Logits]]) -> Worst:
     errors = Errors(0.0)
     for actual, expected in pairs:
         errors.add(actual, actual, expected)
-    return Worst(max(errors.eager_rmse), max(errors.eager_kl))
+    return Worst(max(errors.eager_rmse), max(errors.eager_kl), max(errors.eager_largest))
 
 
 def margins(graph: Logits, expected: Logits) -> NDArray[np.float64]:

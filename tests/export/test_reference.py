@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edgeformer import ops
 from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.contract import CacheGeometry
-from edgeformer.export.parity.figures import Errors, log_softmax, margins, relative_rmse
+from edgeformer.export.parity.figures import Errors, log_softmax, margins, relative_rmse, worst_of
 from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder, model_constants
@@ -157,6 +157,23 @@ def test_figures_of_a_known_error():
     assert figures["max error"] == pytest.approx((2e-3 / np.abs(expected).max(), 1e-3 / np.abs(expected).max()))
     assert figures["nmse"][0] == pytest.approx(4e-6 / np.square(expected).mean())
     assert figures["max KL"][0] < 1e-12  # a constant added to all logits changes no probability
+
+
+def test_a_few_positions_are_held_to_the_worst_that_eager_makes_anywhere():
+    expected = logits(30, 20)
+    eager = expected + 1e-3 * logits(30, 20, seed=1)
+    eager[20] = expected[20] + 1e-2 * logits(20, seed=3)
+    worst, few = worst_of([(eager, expected)]), slice(0, 4)
+    errors = Errors(2.0**-24)
+    errors.add(expected[few] + 2e-3 * logits(4, 20, seed=2), eager[few], expected[few])
+    for figure in ("worst ratio", "max error", "max KL"):
+        (value, here), (same, anywhere) = (errors.figures(given)[figure] for given in (None, worst))
+        if figure == "worst ratio":  # eager's own is in it
+            assert same < value / 3
+        else:
+            assert same == value and anywhere > 3 * here
+    largest = np.abs(eager[20] - expected[20]).max() / np.abs(expected[few]).max()
+    assert errors.figures(worst)["max error"][1] == pytest.approx(largest)
 
 
 def test_kl_is_that_of_the_distributions():
