@@ -156,7 +156,10 @@ def verify_graph(
     once_more = not report.passed and all(
         check.at_least or check.share(check.value) <= LUCK for check in report.failures()
     )
-    return verified(ORDERS) if once_more else report
+    if not once_more:
+        return report
+    again = verified(ORDERS)
+    return replace(again, seconds=round(report.seconds + again.seconds, 2))
 
 
 def _verified(

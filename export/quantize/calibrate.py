@@ -255,6 +255,6 @@ class _RoundingLayers(_Rounding):
             tokens = valid_tokens(x, self._valid)
             exact, stored = tokens.chunk(2) if len(x) == len(self._valid) else (tokens, tokens)
             gram = self.products(layer, stored, stored)
-            lost = self.products(layer, exact - stored, stored) if layer.makes_up else None
-            self._last = x, Inputs(costs_of(gram), None if lost is None else making_up(gram, lost))
+            change = making_up(gram, self.products(layer, exact - stored, stored)) if layer.makes_up else None
+            self._last = x, Inputs(costs_of(gram), change)
         return self._last[1]

@@ -45,15 +45,17 @@ def test_orders_differ_by_rounding_and_leave_the_module_as_it_was(layers):
 
 
 @torch.no_grad()
-def test_it_errs_as_much_as_runs_do(layers):
-    x = torch.randn(500, 256)
-    exact = nn.Sequential(*layers).double()(x.double())
-    layers.float()
-    errors = (outcomes(layers, x, 8) - exact).square().mean(-1)  # [orders, positions]
-    chosen = (run_in_orders(layers, 8, lambda: layers(x)) - exact).square().mean(-1)
-    assert 1 <= (chosen.mean() / errors.mean()).sqrt() < 1.5
-    assert (chosen / errors.mean(0)).sqrt().min() > 0.7, "the luckiest of single runs errs a third of what they do"
-    assert (errors / errors.mean(0)).sqrt().min() < 0.7
+def test_it_errs_as_much_as_runs_do():
+    """Of one number a position, a third of single runs err less than half of what such runs do; of these a sixth."""
+    torch.manual_seed(1)
+    module, x = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 1)), torch.randn(500, 256)
+    every, chosen = outcomes(module, x, 8), run_in_orders(module, 8, lambda: module(x))
+    exact = module.double()(x.double())
+    squares, chosen = ((made - exact).square().mean(-1) for made in (every, chosen))
+    typical = squares.mean(0)
+    assert 1 <= (chosen.mean() / typical.mean()).sqrt() < 1.5
+    lucky, alone = ((each < typical / 4).double().mean() for each in (chosen, squares[0]))
+    assert lucky < 0.25 < alone
 
 
 def test_of_each_vector_the_one_that_is_a_little_more_than_typical():
@@ -111,12 +113,12 @@ def test_what_luck_can_do_is_verified_once_more(llama_bundle, monkeypatch, check
 
 
 def test_a_graph_that_is_a_little_wrong_fails_in_any_order(llama_bundle):
-    """A matrix of the reference is off by a few units in the last place: as little as luck could do, yet refused."""
+    """A matrix of the reference is off by 1e-5 of itself: as little as luck could do, yet refused."""
     manifest = Manifest.read(llama_bundle)
     blueprint = blueprint_of(manifest.model)
     weights = dict(StoredWeights(llama_bundle, manifest, blueprint).items())
     name = "blocks.1.feed_forward.down.weight"
-    weights[name] = weights[name] * (1 + 4e-6)
+    weights[name] = weights[name] * (1 + 1e-5)
     report = parity.verify_graph(llama_bundle, manifest, blueprint, weights)
     assert report.orders == parity.ORDERS and not report.passed
     assert any("median ratio" in check.name for check in report.failures())
