@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -22,6 +23,8 @@ CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": 
 
 TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 """What onnxruntime's GroupQueryAttention asks the environment when a session is opened."""
+
+_PROFILED: ContextVar[tuple[Path, list[Any]] | None] = ContextVar("profiled sessions", default=None)
 
 _ENVIRONMENT = Lock()
 """Of a process, and so of all its threads: sessions are opened one after the other."""
@@ -56,6 +59,20 @@ def _attention_of_one_query() -> Iterator[None]:
         finally:
             if off:
                 del os.environ[TILED_ATTENTION_OFF]
+
+
+@contextmanager
+def profiled(folder: Path) -> Iterator[list[Any]]:
+    """Sessions that this thread opens meanwhile note what every kernel takes; yields them, in order.
+
+    `session.end_profiling()` then returns a file of this folder: the events, as JSON.
+    """
+    sessions: list[Any] = []
+    token = _PROFILED.set((folder, sessions))
+    try:
+        yield sessions
+    finally:
+        _PROFILED.reset(token)
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
@@ -128,6 +145,10 @@ def open_session(graph: Path, provider: Provider, threads: int | None = None, *,
     ort, options = onnxruntime(), session_options(threads or usable_cores())
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    profiling = _PROFILED.get()
+    if profiling is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
     providers: list[Any] = ["CPUExecutionProvider"]
     try:
         # onnxruntime prints what it cannot load to stdout, which belongs to our results.
@@ -144,4 +165,6 @@ def open_session(graph: Path, provider: Provider, threads: int | None = None, *,
             "onnxruntime could not start its CUDAExecutionProvider; the driver or the CUDA libraries are missing. "
             "Its log above says which. Use provider cpu to run without."
         )
+    if profiling is not None:
+        profiling[1].append(session)
     return session

@@ -1,5 +1,6 @@
 """edgeformer bench"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,15 @@ from edgeformer.errors import RequestError, require
 
 if TYPE_CHECKING:
     from edgeformer.runtime.benchmark import BenchmarkResult
-    from edgeformer.runtime.benchmark.result import Spread, Workload
+    from edgeformer.runtime.benchmark.result import Kernels, Spread, Workload
 
 TEXTS = {"causal-lm": "prompt", "seq2seq-lm": "source", "encoder": "text"}
 """What a kind of model reads."""
 
 UNKNOWN = "?"
+
+SHOWN = 0.01
+"""Of the time: what takes less has no row of its own."""
 
 
 @click.command("bench")
@@ -32,9 +36,10 @@ UNKNOWN = "?"
 @click.option("--rounds", type=int, metavar="N", help="Turns of everything. [default: 5]")
 @click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
+@click.option("--profile", is_flag=True, help="Tell where the time goes, too, op by op.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw a roofline there, a PNG file.")
 @json_option
-def bench_command(bundle: Path, plot: Path | None, as_json: bool, **options: Any) -> None:
+def bench_command(bundle: Path, plot: Path | None, as_json: bool, profile: bool, **options: Any) -> None:
     """Measure how fast BUNDLE runs here, and how near that is to what this machine can do.
 
     Everything takes turns, round after round. Figures are medians, with the smallest and the largest of the rounds.
@@ -46,7 +51,7 @@ def bench_command(bundle: Path, plot: Path | None, as_json: bool, **options: Any
     # What was not given is left to the runtime, the one home of defaults.
     options = {name: value for name, value in options.items() if value not in (None, ())}
     with progress_bar() as progress:
-        result = benchmark(bundle, progress=progress, **options)
+        result = benchmark(bundle, profile=profile, progress=progress, **options)
     if as_json:
         print_json(result.to_json())
     else:
@@ -96,10 +101,32 @@ def _show(result: "BenchmarkResult") -> None:
             [(*_place(each), *_decoding(each)) for each in result.workloads],
             what, "batch", "tokens/s", "bytes/token", "of bandwidth", "of fp32",
         )  # fmt: skip
+    for workload in result.workloads:
+        _show_kernels(what, workload)
     if result.notes:
         click.echo()
     for text in result.notes:
         click.echo(f"– {text}")
+
+
+def _show_kernels(what: str, workload: "Workload") -> None:
+    """Where the time goes, if that was asked for."""
+    place = f"a {what} of {workload.tokens:,} tokens, batch {workload.batch_size}"
+    for phase, name in ((workload.prefill, f"reading {place}"), (workload.decode, f"a step behind {place}")):
+        if phase is None or phase.kernels is None:
+            continue
+        click.echo(f"\nwhere the time goes: {name}")
+        told = [each for each in phase.kernels if each.fraction >= SHOWN]
+        rows = [_kernel_row(each.op, [each]) for each in told]
+        if rest := phase.kernels[len(told) :]:
+            rows.append(_kernel_row("all others", rest))
+        print_table(rows, "op", "of the time", "nodes", "µs each")
+
+
+def _kernel_row(name: str, kernels: Sequence["Kernels"]) -> tuple[str, ...]:
+    nodes = sum(each.count for each in kernels)
+    seconds = sum(each.count * each.seconds for each in kernels) / nodes
+    return name, _percent(sum(each.fraction for each in kernels)), str(nodes), _number(1e6 * seconds)
 
 
 def _roof_rows(result: "BenchmarkResult") -> list[tuple[str, str]]:

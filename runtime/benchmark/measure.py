@@ -4,6 +4,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,8 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.benchmark.costs import Costs
 from edgeformer.runtime.benchmark.machine import Machine
+from edgeformer.runtime.benchmark.profile import Profile
+from edgeformer.runtime.benchmark.profile import profile as profile_of
 from edgeformer.runtime.benchmark.result import BenchmarkResult, Phase, Roofs, Spread, Workload
 from edgeformer.runtime.benchmark.startup import measure_loading, measure_memory
 from edgeformer.runtime.benchmark.workloads import Request, Timing, plan, run
@@ -42,6 +45,7 @@ def benchmark(
     rounds: int = ROUNDS,
     threads: int | None = None,
     provider: ProviderChoice = "auto",
+    profile: bool = False,
     progress: Progress = lambda what, part: None,
 ) -> BenchmarkResult:
     """Measure a bundle: every length at every batch size, what the machine does at best, loading, memory.
@@ -61,7 +65,10 @@ def benchmark(
             raise RequestError(f"{name} is {value}; it must be at least 1.")
     requests = plan(manifest, prompts, new_tokens, batch_sizes)
     chosen, threads = choose_provider(provider, manifest), threads or usable_cores()
-    steps = _Steps(progress, 1 + rounds + (rounds + 1) * (len(requests) + len(ROOFS)))
+    if profile and chosen != "cpu":
+        raise RequestError("a profile is of the CPU alone: elsewhere kernels are started and end by themselves.")
+    profiled = requests if profile else []
+    steps = _Steps(progress, 1 + rounds + len(profiled) + (rounds + 1) * (len(requests) + len(ROOFS)))
 
     # Before this process holds the model too: there may be no room for it twice.
     largest = max(requests, key=lambda request: (request.tokens * request.batch_size, request.batch_size))
@@ -71,6 +78,11 @@ def benchmark(
     for _ in range(rounds):
         steps.begin("loading")
         loadings.append(measure_loading(folder, chosen, threads))
+
+    profiles: dict[str, Profile] = {}
+    for request in profiled:
+        steps.begin(f"profile, {_name(request)}")
+        profiles[_name(request)] = profile_of(folder, threads, request)
 
     model = load(folder, chosen, threads)
     turns = {_name(request): partial(run, model, request) for request in requests}
@@ -93,7 +105,10 @@ def benchmark(
         load_seconds=Spread.of([each.load for each in loadings]),
         memory=memory,
         roofs=roofs,
-        workloads=tuple(_workload(request, timings[_name(request)], costs, roofs) for request in requests),
+        workloads=tuple(
+            _workload(request, timings[_name(request)], profiles.get(_name(request)), costs, roofs)
+            for request in requests
+        ),
         notes=tuple(_notes(manifest, memory is not None, roofs is not None)),
         versions=_versions(),
     )
@@ -132,25 +147,29 @@ def _take_turns(
     return ({name: each[1:] for name, each in timings.items()}, {name: each[1:] for name, each in rates.items()})
 
 
-def _workload(request: Request, timings: Sequence[Timing], costs: Costs, roofs: Roofs | None) -> Workload:
+def _workload(
+    request: Request, timings: Sequence[Timing], profile: Profile | None, costs: Costs, roofs: Roofs | None
+) -> Workload:
     read = request.tokens * request.batch_size
-    prefill = Spread.of([read / each.prefill for each in timings])
-    # The first new token comes of the prompt, every other one of a step.
-    stepped = (request.new_tokens - 1) * request.batch_size
+    speed = Spread.of([read / each.prefill for each in timings])
+    prefill = Phase.of(speed, costs.prefill(request.tokens, request.batch_size), roofs)
+    decode = None
+    if request.new_tokens:
+        # The first new token comes of the prompt, every other one of a step.
+        stepped = (request.new_tokens - 1) * request.batch_size
+        speed = Spread.of([stepped / (each.total - each.first_token) for each in timings])
+        decode = Phase.of(speed, costs.decode(request.tokens, request.batch_size, request.new_tokens), roofs)
+    if profile is not None:
+        prefill = replace(prefill, kernels=profile.prefill)
+        decode = decode and replace(decode, kernels=profile.decode)
     return Workload(
         tokens=request.tokens,
         batch_size=request.batch_size,
         new_tokens=request.new_tokens,
         first_token_seconds=Spread.of([each.first_token for each in timings]) if request.new_tokens else None,
         seconds=Spread.of([each.total for each in timings]),
-        prefill=Phase.of(prefill, costs.prefill(request.tokens, request.batch_size), roofs),
-        decode=Phase.of(
-            Spread.of([stepped / (each.total - each.first_token) for each in timings]),
-            costs.decode(request.tokens, request.batch_size, request.new_tokens),
-            roofs,
-        )
-        if request.new_tokens
-        else None,
+        prefill=prefill,
+        decode=decode,
     )
 
 

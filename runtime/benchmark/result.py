@@ -45,11 +45,22 @@ class Roofs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """The nodes of one op in a run of the model: how many, their part of the time of all kernels, seconds of each."""
+
+    op: str
+    count: int
+    fraction: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Phase:
     """Reading (a prompt, a source, texts) or decoding, over all rows of a batch.
 
     flops_per_token, bytes_per_token: see `Cost`. The fractions are the speed times that over the machine's rate, of
-    medians. All are None where they cannot be known; `BenchmarkResult.notes` says why.
+    medians. All are None where they cannot be known; `BenchmarkResult.notes` says why. kernels: where the time goes,
+    what takes most of it first; None unless it was asked for.
     """
 
     tokens_per_second: Spread
@@ -58,6 +69,7 @@ class Phase:
     bandwidth_fraction: float | None = None
     fp32_fraction: float | None = None
     int8_fraction: float | None = None
+    kernels: tuple[Kernels, ...] | None = None
 
     @classmethod
     def of(cls, tokens_per_second: Spread, cost: Cost | None, roofs: Roofs | None) -> "Phase":

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.runtime import benchmark as package
 from edgeformer.runtime.benchmark import machine, measure
-from edgeformer.runtime.benchmark.result import BenchmarkResult, Cost, Memory, Phase, Roofs, Spread, Workload
+from edgeformer.runtime.benchmark.result import BenchmarkResult, Cost, Kernels, Memory, Phase, Roofs, Spread, Workload
 
 MB = 10**6
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -82,7 +82,7 @@ def found(monkeypatch):
 
 
 def test_a_bundle_is_measured_shown_and_drawn(tiny_llama_bundle, tmp_path):
-    options = ["--prompt", 8, "--prompt", 16, "--new", 3, "--batch", 2, "--rounds", 1, "--threads", 1]
+    options = ["--prompt", 8, "--prompt", 16, "--new", 3, "--batch", 2, "--rounds", 1, "--threads", 1, "--profile"]
     done = run("bench", tiny_llama_bundle, *options, "--plot", tmp_path / "roof.png", "--json")
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
@@ -91,6 +91,7 @@ def test_a_bundle_is_measured_shown_and_drawn(tiny_llama_bundle, tmp_path):
     ]  # fmt: skip
     assert (data["rounds"], data["threads"], data["notes"]) == (1, 1, [])
     assert data.keys() == result().to_json().keys()
+    assert {each["op"] for each in data["workloads"][0]["decode"]["kernels"]} >= {"MatMul", "GroupQueryAttention"}
     assert done.stderr == f"wrote {tmp_path / 'roof.png'}\n"
     assert (tmp_path / "roof.png").read_bytes().startswith(PNG)
 
@@ -99,7 +100,7 @@ def test_what_is_not_given_is_left_to_the_runtime(monkeypatch):
     given = {}
     monkeypatch.setattr(package, "benchmark", lambda bundle, **options: given.update(options) or result())
     assert run("bench", "somewhere").exit_code == 0
-    assert given.keys() == {"provider", "progress"}
+    assert given.keys() == {"provider", "profile", "progress"}
 
 
 def test_the_tables(found):
@@ -112,6 +113,31 @@ def test_the_tables(found):
         line.split() == ["128", "1", "800", "(400–1,200)", "1,200", "(600–1,800)", "82%", "22%"] for line in lines
     )
     assert any(line.split() == ["512", "16", "67.0", "(33.5–100)", "34.2", "MB", "5.7%", "4.7%"] for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_where_the_time_goes(found):
+    kernels = (
+        Kernels(op="MatMulNBits", count=121, fraction=0.684, seconds=73.8e-6),
+        Kernels(op="SkipSimplifiedLayerNormalization", count=60, fraction=0.3, seconds=0.0125),
+        Kernels(op="Shape", count=2, fraction=0.009, seconds=20e-6),
+        Kernels(op="Cast", count=8, fraction=0.007, seconds=10e-6),
+    )
+    plain = workload(128, 1)
+    profiled = replace(
+        plain, decode=replace(plain.decode, kernels=kernels), prefill=replace(plain.prefill, kernels=kernels[:1])
+    )
+    found(result(workloads=(profiled, workload(512, 1))))
+    lines = run("bench", "somewhere", "--profile").stdout.splitlines()
+    place = lines.index("where the time goes: a step behind a prompt of 128 tokens, batch 1")
+    assert [line.split() for line in lines[place + 1 : place + 5]] == [
+        ["op", "of", "the", "time", "nodes", "µs", "each"],
+        ["MatMulNBits", "68%", "121", "73.8"],
+        ["SkipSimplifiedLayerNormalization", "30%", "60", "12,500"],
+        ["all", "others", "1.6%", "10", "12.0"],
+    ]
+    assert "where the time goes: reading a prompt of 128 tokens, batch 1" in lines
+    assert not any("512 tokens" in line for line in lines), "nobody asked for it there"
     assert max(map(len, lines)) <= 80
 
 

@@ -148,6 +148,37 @@ def test_a_gate_meets_a_product_without_its_step_which_comes_in_later(bundle):
     assert set(made[result.input[1]].input) == steps, "the gate's own and that of what it gates"
 
 
+def roundings(graph):
+    """The nodes that round what products read."""
+    read = {node.input[0] for node in graph if node.op_type == "MatMulIntegerToFloat"}
+    return [node for node in graph if node.output[0] in read]
+
+
+@pytest.mark.parametrize(("name", "graph"), [("llama", GRAPH), ("bert", GRAPH), ("t5", ENCODER_GRAPH)])
+def test_zero_points_are_made_once_for_the_products_of_a_part_that_read_as_many_tokens(bundle, name, graph):
+    rounded = roundings(nodes(bundle(name)[0] / graph))
+    made = {(node.name.partition(".")[0], node.input[2]) for node in rounded}
+    parts = {part for part, _ in made}
+    assert len(rounded) > 2 * len(parts)
+    assert len(made) == len(parts)
+
+
+def test_what_projects_the_states_of_an_encoder_needs_nothing_else_of_it(bundle):
+    """It is also cut out of its graph, for the merged graph of steps."""
+    rounded = roundings(nodes(bundle("t5")[0] / ENCODER_GRAPH))
+    of_parts = {part: {node.input[2] for node in rounded if node.name.startswith(part)} for part in ("enc", "dec")}
+    assert len(of_parts["enc"]) == len(of_parts["dec"]) == 1
+    assert of_parts["enc"] != of_parts["dec"]
+
+
+def test_the_last_token_alone_has_zero_points_of_its_own(make_model, tmp_path):
+    family, auto, options = MODELS["llama"]
+    place = tmp_path / "viewed"
+    export_model(make_model(family, auto=auto, **options), place, precision="int4", prefill="int8", verify=None)
+    view = Manifest.read(place).prefill
+    assert len({node.input[2] for node in roundings(nodes(place / view.graph))}) == 2
+
+
 def test_nothing_is_left_to_compute_once(bundle, tmp_path):
     place = bundle("llama")[0] / GRAPH
     options = ort.SessionOptions()

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from edgeformer.accounting import account
@@ -23,13 +25,16 @@ from edgeformer.manifest import FileEntry, Manifest, PrefillView
 from edgeformer.quantization import prefill_recipe
 from edgeformer.runtime import load
 from edgeformer.runtime.benchmark import benchmark, machine, measure, startup, workloads
+from edgeformer.runtime.benchmark import profile as profile_module
 from edgeformer.runtime.benchmark.costs import Costs
 from edgeformer.runtime.benchmark.machine import Machine, matmul_graph
+from edgeformer.runtime.benchmark.profile import _kernels, profile
 from edgeformer.runtime.benchmark.result import Cost, Phase, Roofs, Spread
 from edgeformer.runtime.benchmark.startup import measure_loading
 from edgeformer.runtime.benchmark.workloads import Request, plan, run
 from edgeformer.runtime.decoder import Decoder, StaticDecoder
 from edgeformer.runtime.encoder import Encoder
+from edgeformer.runtime.session import profiled, session_options
 
 TABLES = {"fp32": "c = MatMul (a, b)", "int8": "c = com.microsoft.DynamicQuantizeMatMul (a, b, s)"}
 BERT = {
@@ -120,7 +125,7 @@ def test_the_json_form_holds_every_figure(result):
     assert data["roofs"]["matmul"] == [256, 512, 512]  # a tiny model's 256 inputs would measure the call
     assert data["workloads"][0]["decode"].keys() == {
         "tokens_per_second", "flops_per_token", "bytes_per_token", "bandwidth_fraction", "fp32_fraction",
-        "int8_fraction",
+        "int8_fraction", "kernels",
     }  # fmt: skip
     assert data["versions"].keys() >= {"python", "numpy", "onnxruntime"}
 
@@ -191,6 +196,96 @@ def test_what_a_foreign_module_costs_is_not_known(manifest):
     foreign = replace(manifest, model=None)
     assert Costs(foreign).prefill(8, 1) is Costs(foreign).decode(8, 1, 4) is None
     assert "a module that is not ours" in next(measure._notes(foreign, True, True))
+
+
+# Where the time goes
+
+
+def fractions(kernels):
+    return {each.op: each.fraction for each in kernels}
+
+
+def counted(folder, graph, threads=1):
+    """How many nodes of each op onnxruntime runs of a graph."""
+    options = session_options(threads)
+    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
+    return Counter(node.op_type for node in nodes)
+
+
+def test_a_profile_has_every_node_of_the_graph(tiny_llama_bundle, tmp_path):
+    found = profile(tiny_llama_bundle, 1, Request(tokens=300, batch_size=2, new_tokens=3))
+    nodes = counted(tmp_path, tiny_llama_bundle / "onnx" / "model.onnx")
+    for kernels in found:
+        assert {each.op: each.count for each in kernels} == nodes
+        assert sum(each.fraction for each in kernels) == pytest.approx(1)
+        assert [each.fraction for each in kernels] == sorted((each.fraction for each in kernels), reverse=True)
+        assert all(each.seconds >= 0 for each in kernels)
+    assert fractions(found.prefill)["MatMul"] > 0.3, "of a chunk the products take most"
+
+
+def test_reading_and_steps_are_told_apart(tmp_path):
+    """By what runs: prompts over the view, steps over the graph of steps, and batches of them over the view again."""
+    bundle = export_model("tiny-llama", tmp_path / "viewed", precision="int4", prefill="int8", verify=None).path
+    manifest = Manifest.read(bundle)
+    view = replace(manifest, prefill=replace(manifest.prefill, from_tokens=4))
+    view.write(bundle)
+    found = profile(bundle, 1, Request(tokens=16, batch_size=1, new_tokens=3))
+    assert found.decode is not None
+    assert "MatMulIntegerToFloat" in fractions(found.prefill)
+    assert "MatMulIntegerToFloat" not in fractions(found.decode)
+    assert max(fractions(found.decode), key=fractions(found.decode).get) == "MatMulNBits"
+    several = profile(bundle, 1, Request(tokens=2, batch_size=5, new_tokens=3))
+    assert "MatMulIntegerToFloat" not in fractions(several.prefill)
+    assert "MatMulIntegerToFloat" in fractions(several.decode)
+
+
+def test_of_a_pair_reading_is_the_encoder_and_a_step_the_decoder(translator, tmp_path):
+    found = profile(translator, 1, Request(tokens=8, batch_size=1, new_tokens=3))
+    for kernels, graph in zip(found, ("encoder_model.onnx", "decoder_model.onnx"), strict=True):
+        assert {each.op: each.count for each in kernels} == counted(tmp_path, translator / "onnx" / graph)
+
+
+def test_an_encoder_has_no_step(encoder):
+    found = profile(encoder, 1, Request(tokens=8, batch_size=2, new_tokens=0))
+    assert found.decode is None
+    assert fractions(found.prefill)["MatMul"] > 0
+
+
+def test_times_are_medians_of_the_nodes_and_summed_by_op():
+    runs = [
+        {(0, "a", "Mul"): 3.0, (0, "b", "Mul"): 5.0, (0, "c", "Add"): 2.0},
+        {(0, "a", "Mul"): 1.0, (0, "b", "Mul"): 5.0, (0, "c", "Add"): 900.0},  # somebody else was running
+        {(0, "a", "Mul"): 3.0, (0, "b", "Mul"): 4.0, (0, "c", "Add"): 2.0},
+    ]
+    found = [(each.op, each.count, each.fraction, 1e6 * each.seconds) for each in _kernels(runs)]
+    assert found == [("Mul", 2, pytest.approx(0.8), pytest.approx(4)), ("Add", 1, pytest.approx(0.2), pytest.approx(2))]
+
+
+def test_a_profile_that_onnxruntime_cut_off_is_refused(tiny_llama_bundle, monkeypatch):
+    monkeypatch.setattr(profile_module, "MOST_EVENTS", 100)
+    with pytest.raises(RequestError, match="more than onnxruntime's profiler keeps; ask for fewer or shorter prompts"):
+        profile(tiny_llama_bundle, 1, Request(tokens=8, batch_size=1, new_tokens=2))
+
+
+def test_a_profile_is_of_the_cpu_alone(tiny_llama_bundle, monkeypatch):
+    monkeypatch.setattr(measure, "choose_provider", lambda *_: "cuda")
+    monkeypatch.setattr(measure, "measure_memory", lambda *_: pytest.fail("measured"))
+    with pytest.raises(RequestError, match="a profile is of the CPU alone"):
+        benchmark(tiny_llama_bundle, profile=True)
+
+
+def test_no_session_is_profiled_but_those_that_are_asked_for(tiny_llama_bundle, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with profiled(tmp_path) as sessions:
+        inside = load(tiny_llama_bundle, threads=1)
+    outside = load(tiny_llama_bundle, threads=1)
+    assert sessions == [inside.session]
+    run(outside, REQUEST)
+    noted = json.loads(Path(inside.session.end_profiling()).read_text())
+    assert not any(event["name"] == "model_run" for event in noted)
+    assert outside.session.end_profiling() == ""
 
 
 # Slowness shows

@@ -6,7 +6,9 @@ itself this costs passes over all that a prompt's tokens hold, and so there are 
 - what several products read is rounded once: equal nodes are merged;
 - QuantizeLinear divides while it rounds: a token is one of its blocks;
 - a gate times a product is rounded to the same integers whether or not the product is scaled. So its step comes in
-  after the next product, as a factor of the next step: one number a token instead of one a feature.
+  after the next product, as a factor of the next step: one number a token instead of one a feature;
+- QuantizeLinear wants a zero point for every step. They are all the same, and made once for all products of a part of
+  the model that read as many tokens.
 """
 
 import onnx_ir as ir
@@ -23,6 +25,7 @@ class ByToken:
 
     def __init__(self) -> None:
         self._unscaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        self._zeros: dict[tuple[object, ...], ir.Value] = {}
 
     def __call__(self, emit: Emitter, node: ir.Node) -> ir.Value:
         """The result of a canonical QuantizedMatMul."""
@@ -33,8 +36,7 @@ class ByToken:
         # A token of zeros stays one.
         largest = emit("Max", largest, emit.constant(SMALLEST, dtype))
         step, zero = emit("Mul", largest, emit.constant(1 / 127, dtype)), emit.constant(128, ir.DataType.UINT8)
-        # The op wants as many zero points as scales: with so large a scale, any number is rounded to one.
-        zeros = emit("QuantizeLinear", step, emit.constant(LARGEST, dtype), zero)
+        zeros = self._zero_points(emit, node, step, zero)
         steps = emit("QuantizeLinear", x, step, zeros, axis=-1, block_size=node.attributes.get_int("inputs"))
         product = emit("MatMulIntegerToFloat", steps, integers, emit.constant(1, dtype), scales, zero, domain=CONTRIB)
         if left_out is not None:
@@ -42,6 +44,19 @@ class ByToken:
         result = emit("Mul", product, step)
         self._unscaled[result] = product, step
         return result
+
+    def _zero_points(self, emit: Emitter, node: ir.Node, step: ir.Value, zero: ir.Value) -> ir.Value:
+        """As many zero points as there are steps, which are one for each token of what is read."""
+        read = node.inputs[0]
+        assert read is not None and read.shape is not None
+        *tokens, _ = read.shape
+        # The first word of a name is the part: of a pair, what reads the encoder's states is also cut out of its graph.
+        key = (node.name or "").partition(".")[0], *tokens
+        zeros = None if None in tokens else self._zeros.get(key)
+        if zeros is None:
+            # With so large a scale, any number is rounded to its zero point.
+            zeros = self._zeros[key] = emit("QuantizeLinear", step, emit.constant(LARGEST, dtype_of(read)), zero)
+        return zeros
 
     def _without_step(self, emit: Emitter, x: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
         """x, or what it is without the step of a product that is a factor of it, and that step."""
