@@ -34,7 +34,7 @@ from edgeformer.export.quantize.calibration_text import CalibrationTokens
 from edgeformer.export.quantize.gptq import Costs, costs_of, making_up, round_for_inputs
 from edgeformer.export.quantize.reading import Enough, padded, read_with_hooks, valid_tokens
 from edgeformer.export.quantize.rounding import Rounded, round_blocks
-from edgeformer.export.quantize.weights import check_finite
+from edgeformer.export.quantize.weights import check_finite, is_finite
 from edgeformer.quantization import Quantization, WeightFormat
 
 LOOKUPS = 0.1
@@ -186,7 +186,7 @@ class _Rounding:
     def products(self, layer: Layer, x: Tensor, y: Tensor) -> Tensor:
         """Σ xᵀy of inputs [n, K] of a layer, [K, K]."""
         sums = x.t() @ y
-        if not torch.isfinite(sums).all():
+        if not is_finite(sums):
             raise ExportError(
                 f"the calibration text makes inputs of {layer.name} that are not finite; nothing can be rounded by "
                 "them. Export without calibration."

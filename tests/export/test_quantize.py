@@ -593,7 +593,7 @@ def test_what_excludes_each_other_is_said_before_anything_is_written(llama_folde
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_not_finite_are_named_and_nothing_is_left(exported, tmp_path, value):
     parameters = load_file(exported[1]["free"] / "model.safetensors")
     parameters["model.layers.1.mlp.down_proj.weight"][3, 7] = value
