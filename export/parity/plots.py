@@ -352,11 +352,10 @@ def _figure(width: float, height: float) -> Figure:
 def _picture(name: str, title: str, draw: Callable[[float], Figure]) -> Picture:
     """Draw at both widths. Names may come from anywhere: what is in no font of matplotlib's is drawn as a box."""
     with _style(f"{name} wide"):
-        wide = _svg(draw(WIDE), title)
+        figure = draw(WIDE)
+        wide, png = _svg(figure, title), _png(figure, title)
     with _style(f"{name} narrow"):
-        narrow = _svg(draw(NARROW), title)
-    with _style(name):
-        return Picture(png=_png(draw(WIDE), title), wide=wide, narrow=narrow)
+        return Picture(png=png, wide=wide, narrow=_svg(draw(NARROW), title))
 
 
 @contextmanager
