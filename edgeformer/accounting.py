@@ -97,6 +97,13 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
     )
 
 
+def last_token_flops(config: DecoderConfig) -> int:
+    """Of `flops_per_token`, those behind the last attention: a view for prompts does them for the last token alone."""
+    last, hidden = config.blocks[-1], config.hidden_size
+    output = hidden * last.attention.num_heads * last.attention.head_dim
+    return 2 * (output + _feed_forward_products(last.feed_forward, hidden) + _table(config))
+
+
 def _parts(config: ModelConfig) -> dict[str, int]:
     """Parameters by the part of the model that they are in."""
     if isinstance(config, Seq2SeqConfig):
@@ -223,13 +230,17 @@ def _products(config: DecoderConfig | EncoderConfig) -> int:
 
 
 def _block_products(block: BlockConfig, hidden: int) -> int:
-    attention, across, feed_forward = block.attention, block.cross_attention, block.feed_forward
+    attention, across = block.attention, block.cross_attention
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     count = 2 * hidden * (width + kv_width)
     count += 2 * hidden * width * attention.global_projections  # keys and values; there are few queries
     if across is not None:
         count += 2 * hidden * across.num_heads * across.head_dim
-    return count + (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
+    return count + _feed_forward_products(block.feed_forward, hidden)
+
+
+def _feed_forward_products(feed_forward: FeedForwardConfig, hidden: int) -> int:
+    return (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
 
 
 def _scores(config: StackConfig) -> int:

@@ -120,13 +120,13 @@ def _show_kernels(what: str, workload: "Workload") -> None:
         rows = [_kernel_row(each.op, [each]) for each in told]
         if rest := phase.kernels[len(told) :]:
             rows.append(_kernel_row("all others", rest))
-        print_table(rows, "op", "of the time", "nodes", "µs each")
+        print_table(rows, "op", "of the time", "kernels", "µs each")
 
 
 def _kernel_row(name: str, kernels: Sequence["Kernels"]) -> tuple[str, ...]:
-    nodes = sum(each.count for each in kernels)
-    seconds = sum(each.count * each.seconds for each in kernels) / nodes
-    return name, _percent(sum(each.fraction for each in kernels)), str(nodes), _number(1e6 * seconds)
+    count = sum(each.count for each in kernels)
+    seconds = sum(each.count * each.seconds for each in kernels) / count
+    return name, _percent(sum(each.fraction for each in kernels)), f"{count:,}", _number(1e6 * seconds)
 
 
 def _roof_rows(result: "BenchmarkResult") -> list[tuple[str, str]]:

@@ -127,7 +127,7 @@ def _beside(parameters: list[Tensor], axis: int) -> Tensor:
 
 def is_finite(x: Tensor) -> bool:
     """Whether all numbers are: isfinite would write a mask first, which takes over ten times as long."""
-    return all(bound.isfinite() for bound in x.aminmax())
+    return x.numel() == 0 or all(bound.isfinite() for bound in x.aminmax())
 
 
 def check_finite(rows: Tensor, parameters: Sequence[str]) -> None:

@@ -3,14 +3,15 @@
 Weights are counted as a session holds them: the bytes of their file (twice those of bf16, which are float32 once they
 are loaded), times the part of the parameters that are factors of products. The rest is gathered, a row a token (an
 embedding table that is not the head too), or small (norms, biases). That is right where all weights are stored alike. A
-view for prompts has its factors in a file of its own, but for the head, which is read once. Activations are not
+view for prompts has its factors in a file of its own, but for the head, which is read once, and what is behind its last
+attention is done for the last token of a chunk alone. Activations are not
 counted, nor what an implementation reads or copies beyond what it must.
 """
 
 from collections.abc import Sequence
 from statistics import fmean
 
-from edgeformer.accounting import account, cache_element_bytes
+from edgeformer.accounting import account, cache_element_bytes, last_token_flops
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.benchmark.result import Cost
@@ -67,11 +68,12 @@ class Costs:
         """Rows are read one by one, chunk by chunk, and every chunk reads the weights and what is cached."""
         ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
         own = account(config)
-        weights = self._read(config, own.flops_per_token) * len(ends)
+        weights, products = self._read(config, own.flops_per_token) * len(ends), float(own.flops_per_token)
         if self._view is not None and tokens >= self._view.from_tokens:
             weights = self._view_bytes * len(ends)
+            products -= last_token_flops(config) * (1 - len(ends) / tokens)
         cache = sum(self._cache(config, end) for end in ends)
-        flops = own.flops_per_token + _attention(config, range(1, tokens + 1))
+        flops = products + _attention(config, range(1, tokens + 1))
         return Cost(flops=flops, bytes=(weights + cache) / tokens)
 
     def _texts(self, config: ModelConfig, flops: int, attention: int, tokens: int, batch_size: int) -> Cost:

@@ -53,9 +53,10 @@ def benchmark(
     prompts: tokens of the prompts, of an encoder-decoder's sources, of an encoder's texts; by default 128 and 512, as
     far as the model takes them. new_tokens: by default 64, or half of a short context. rounds: each is one turn of
     everything, after one that does not count. threads: None for all usable cores. provider: as for `load`; what
-    the machine does at best is only known of the CPU.
+    the machine does at best is only known of the CPU. profile: tell where the time goes, too, on the CPU alone.
 
-    Raises RequestError for what the model cannot do, and what `load` raises.
+    Raises RequestError for what the model cannot do, for a profile that is not of the CPU or of more than onnxruntime
+    keeps, and what `load` raises.
     """
     folder = Path(bundle)
     manifest = Manifest.read(folder)

@@ -8,7 +8,7 @@ import json
 import tempfile
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -54,19 +54,21 @@ def profile(bundle: Path, threads: int, request: Request) -> Profile:
     """
     if not request.new_tokens:
         # Its batch is repeated for a while, and so every run counts but the first.
-        return Profile(_kernels(each for runs in _runs(bundle, threads, request) for each in runs[1:]))
+        (runs,) = _runs(bundle, threads, request)
+        return Profile(_kernels(runs[1:], len(runs) - 1))
     reading = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=1))]
     steps = 1 + min(request.new_tokens - 1, STEPS)
     whole = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=steps))]
     behind = [
         each
-        for read, requests in zip(reading, whole, strict=True)
-        for before, runs in zip(read, requests, strict=True)
+        for alone, requests in zip(reading, whole, strict=True)
+        for before, runs in zip(alone, requests, strict=True)
         for each in runs[len(before) :]
     ]
     if Manifest.read(bundle).encoder_graph is not None:
         del reading[0]  # the decoder's, which is opened first and runs once to choose the first token
-    return Profile(_kernels(each for requests in reading for runs in requests for each in runs), _kernels(behind))
+    read = [each for requests in reading for runs in requests for each in runs]
+    return Profile(_kernels(read, REQUESTS), _kernels(behind, REQUESTS * (steps - 1)))
 
 
 def _runs(bundle: Path, threads: int, request: Request) -> list[list[Run]]:
@@ -82,7 +84,7 @@ def _read(session: int, file: Path) -> list[Run]:
     """What a session noted, run by run."""
     events = json.loads(file.read_text(encoding="utf-8"))
     if len(events) >= MOST_EVENTS:
-        raise RequestError("that is more than onnxruntime's profiler keeps; ask for fewer or shorter prompts at once.")
+        raise RequestError("that is more than onnxruntime's profiler keeps; ask for fewer or shorter texts at once.")
     starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
     runs: list[Run] = [{} for _ in starts]
     for event in events:
@@ -98,17 +100,19 @@ def _requests(runs: list[Run]) -> list[list[Run]]:
     return [runs[start : start + each] for start in range(each, len(runs), each)] if each else [[]] * REQUESTS
 
 
-def _kernels(runs: Iterable[Run]) -> tuple[Kernels, ...]:
+def _kernels(runs: Sequence[Run], times: int) -> tuple[Kernels, ...]:
+    """What was done so many times, by op."""
     taken: dict[Node, list[float]] = defaultdict(list)
-    for each in runs:
-        for node, microseconds in each.items():
-            taken[node].append(microseconds)
-    by_op: dict[str, list[float]] = defaultdict(list)
-    for (_, _, op), times in taken.items():
-        by_op[op].append(median(times) / 1e6)
-    whole = sum(map(sum, by_op.values()))
+    for node, microseconds in (item for each in runs for item in each.items()):
+        taken[node].append(microseconds)
+    counts: dict[str, int] = defaultdict(int)
+    seconds: dict[str, float] = defaultdict(float)
+    for (_, _, op), of_node in taken.items():
+        counts[op] += len(of_node)
+        seconds[op] += len(of_node) * median(of_node) / 1e6
+    whole = sum(seconds.values())
     found = [
-        Kernels(op=op, count=len(times), fraction=sum(times) / whole, seconds=sum(times) / len(times))
-        for op, times in by_op.items()
+        Kernels(op=op, count=counts[op] // times, fraction=seconds[op] / whole, seconds=seconds[op] / counts[op])
+        for op in counts
     ]
     return tuple(sorted(found, key=lambda kernels: -kernels.fraction))

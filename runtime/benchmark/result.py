@@ -46,7 +46,7 @@ class Roofs:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """The nodes of one op in a run of the model: how many, their part of the time of all kernels, seconds of each."""
+    """Of one op, in the reading of a request or in a step: how many, their part of the time of all, seconds of each."""
 
     op: str
     count: int

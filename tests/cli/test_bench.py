@@ -131,7 +131,7 @@ def test_where_the_time_goes(found):
     lines = run("bench", "somewhere", "--profile").stdout.splitlines()
     place = lines.index("where the time goes: a step behind a prompt of 128 tokens, batch 1")
     assert [line.split() for line in lines[place + 1 : place + 5]] == [
-        ["op", "of", "the", "time", "nodes", "µs", "each"],
+        ["op", "of", "the", "time", "kernels", "µs", "each"],
         ["MatMulNBits", "68%", "121", "73.8"],
         ["SkipSimplifiedLayerNormalization", "30%", "60", "12,500"],
         ["all", "others", "1.6%", "10", "12.0"],

@@ -48,8 +48,8 @@ class ByToken:
     def _zero_points(self, emit: Emitter, node: ir.Node, step: ir.Value, zero: ir.Value) -> ir.Value:
         """As many zero points as there are steps, which are one for each token of what is read."""
         read = node.inputs[0]
-        assert read is not None and read.shape is not None
-        *tokens, _ = read.shape
+        # What torch decomposes has values without a shape.
+        *tokens, _ = [None, None] if read is None or read.shape is None else read.shape
         # The first word of a name is the part: of a pair, what reads the encoder's states is also cut out of its graph.
         key = (node.name or "").partition(".")[0], *tokens
         zeros = None if None in tokens else self._zeros.get(key)
