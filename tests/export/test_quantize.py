@@ -119,7 +119,8 @@ def test_mse_never_errs_more_than_nearest_in_any_block(drawn_blocks):
     blocks, form = drawn_blocks
     power = blocks.double().square().sum(-1)
     nearest, mse = (squared_error(blocks, with_rounding(form, name)) for name in ("nearest", "mse"))
-    assert (mse <= nearest * (1 + 1e-5) + power * 1e-12).all()
+    # The search compares in float32 how much of a block's power integers explain, and tells no less apart.
+    assert (mse <= nearest * (1 + 1e-5) + power * 2**-24).all()
 
 
 def test_mse_errs_less_on_what_weights_look_like():
