@@ -34,19 +34,12 @@ from random_checkpoint import write_checkpoint
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
-from edgeformer.manifest import Manifest, Precision, Provider
+from edgeformer.manifest import Precision, Provider
 from edgeformer.runtime import load
-from edgeformer.runtime.decoder import StaticDecoder
-from edgeformer.runtime.session import onnxruntime, open_session
+from edgeformer.runtime.session import onnxruntime, open_session, profiled
 
 # The last is what a user without a GPU would run: the CPU's own speed.
 CASES: tuple[tuple[Precision, Provider], ...] = (("fp16", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"))
-
-# What `edgeformer.runtime.session` asks for, here with the profiler on.
-PROVIDERS: dict[Provider, list[Any]] = {
-    "cuda": [("CUDAExecutionProvider", {"use_tf32": 0}), "CPUExecutionProvider"],
-    "cpu": ["CPUExecutionProvider"],
-}
 
 PROMPTS = (128, 512)
 NEW_TOKENS = 64
@@ -128,14 +121,9 @@ def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
 
     Integer arithmetic on shapes belongs on the CPU. `copies` counts the nodes that carry tensors between the two.
     """
-    manifest = Manifest.read(bundle)
-    ort = onnxruntime()
-    options = ort.SessionOptions()
-    options.enable_profiling = True
-    with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder, "profile"))
-        session = ort.InferenceSession(str(bundle / manifest.graph), options, providers=PROVIDERS[provider])
-        decoder = StaticDecoder(session, manifest, 1, 16, provider)
+    with tempfile.TemporaryDirectory() as folder, profiled(Path(folder)):
+        model = load(bundle, provider)
+        session, decoder = model.session, model.new_decoder(1, 16)
         decoder.prefill(0, range(8))
         decoder.decode_one_token([0])
         events = json.loads(Path(session.end_profiling()).read_text())

@@ -14,8 +14,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.benchmark.costs import Costs
 from edgeformer.runtime.benchmark.machine import Machine
-from edgeformer.runtime.benchmark.profile import Profile
-from edgeformer.runtime.benchmark.profile import profile as profile_of
+from edgeformer.runtime.benchmark.profile import Profile, measure_profile
 from edgeformer.runtime.benchmark.result import BenchmarkResult, Phase, Roofs, Spread, Workload
 from edgeformer.runtime.benchmark.startup import measure_loading, measure_memory
 from edgeformer.runtime.benchmark.workloads import Request, Timing, plan, run
@@ -67,7 +66,7 @@ def benchmark(
     requests = plan(manifest, prompts, new_tokens, batch_sizes)
     chosen, threads = choose_provider(provider, manifest), threads or usable_cores()
     if profile and chosen != "cpu":
-        raise RequestError("a profile is of the CPU alone: elsewhere kernels are started and end by themselves.")
+        raise RequestError("a profile is of the CPU alone; use provider cpu, or leave the profile out.")
     profiled = requests if profile else []
     steps = _Steps(progress, 1 + rounds + len(profiled) + (rounds + 1) * (len(requests) + len(ROOFS)))
 
@@ -83,7 +82,7 @@ def benchmark(
     profiles: dict[str, Profile] = {}
     for request in profiled:
         steps.begin(f"profile, {_name(request)}")
-        profiles[_name(request)] = profile_of(folder, threads, request)
+        profiles[_name(request)] = measure_profile(folder, threads, request)
 
     model = load(folder, chosen, threads)
     turns = {_name(request): partial(run, model, request) for request in requests}

@@ -47,7 +47,7 @@ class Profile(NamedTuple):
     decode: tuple[Kernels, ...] | None = None
 
 
-def profile(bundle: Path, threads: int, request: Request) -> Profile:
+def measure_profile(bundle: Path, threads: int, request: Request) -> Profile:
     """Load a bundle on the CPU and answer a request a few times.
 
     Raises RequestError for more than onnxruntime's profiler keeps.

@@ -28,7 +28,7 @@ from edgeformer.runtime.benchmark import benchmark, machine, measure, startup, w
 from edgeformer.runtime.benchmark import profile as profile_module
 from edgeformer.runtime.benchmark.costs import Costs
 from edgeformer.runtime.benchmark.machine import Machine, matmul_graph
-from edgeformer.runtime.benchmark.profile import _kernels, profile
+from edgeformer.runtime.benchmark.profile import _kernels, measure_profile
 from edgeformer.runtime.benchmark.result import Cost, Phase, Roofs, Spread
 from edgeformer.runtime.benchmark.startup import measure_loading
 from edgeformer.runtime.benchmark.workloads import Request, plan, run
@@ -218,7 +218,7 @@ def counts(kernels):
 
 
 def test_a_profile_has_every_kernel_that_runs(tiny_llama_bundle, tmp_path):
-    found = profile(tiny_llama_bundle, 1, Request(tokens=300, batch_size=2, new_tokens=3))
+    found = measure_profile(tiny_llama_bundle, 1, Request(tokens=300, batch_size=2, new_tokens=3))
     nodes = counted(tmp_path, tiny_llama_bundle / "onnx" / "model.onnx")
     assert counts(found.decode) == nodes, "one step for both rows"
     assert counts(found.prefill) == {op: 4 * count for op, count in nodes.items()}, "two chunks of each row"
@@ -233,26 +233,25 @@ def test_reading_and_steps_are_told_apart(tmp_path):
     """By what runs: prompts over the view, steps over the graph of steps, and batches of them over the view again."""
     bundle = export_model("tiny-llama", tmp_path / "viewed", precision="int4", prefill="int8", verify=None).path
     manifest = Manifest.read(bundle)
-    view = replace(manifest, prefill=replace(manifest.prefill, from_tokens=4))
-    view.write(bundle)
-    of_steps, of_prompts = (counted(tmp_path, bundle / graph) for graph in (manifest.graph, view.prefill.graph))
-    one = profile(bundle, 1, Request(tokens=16, batch_size=1, new_tokens=3))
+    replace(manifest, prefill=replace(manifest.prefill, from_tokens=4)).write(bundle)
+    of_steps, of_prompts = (counted(tmp_path, bundle / graph) for graph in (manifest.graph, manifest.prefill.graph))
+    one = measure_profile(bundle, 1, Request(tokens=16, batch_size=1, new_tokens=3))
     assert (counts(one.prefill), counts(one.decode)) == (of_prompts, of_steps)
-    several = profile(bundle, 1, Request(tokens=2, batch_size=5, new_tokens=3))
+    several = measure_profile(bundle, 1, Request(tokens=2, batch_size=5, new_tokens=3))
     assert counts(several.prefill) == {op: 5 * count for op, count in of_steps.items()}
     assert counts(several.decode) == of_prompts
-    rest = profile(bundle, 1, Request(tokens=515, batch_size=1, new_tokens=3))
+    rest = measure_profile(bundle, 1, Request(tokens=515, batch_size=1, new_tokens=3))
     assert counts(rest.prefill) == of_prompts + of_prompts + of_steps, "two chunks, and a rest of three tokens"
 
 
 def test_of_a_pair_reading_is_the_encoder_and_a_step_the_decoder(translator, tmp_path):
-    found = profile(translator, 1, Request(tokens=8, batch_size=1, new_tokens=3))
+    found = measure_profile(translator, 1, Request(tokens=8, batch_size=1, new_tokens=3))
     for kernels, graph in zip(found, ("encoder_model.onnx", "decoder_model.onnx"), strict=True):
         assert counts(kernels) == counted(tmp_path, translator / "onnx" / graph)
 
 
 def test_an_encoder_has_no_step(encoder, tmp_path):
-    found = profile(encoder, 1, Request(tokens=8, batch_size=2, new_tokens=0))
+    found = measure_profile(encoder, 1, Request(tokens=8, batch_size=2, new_tokens=0))
     assert found.decode is None
     assert counts(found.prefill) == counted(tmp_path, encoder / "onnx" / "model.onnx")
 
@@ -276,13 +275,13 @@ def test_times_are_medians_of_the_nodes_and_summed_by_op():
 def test_a_profile_that_onnxruntime_cut_off_is_refused(tiny_llama_bundle, monkeypatch):
     monkeypatch.setattr(profile_module, "MOST_EVENTS", 100)
     with pytest.raises(RequestError, match="more than onnxruntime's profiler keeps; ask for fewer or shorter texts"):
-        profile(tiny_llama_bundle, 1, Request(tokens=8, batch_size=1, new_tokens=2))
+        measure_profile(tiny_llama_bundle, 1, Request(tokens=8, batch_size=1, new_tokens=2))
 
 
 def test_a_profile_is_of_the_cpu_alone(tiny_llama_bundle, monkeypatch):
     monkeypatch.setattr(measure, "choose_provider", lambda *_: "cuda")
     monkeypatch.setattr(measure, "measure_memory", lambda *_: pytest.fail("measured"))
-    with pytest.raises(RequestError, match="a profile is of the CPU alone"):
+    with pytest.raises(RequestError, match="a profile is of the CPU alone; use provider cpu, or leave the profile out"):
         benchmark(tiny_llama_bundle, profile=True)
 
 
