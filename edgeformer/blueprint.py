@@ -5,6 +5,7 @@ stands behind it. Three kinds do: our own module of a `ModelConfig` (`blueprint_
 (`edgeformer.export.export_module`), and a model of transformers.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -59,8 +60,9 @@ class Blueprint:
         return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 
 
+@functools.lru_cache(maxsize=8)
 def blueprint_of(config: ModelConfig) -> Blueprint:
-    """The blueprint of one of our own modules."""
+    """The blueprint of one of our own modules: equal configs have the same one, so that it is traced once."""
     writer = config.decoder if isinstance(config, Seq2SeqConfig) else config
     return Blueprint(
         build=lambda dtype: build_model(config, dtype),

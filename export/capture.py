@@ -4,6 +4,7 @@ The module is built and traced under fake tensors, so capturing costs the same f
 thousand. Initializers keep the module's parameter names and become `StreamedTensor`s.
 """
 
+import functools
 import inspect
 import logging
 import operator
@@ -35,11 +36,16 @@ NO_MODULE = "_empty_nn_module_stack"
 
 aten = torch.ops.aten
 
-WHOLE = {
-    operator.getitem, *OPS.values(), aten._assert_tensor_metadata.default, aten.add.Tensor, aten.arange.default,
-    aten.div.Tensor, aten.embedding.default, aten.gelu.default, aten.layer_norm.default,
-    aten.linear.default, aten.mul.Tensor, aten.neg.default, aten.relu.default, aten.silu.default, aten.sub.Tensor,
-    aten.sym_size.int, aten.tanh.default, aten.to.dtype, aten.unsqueeze.default,
+ELEMENTWISE = {
+    aten.abs.default, aten.add.Tensor, aten.div.Tensor, aten.eq.Scalar, aten.gelu.default, aten.lt.Scalar,
+    aten.mul.Tensor, aten.neg.default, aten.relu.default, aten.silu.default, aten.sub.Tensor, aten.tanh.default,
+}  # fmt: skip
+
+WHOLE = ELEMENTWISE | {
+    operator.getitem, *OPS.values(), aten._assert_tensor_metadata.default, aten.arange.default,
+    aten.bitwise_not.default, aten.embedding.default, aten.layer_norm.default, aten.linear.default,
+    aten.masked_fill.Scalar, aten.sym_size.int, aten.to.dtype, aten.transpose.int, aten.unsqueeze.default,
+    aten.view.default, aten.zeros.default,
 }  # fmt: skip
 """Ops that torch.onnx.export leaves as they are, but for `to`, which becomes a copy or nothing."""
 
@@ -53,8 +59,19 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
     """Trace one graph of a model into canonical form.
 
     weights: the module's parameters by name, read only when the graph is written; a parameter of several names is one
-    initializer, under the first of them.
+    initializer, under the first of them. A model of ours is traced once, however often its graph is asked for.
     """
+    # A module of somebody else's would be kept in memory, with its weights.
+    graph = _trace(spec, blueprint, dtype) if blueprint.config is None else _trace_once(spec, blueprint, dtype).clone()
+    values = ChainMap(dict(blueprint.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
+    for value in graph.graph.initializers.values():
+        if isinstance(value.const_value, StreamedTensor):
+            value.const_value = _of_values(value.const_value, values)
+    return graph
+
+
+def _trace(spec: GraphSpec, blueprint: Blueprint, dtype: torch.dtype) -> ir.Model:
+    """Trace one graph of a model: its weights have names, and nothing yet to be read from."""
     symbols = dict.fromkeys(dim for tensor in spec.inputs for dim in tensor.dims if isinstance(dim, str))
     # Any sizes but 0 and 1, which torch.export would take for constants.
     sizes = {symbol: SIZES[symbol] for symbol in symbols}
@@ -75,7 +92,7 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
         with _quiet(), torch.no_grad():
             exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
             program = torch.onnx.export(
-                _decomposed(exported),
+                _spared(exported),
                 dynamo=True,
                 optimize=False,
                 verbose=False,
@@ -90,8 +107,7 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
     captured.producer_name, captured.producer_version = "edgeformer", None
     _name_dimensions(captured.graph, spec.inputs)
     _name_nodes(captured.graph)
-    values = ChainMap(dict(blueprint.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
-    _fill_initializers(captured.graph, values, _first_names(model), _literals(exported))
+    _name_initializers(captured.graph, _first_names(model), _literals(exported))
     for clean_up in (
         common_passes.ClearMetadataAndDocStringPass(),
         common_passes.IdentityEliminationPass(),
@@ -103,10 +119,14 @@ def capture(spec: GraphSpec, blueprint: Blueprint, weights: Mapping[str, Tensor]
     return captured
 
 
-def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Spare torch.onnx.export from tracing a program once more, which takes as long as all else together.
+_trace_once = functools.lru_cache(maxsize=8)(_trace)
 
-    It does so to take composite ops apart; where a program has none, it gets the same graph by itself.
+
+def _spared(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Spare torch.onnx.export two more runs of a program, which take longer than all else that it does.
+
+    One takes composite ops apart, the other finds out where types are promoted: where a program has neither, it gets
+    the same graph without them.
     """
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     casts = [node for node in nodes if node.target is aten.to.dtype]
@@ -118,7 +138,21 @@ def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedP
         node.target, node.args = (aten.alias if same else aten._to_copy).default, (value,)
         node.kwargs = {} if same else {"dtype": dtype}
     program.run_decompositions = lambda table=None: program
+    if not any(map(_promotes, nodes)):
+        for node in nodes:
+            if node.target is aten._assert_tensor_metadata.default:
+                program.graph.erase_node(node)
+        program.graph_module.modules = lambda: ()  # of each it would look for promotions, and drop assertions
     return program
+
+
+def _promotes(node: torch.fx.Node) -> bool:
+    """Whether an op computes in another type than its inputs have, numbers being float32."""
+    if node.target not in ELEMENTWISE:
+        return False
+    types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}
+    types |= {torch.float32 for each in node.args if isinstance(each, float)}
+    return len(types) > 1 or node.meta["val"].dtype not in {torch.bool, *types}
 
 
 def _by_signature(module: nn.Module, axes: Sequence[dict[int, Any]]) -> tuple[Any, ...]:
@@ -180,10 +214,8 @@ def _first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in names}
 
 
-def _fill_initializers(
-    graph: ir.Graph, values: Mapping[str, Tensor], first_names: Mapping[str, str], literals: Mapping[str, Tensor]
-) -> None:
-    """Give every initializer its own name back and a way to its value, in place of the fake tensor."""
+def _name_initializers(graph: ir.Graph, first_names: Mapping[str, str], literals: Mapping[str, Tensor]) -> None:
+    """Give every initializer its own name back, and a recipe in place of its fake tensor."""
     for name, value in list(graph.initializers.items()):
         assert value.const_value is not None
         if name in literals:
@@ -191,14 +223,19 @@ def _fill_initializers(
             continue
         parameter = name.removeprefix("model.")
         parameter = first_names.get(parameter, parameter)
-        if parameter not in values:
-            raise ExportError(
-                f"the graph needs the tensor {parameter}, which is neither a parameter nor a buffer of the module, so "
-                "that nothing says what it holds. Make it one with register_buffer."
-            )
         dtype, shape = value.const_value.dtype, ir.Shape(value.const_value.shape.numpy())
         value.name = parameter
-        value.const_value = StreamedTensor(parameter, dtype, shape, Recipe((parameter,)), values)
+        value.const_value = StreamedTensor(parameter, dtype, shape, Recipe((parameter,)), {})
+
+
+def _of_values(tensor: StreamedTensor, values: Mapping[str, Tensor]) -> StreamedTensor:
+    (parameter,) = tensor.recipe.parameters
+    if parameter not in values:
+        raise ExportError(
+            f"the graph needs the tensor {parameter}, which is neither a parameter nor a buffer of the module, so "
+            "that nothing says what it holds. Make it one with register_buffer."
+        )
+    return tensor.of(values)
 
 
 @contextmanager

@@ -63,6 +63,12 @@ class StreamedTensor(ir.LazyTensor):
         recipe = self.recipe
         return StoredWeight(parameters=recipe.parameters, transposed=recipe.transposed, scaled=recipe.scaled)
 
+    def of(self, values: Mapping[str, Tensor]) -> "StreamedTensor":
+        """The same tensor, made of other values."""
+        tensor = self._copy()
+        tensor.values = values
+        return tensor
+
     def scaled(self, outputs: int, factor: float) -> "StreamedTensor":
         """The same weight or bias, with which the first outputs of a product are times a factor."""
         tensor = self._copy()

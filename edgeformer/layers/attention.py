@@ -110,7 +110,11 @@ class Attention(nn.Module):
     def _normed(self, query: Tensor, key: Tensor, config: QKNormConfig) -> tuple[Tensor, Tensor]:
         if config.over == "projection":
             return self.query_norm(query), self.key_norm(key)
-        return self.query_norm(self._heads(query)).flatten(-2), self.key_norm(self._heads(key)).flatten(-2)
+        # Views, not `flatten`: ops that torch.export has to take apart make capturing a graph slow.
+        return (
+            self.query_norm(self._heads(query)).view(query.shape),
+            self.key_norm(self._heads(key)).view(key.shape),
+        )
 
     def _global(self, x: Tensor, context: Context) -> Tensor:
         """What the global tokens see of all, through projections of their own: [B, global_tokens, H·D]."""
@@ -121,7 +125,7 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """[..., H·D] → [..., H, D], of queries or of keys."""
-        return x.unflatten(-1, (-1, self.config.head_dim))
+        return x.view(*x.shape[:-1], -1, self.config.head_dim)
 
     def _shaw_bias(self, query: Tensor, context: Context, reach: int) -> Tensor:
         """q_i · relation(clip(j − i, −k, k)), scaled as scores are: [B, H, S, T]."""
@@ -152,10 +156,8 @@ class CrossAttention(nn.Module):
 
     def project(self, states: Tensor) -> Cache:
         """States of the encoder [B, T, E], finite also where the source has padding → keys and values [B, H, T, D]."""
-        key, value = (
-            part(states).unflatten(-1, (self.config.num_heads, -1)).transpose(1, 2) for part in (self.key, self.value)
-        )
-        return key, value
+        shape = *states.shape[:-1], self.config.num_heads, self.config.head_dim
+        return self.key(states).view(shape).transpose(1, 2), self.value(states).view(shape).transpose(1, 2)
 
     def forward(self, x: Tensor, source: Cache, source_mask: Tensor) -> Tensor:
         """x [B, S, E], source as `project` makes it → [B, S, E]."""

@@ -1,5 +1,7 @@
 """A program that capture keeps from a second trace becomes the graph that torch.onnx.export makes of it with one."""
 
+from dataclasses import replace
+
 import onnx_ir as ir
 import pytest
 import torch
@@ -32,10 +34,12 @@ MODELS = {
     "opt": (CAUSAL, {
         "vocab_size": 61, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
     }, torch.float32, 0),
-    "bart": (PAIR, BART_SIZES, torch.float32, 1),
+    "bart": (PAIR, BART_SIZES, torch.float32, 0),
     "whisper": ("AutoModelForSpeechSeq2Seq", WHISPER, torch.float16, 1),
     "bert": ("AutoModelForMaskedLM", SIZES, torch.float16, 0),
-    "qwen3": (CAUSAL, SIZES | {"num_key_value_heads": 2}, torch.float32, 1),
+    "modernbert": ("AutoModelForMaskedLM", SIZES | {"local_attention": 8, "num_hidden_layers": 2}, torch.float16, 0),
+    "roberta": ("AutoModelForMaskedLM", SIZES | {"max_position_embeddings": 66}, torch.float16, 0),
+    "qwen3": (CAUSAL, SIZES | {"num_key_value_heads": 2}, torch.float32, 0),
 }  # fmt: skip
 
 
@@ -91,9 +95,9 @@ def test_a_program_without_composite_ops_needs_no_second_trace(make_model, monke
         met.update(ops if ops <= capture_module.WHOLE else ())
         return program
 
-    monkeypatch.setattr(capture_module, "_decomposed", untouched)
+    monkeypatch.setattr(capture_module, "_spared", untouched)
     for spec in blueprint.graphs:
-        expected = capture_module.capture(spec, blueprint, weights, dtype)
+        expected = capture_module._trace(spec, blueprint, dtype)
         assert described(plain[spec.file].graph) == described(expected.graph)
         # Negative control: one other input of one node is seen.
         expected.graph[-1].replace_input_with(0, expected.graph.inputs[-1])
@@ -103,3 +107,25 @@ def test_a_program_without_composite_ops_needs_no_second_trace(make_model, monke
 
 def test_every_op_that_is_taken_to_be_whole_was_met_above(met):
     assert met | set(OPS.values()) == capture_module.WHOLE
+
+
+def test_a_model_of_ours_is_traced_once_and_its_graphs_share_nothing(monkeypatch):
+    config = open_source("tiny-llama").config
+    blueprint, spec, traced = blueprint_of(config), blueprint_of(config).graphs[-1], []
+    real = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *args, **named: traced.append(args) or real(*args, **named))
+    capture_module._trace_once.cache_clear()
+    graphs = [capture_module.capture(spec, blueprint, RandomWeights(config, seed), torch.float32) for seed in (0, 1)]
+    assert len(traced) == 1
+    before = described(graphs[1].graph)
+    assert before == described(graphs[0].graph)
+    first, second = (graph.graph.initializers["embedding.weight"].const_value.read() for graph in graphs)
+    assert not torch.equal(first, second)
+    graphs[0].graph[-1].replace_input_with(0, graphs[0].graph.inputs[-1])
+    graphs[0].graph.initializers.clear()
+    again = capture_module.capture(spec, blueprint, RandomWeights(config, 2), torch.float32)
+    assert before == described(graphs[1].graph) == described(again.graph)
+    assert len(traced) == 1
+    for other in ((spec, blueprint, torch.float16), (spec, replace(blueprint, vocab_size=7), torch.float32)):
+        capture_module.capture(*other[:2], RandomWeights(config, 0), other[2])
+    assert len(traced) == 3
