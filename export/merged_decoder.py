@@ -107,7 +107,7 @@ def _projections(
     branch.name = "projections"
     for output in (output for node in branch for output in node.outputs):
         output.name = f"{PREFIX}/{output.name}"
-    _move_initializers(branch, merged)
+    _move_initializers(branch, [name for name in encoder.initializers if name in branch.initializers], merged)
     inner, *inputs = branch.inputs
     if rounded is not None:
         emit = Emitter(PREFIX)
@@ -126,10 +126,13 @@ def _projections(
     return branch
 
 
-def _move_initializers(branch: ir.Graph, merged: ir.Model) -> None:
-    """Let a branch read its weights and constants around it: weights that are there already are the same."""
-    for name, value in list(branch.initializers.items()):
-        branch.initializers.pop(name)
+def _move_initializers(branch: ir.Graph, names: Sequence[str], merged: ir.Model) -> None:
+    """Let a branch read its weights and constants around it: weights that are there already are the same.
+
+    names: of them all, in an order that is the same in every export; the branch has them in any.
+    """
+    for name in names:
+        value = branch.initializers.pop(name)
         weight, known = streamed(value) is not None, merged.graph.initializers.get(name)
         if weight and known is not None:
             ir.convenience.replace_all_uses_with(value, known)
