@@ -37,7 +37,7 @@ class RequestError(EdgeformerError):
 
 
 class MissingDependencyError(EdgeformerError):
-    """A package that this part of edgeformer needs is not installed."""
+    """A package that this part of edgeformer needs is not installed, or is too old."""
 
 
 def require(module: str, extra: str) -> ModuleType:

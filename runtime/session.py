@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgeformer.errors import BundleError, RequestError, require
+from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Arithmetic, Manifest, Provider
 from edgeformer.runtime.overflow import products_overflow
 
@@ -20,6 +20,9 @@ ProviderChoice = Literal["auto", "cpu", "cuda"]
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
 """Element type of the cache, by the bundle's arithmetic, where it is not quantized."""
+
+OLDEST = (1, 30)
+"""The oldest onnxruntime that passes verification in all kinds of bundles. Up to 1.29 it overwrites what we keep."""
 
 TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 """What onnxruntime's GroupQueryAttention asks the environment when a session is opened."""
@@ -39,7 +42,15 @@ def onnxruntime() -> Any:
     """Import onnxruntime, or say how to install it. It comes in two packages, so no bundle can depend on one."""
     # Read by onnxruntime when it is imported; a user's own choice stands.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return require("onnxruntime", "cpu")
+    module = require("onnxruntime", "cpu")
+    if tuple(map(int, module.__version__.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise MissingDependencyError(
+            f"this runtime needs onnxruntime {oldest} or newer, and {module.__version__} is installed. Install one "
+            f"with: pip install 'onnxruntime>={oldest}' (onnxruntime-gpu for CUDA). Without edgeformer a bundle may "
+            "run in an older one; docs/clients.md says in which."
+        )
+    return module
 
 
 @contextmanager

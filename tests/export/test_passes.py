@@ -320,6 +320,18 @@ def test_on_cuda_the_kernel_scales():
     assert scales == [16**-0.5] * LAYERS
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_only_attention_both_ways_says_that_it_is_not_causal(causal):
+    graph = captured(config(), dtype=torch.float32)
+    for node in graph.graph:
+        if node.op_type == "GroupQueryAttention":
+            node.attributes["causal"] = ir.AttrInt64("causal", int(causal))
+    lower(graph, Target())
+    said = [each.attributes.get("causal") for each in graph.graph if each.op_type == "GroupQueryAttention"]
+    # onnxruntime up to 1.29.0 does not know the attribute, and loads no graph that has it.
+    assert [each and each.as_int() for each in said] == [None if causal else 0] * LAYERS
+
+
 def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
     graph = captured(config(), dtype=torch.float32)
     lowered = lower(graph, Target(provider="cuda"))

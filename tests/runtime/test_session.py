@@ -1,4 +1,4 @@
-"""What sessions are opened with: attention without the tiled kernel on x86, and threads that fall asleep."""
+"""Which onnxruntime will do, and what sessions are opened with: attention without tiles on x86, threads that sleep."""
 
 import base64
 import os
@@ -11,6 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from edgeformer.errors import MissingDependencyError
 from edgeformer.runtime import session
 from edgeformer.runtime.overflow import GRAPH
 from edgeformer.runtime.session import TILED_ATTENTION_OFF, open_session, session_options
@@ -41,6 +42,19 @@ def seen(monkeypatch):
 
     monkeypatch.setattr(ort, "InferenceSession", Noting)
     return values
+
+
+@pytest.mark.parametrize("version", ["1.18.1", "1.23.0", "1.29.1", "0.5.0"])
+def test_an_old_onnxruntime_is_refused_with_advice(monkeypatch, graph, version):
+    monkeypatch.setattr(ort, "__version__", version)
+    with pytest.raises(MissingDependencyError, match=rf"1\.30 or newer, and {version} is installed.*pip install"):
+        open_session(graph, "cpu")
+
+
+@pytest.mark.parametrize("version", ["1.30.0", "1.31.0.dev20261001002", "2.0.0rc1", "1.100.2"])
+def test_a_newer_one_is_not(monkeypatch, graph, version):
+    monkeypatch.setattr(ort, "__version__", version)
+    assert open_session(graph, "cpu").get_inputs()
 
 
 @pytest.mark.parametrize(("machine", "value"), [("x86_64", "1"), ("AMD64", "1"), ("aarch64", None), ("arm64", None)])

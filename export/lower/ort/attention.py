@@ -95,7 +95,8 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, target:
         local_window_size=attributes.get_int("window") or -1,
         do_rotary=int(cos is not None),
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
-        causal=attributes.get_int("causal"),
+        # onnxruntime before 1.29.1 has none but causal attention, and refuses what it does not know.
+        **({} if attributes.get_int("causal") else {"causal": 0}),
         **(QUANTIZED if scales is not None else {}),
     )  # fmt: skip
     replace_node(node, emit, outputs, main=outputs[0].producer())
