@@ -151,7 +151,7 @@ def _promotes(node: torch.fx.Node) -> bool:
     if node.target not in ELEMENTWISE:
         return False
     types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}
-    types |= {torch.float32 for each in node.args if isinstance(each, float)}
+    types |= {torch.float32 for each in (*node.args, *node.kwargs.values()) if isinstance(each, float)}
     return len(types) > 1 or node.meta["val"].dtype not in {torch.bool, *types}
 
 
