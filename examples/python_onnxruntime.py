@@ -30,10 +30,12 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     growing = manifest["cache_form"] == "growing"
     binding = session.io_binding()
     binding.bind_output("logits")
+    held = []  # up to 1.29 onnxruntime does not keep what is bound
     for past, present in zip(pasts, presents, strict=True):
         _, heads, _, head_dim = past.shape
         cache = np.zeros((1, heads, 0 if growing else end, head_dim), DTYPES[past.type])
         buffer = ort.OrtValue.ortvalue_from_numpy(cache)
+        held.append(buffer)
         binding.bind_ortvalue_input(past.name, buffer)
         if not growing:
             binding.bind_ortvalue_output(present, buffer)
