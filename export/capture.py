@@ -40,6 +40,7 @@ ELEMENTWISE = {
     aten.abs.default, aten.add.Tensor, aten.div.Tensor, aten.eq.Scalar, aten.gelu.default, aten.lt.Scalar,
     aten.mul.Tensor, aten.neg.default, aten.relu.default, aten.silu.default, aten.sub.Tensor, aten.tanh.default,
 }  # fmt: skip
+"""Ops that promote: their inputs may be of several types, or of another type than the output."""
 
 WHOLE = ELEMENTWISE | {
     operator.getitem, *OPS.values(), aten._assert_tensor_metadata.default, aten.arange.default,
@@ -151,7 +152,7 @@ def _promotes(node: torch.fx.Node) -> bool:
     if node.target not in ELEMENTWISE:
         return False
     types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}
-    types |= {torch.float32 for each in (*node.args, *node.kwargs.values()) if isinstance(each, float)}
+    types |= {torch.float32 for each in node.args if isinstance(each, float)}
     return len(types) > 1 or node.meta["val"].dtype not in {torch.bool, *types}
 
 

@@ -22,7 +22,7 @@ CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": 
 """Element type of the cache, by the bundle's arithmetic, where it is not quantized."""
 
 OLDEST = (1, 30)
-"""The oldest onnxruntime that passes verification in all kinds of bundles. Up to 1.29 it overwrites what we keep."""
+"""The oldest onnxruntime that passes verification in all kinds of bundles; 1.29 gives up outputs that we keep."""
 
 TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 """What onnxruntime's GroupQueryAttention asks the environment when a session is opened."""

@@ -1,4 +1,4 @@
-"""A program that capture keeps from a second trace becomes the graph that torch.onnx.export makes of it with one."""
+"""What capture spares torch.onnx.export, and itself: graphs are the same as with all of it."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from torch.export import ExportedProgram
+from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 
 from edgeformer.blueprint import blueprint_of
 from edgeformer.export import capture as capture_module
@@ -41,6 +42,9 @@ MODELS = {
     "roberta": ("AutoModelForMaskedLM", SIZES | {"max_position_embeddings": 66}, torch.float16, 0),
     "qwen3": (CAUSAL, SIZES | {"num_key_value_heads": 2}, torch.float32, 0),
 }  # fmt: skip
+
+PROMOTING = {"gemma2"}
+"""Those whose ops are whole and in which types are promoted: half embeddings times a number."""
 
 
 def described(graph: ir.Graph) -> list[object]:
@@ -82,13 +86,22 @@ def traces(monkeypatch):
     return traced
 
 
+@pytest.fixture
+def promotions(monkeypatch):
+    """In what torch.onnx.export looked for promotions of types."""
+    looked, real = [], InsertTypePromotion.run
+    monkeypatch.setattr(InsertTypePromotion, "run", lambda self: looked.append(self) or real(self))
+    return looked
+
+
 @pytest.mark.parametrize("family", MODELS)
-def test_a_program_without_composite_ops_needs_no_second_trace(make_model, monkeypatch, traces, met, family):
+def test_a_program_of_whole_ops_needs_no_second_look(make_model, monkeypatch, traces, promotions, met, family):
     auto, options, dtype, composite = MODELS[family]
     config = open_source(make_model(family, auto=auto, **options), context_length=64).config
     blueprint, weights = blueprint_of(config), RandomWeights(config, 0)
     plain = {spec.file: capture_module.capture(spec, blueprint, weights, dtype) for spec in blueprint.graphs}
     assert len(traces) == composite
+    assert len(promotions) == composite + (family in PROMOTING)
 
     def untouched(program):
         ops = {node.target for node in program.graph.nodes if node.op == "call_function"}

@@ -4,7 +4,9 @@ import base64
 import os
 import platform
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +17,8 @@ from edgeformer.errors import MissingDependencyError
 from edgeformer.runtime import session
 from edgeformer.runtime.overflow import GRAPH
 from edgeformer.runtime.session import TILED_ATTENTION_OFF, open_session, session_options
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +53,12 @@ def test_an_old_onnxruntime_is_refused_with_advice(monkeypatch, graph, version):
     monkeypatch.setattr(ort, "__version__", version)
     with pytest.raises(MissingDependencyError, match=rf"1\.30 or newer, and {version} is installed.*pip install"):
         open_session(graph, "cpu")
+
+
+def test_what_pip_installs_is_new_enough():
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    oldest = ".".join(map(str, session.OLDEST))
+    assert (extras["cpu"], extras["gpu"]) == ([f"onnxruntime>={oldest}"], [f"onnxruntime-gpu>={oldest}"])
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.31.0.dev20261001002", "2.0.0rc1", "1.100.2"])
