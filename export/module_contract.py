@@ -21,8 +21,8 @@ from edgeformer.layers import Cache
 
 CONTRACT = (
     "A module is called with input_ids int64 [B, S], attention_mask int64 [B, T] and a list of one (key, value) for "
-    "each layer, [B, K, P, D]; it returns the logits [B, S, V] and such a list with [B, K, T, D]. docs/own-module.md "
-    "has an example."
+    "each layer, [B, K, P, D]; it returns the logits [B, S, V] and such a list with [B, K, T, D]. "
+    "docs/tutorials/your-own-module.md has an example."
 )
 
 AGREEMENT = 1e-5

@@ -48,7 +48,7 @@ def onnxruntime() -> Any:
         raise MissingDependencyError(
             f"this runtime needs onnxruntime {oldest} or newer, and {module.__version__} is installed. Install one "
             f"with: pip install 'onnxruntime>={oldest}' (onnxruntime-gpu for CUDA). Without edgeformer a bundle may "
-            "run in an older one; docs/clients.md says in which."
+            "run in an older one; docs/reference/clients.md says in which."
         )
     return module
 

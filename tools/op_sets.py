@@ -1,7 +1,7 @@
-"""What each op set makes of each block: the tables of docs/op-sets.md, worked out from the code.
+"""What each op set makes of each block: the tables of docs/reference/op-sets.md, worked out from the code.
 
     python tools/op_sets.py                                  print them
-    python tools/op_sets.py --write docs/op-sets.md          put them between the markers of the page
+    python tools/op_sets.py --write docs/reference/op-sets.md          put them between the markers of the page
     python tools/op_sets.py --check [--only softcap,sinks]   exit 1, with a diff, if the page says something else
 
 For each block a small model that has it is captured in float32 and float16, lowered to every target as an export does
@@ -19,12 +19,12 @@ from opsets.page import differences, with_part
 from opsets.rules import rule_lists
 from opsets.table import block_table
 
-PAGE = Path(__file__).parent.parent / "docs" / "op-sets.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "op-sets.md"
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.option("--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Write to this page.")
-@click.option("--check", is_flag=True, help="Compare with docs/op-sets.md; exit code 1 if it is stale.")
+@click.option("--check", is_flag=True, help="Compare with docs/reference/op-sets.md; exit code 1 if it is stale.")
 @click.option("--only", help=f"Only these blocks, with commas between: {', '.join(BLOCKS)}.")
 def main(write: Path | None, check: bool, only: str | None) -> None:
     """Print the tables, write them, or compare them."""
@@ -43,7 +43,8 @@ def main(write: Path | None, check: bool, only: str | None) -> None:
         for line in stale:
             click.echo(line)
         if stale:
-            click.echo("docs/op-sets.md is stale: run `python tools/op_sets.py --write docs/op-sets.md`.", err=True)
+            page = PAGE.relative_to(PAGE.parents[2])
+            click.echo(f"{page} is stale: run `python tools/op_sets.py --write {page}`.", err=True)
             sys.exit(1)
     else:
         click.echo(f"{blocks}\n\n{rules}")

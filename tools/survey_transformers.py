@@ -1,6 +1,6 @@
 """Which causal language models of transformers can be exported with `--via transformers`, and why others cannot.
 
-    python tools/survey_transformers.py                      all of them, into docs/via-transformers.md
+    python tools/survey_transformers.py                      all of them, into docs/reference/transformers-backend.md
     python tools/survey_transformers.py olmo3 glm4           some, on the terminal
 
 For every architecture of the installed transformers a small random model is made offline and exported with the quick
@@ -28,7 +28,7 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 ROOT = Path(__file__).parent.parent
-REPORT = ROOT / "docs" / "via-transformers.md"
+REPORT = ROOT / "docs" / "reference" / "transformers-backend.md"
 
 LIMIT = 1e-5
 """Largest error of a logit over the largest logit, against transformers in float32: the limit of the family tests."""

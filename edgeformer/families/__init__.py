@@ -2,7 +2,7 @@
 
 A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. A dash in a
 model_type is an underscore in the file's name. Files that start with an underscore are tools for family files. See
-docs/adding-a-family.md.
+docs/how-to/add-a-family.md.
 """
 
 import importlib

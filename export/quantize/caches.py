@@ -1,7 +1,7 @@
 """Where keys and values of eager PyTorch enter the cache of their layer, and what an int8 cache makes of them there.
 
 onnxruntime's kernel rounds new keys and values first and attends to what it has rounded, the new tokens included, so
-eager PyTorch that hands its attention rounded ones computes the same (measured: docs/kv-cache.md).
+eager PyTorch that hands its attention rounded ones computes the same (measured: docs/explanation/kv-cache.md).
 """
 
 from abc import ABC, abstractmethod

@@ -32,8 +32,8 @@ SIZES = {"vocab_size": 300, "context_length": 512, "num_layers": 2, "num_kv_head
 
 
 def documentation() -> str:
-    """The example: the first block of code of docs/own-module.md."""
-    text = (ROOT / "docs" / "own-module.md").read_text(encoding="utf-8")
+    """The example: the first block of code of docs/tutorials/your-own-module.md."""
+    text = (ROOT / "docs" / "tutorials" / "your-own-module.md").read_text(encoding="utf-8")
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 
 

@@ -155,8 +155,8 @@ class Product(nn.Module):
 
 @pytest.fixture(scope="module")
 def own_module(tmp_path_factory):
-    """The decoder of docs/own-module.md with products of its own in the second block."""
-    text = (Path(__file__).parents[2] / "docs" / "own-module.md").read_text(encoding="utf-8")
+    """The decoder of docs/tutorials/your-own-module.md with products of its own in the second block."""
+    text = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-own-module.md").read_text(encoding="utf-8")
     names = {"__name__": "example"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("example"))
