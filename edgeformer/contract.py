@@ -35,16 +35,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-CacheForm = Literal["any", "growing", "static"]
+CacheForm = Literal["any", "dynamic", "static"]
 """How a decoder graph takes its past and gives the present.
 
-any: the past may be a buffer with room for what is to come, which then is the present too, or just the tokens so far,
-which come back longer. static: only a buffer. growing: only the tokens so far; the present is the past with the new
-tokens behind it.
+static: the past is a preallocated buffer, and the present is the same buffer. dynamic: the past holds the tokens so
+far, and the present is the past with the new tokens concatenated. any: the graph takes both.
 
-A growing cache keeps a batch's padding between the tokens of its rows; the attention mask says which slots hold tokens,
-and may have its zeros anywhere: in front of a text too, as tokenizers pad for generation. In the other two each token
-stands at its position, and only the number of ones in a row of the mask counts: ones, then zeros.
+A dynamic cache keeps the padding of a batch between the tokens of its rows. The attention mask says which slots hold
+tokens, and may have zeros anywhere; tokenizers that pad for generation put them before the text. In the other two forms
+every token stands at its position, and only the number of ones in a row of the mask counts: ones, then zeros.
 """
 
 

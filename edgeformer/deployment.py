@@ -52,7 +52,7 @@ class Deployment:
     seq2seq: Proposal
     cuda: Precision | None = None
     block_kernels: bool = True
-    plain_lookups: bool = False
+    primitive_gathers: bool = False
     shared_data: bool = True
     largest_data: int | None = None
     ort_format: bool = False
@@ -134,7 +134,7 @@ class Chosen:
 
 
 _PLAIN = Proposal(precision="fp32")
-_BY_TOKEN = Proposal(precision="int8", activations="token")
+_PER_TOKEN = Proposal(precision="int8", activations="token")
 
 ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
 """No target in particular: nothing is rounded that nobody asked to have rounded."""
@@ -142,15 +142,19 @@ ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN,
 # Memory is plentiful and requests come in batches: 8 bits lose a fortieth of what 4 do, and products of many rows are
 # fastest between integers.
 _SERVER = Deployment(
-    name="server", decoder=Proposal(precision="int8", prefill="int8"), encoder=_BY_TOKEN, seq2seq=_BY_TOKEN, cuda="fp16"
+    name="server",
+    decoder=Proposal(precision="int8", prefill="int8"),
+    encoder=_PER_TOKEN,
+    seq2seq=_PER_TOKEN,
+    cuda="fp16",
 )
 
 # One user: what counts is the bytes that a token has to read. A head of 8 bits costs little and halves the loss.
 _DESKTOP = Deployment(
     name="desktop",
     decoder=Proposal(precision="int4", head="int8", prefill="int8"),
-    encoder=_BY_TOKEN,
-    seq2seq=_BY_TOKEN,
+    encoder=_PER_TOKEN,
+    seq2seq=_PER_TOKEN,
     cuda="fp16",
 )
 
@@ -158,11 +162,11 @@ _DESKTOP = Deployment(
 # lookups in them; products of int8 with int8 it has.
 _WEB = Deployment(
     name="web",
-    decoder=_BY_TOKEN,
-    encoder=_BY_TOKEN,
-    seq2seq=_BY_TOKEN,
+    decoder=_PER_TOKEN,
+    encoder=_PER_TOKEN,
+    seq2seq=_PER_TOKEN,
     block_kernels=False,
-    plain_lookups=True,
+    primitive_gathers=True,
     shared_data=False,
     largest_data=LARGEST_ARRAY,
     windowed=False,
@@ -178,7 +182,7 @@ _MOBILE = Deployment(
     decoder=Proposal(precision="int4", head="int8"),
     encoder=Proposal(precision="int8"),
     seq2seq=Proposal(precision="int8"),
-    plain_lookups=True,
+    primitive_gathers=True,
     ort_format=True,
     windowed=False,
     certificate=False,

@@ -18,7 +18,7 @@ from edgeformer.errors import BundleError, ConfigError
 from edgeformer.quantization import Quantization, Smoothing, WeightFormat
 
 FILE_NAME = "edgeformer.json"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 Arithmetic = Literal["fp32", "fp16"]
 """Of activations, and of caches and weights that are not quantized."""
@@ -32,7 +32,7 @@ OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 DeploymentName = Literal["server", "desktop", "web", "mobile"]
 """Targets that a bundle can be made for."""
-Via = Literal["transformers"]
+Backend = Literal["transformers"]
 """Libraries whose own modules can be exported."""
 
 
@@ -75,7 +75,7 @@ class StoredWeight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefillView:
+class PrefillGraph:
     """A second graph of a decoder, over weights for which products of many tokens are faster.
 
     It gives logits of the last token alone, [B, 1, V]; its embedding and head are those of the other graph.
@@ -136,12 +136,12 @@ class Manifest:
     parity: dict[str, Any] | None
     cache_form: CacheForm = "any"
     functions: bool = False
-    via: Via | None = None
+    backend: Backend | None = None
     encoder_graph: str | None = None
     merged_graph: str | None = None
     quantization: Quantization | None = None
     generation: dict[str, Any] = field(default_factory=dict)
-    prefill: PrefillView | None = None
+    prefill: PrefillGraph | None = None
     windowed_graph: str | None = None
     windows: tuple[int | None, ...] = ()
     cache_scales: CacheScales | None = None
@@ -165,7 +165,7 @@ class Manifest:
         if not path.is_file():
             raise BundleError(f"{folder} is not a bundle: it has no {FILE_NAME}. Make one with: edgeformer export")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = _upgraded(json.loads(path.read_text(encoding="utf-8")))
             version = data["schema_version"]
         except (ValueError, KeyError, TypeError):
             raise BundleError(f"{path} is not a manifest of edgeformer. Export the model again.") from None
@@ -240,3 +240,15 @@ class Manifest:
                 problems.append(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
         if problems:
             raise BundleError(f"the bundle {folder} is damaged: {'; '.join(problems)}. Copy or export it again.")
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of schema version 3 in the words of version 4, which renamed a field and a value; nothing else
+    changed. Every other version is returned as it is.
+    """
+    if data["schema_version"] != 3:
+        return data
+    upgraded = {"backend" if name == "via" else name: value for name, value in data.items()}
+    if upgraded.get("cache_form") == "growing":
+        upgraded["cache_form"] = "dynamic"
+    return upgraded | {"schema_version": SCHEMA_VERSION}

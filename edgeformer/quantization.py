@@ -48,9 +48,9 @@ class WeightFormat:
     rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
-        by_output = self.block is None and self.bits == 8 and self.symmetric
+        per_channel = self.block is None and self.bits == 8 and self.symmetric
         for name, choices in (("bits", get_args(Bits)), ("block", BLOCKS), ("rounding", get_args(Rounding))):
-            allowed = getattr(self, name) in choices or (name == "block" and by_output)
+            allowed = getattr(self, name) in choices or (name == "block" and per_channel)
             check(allowed, self, name, f"one of {', '.join(map(str, choices))}")
 
     @property
@@ -128,22 +128,22 @@ class Quantization:
     rules: tuple[QuantizationRule, ...]
     calibration: CalibrationText | None = None
 
-    def format_of(self, parameter: str, *, looked_up: bool = False) -> WeightFormat | None:
+    def format_of(self, parameter: str, *, gathered: bool = False) -> WeightFormat | None:
         """The format for a parameter of the module (`blocks.0.attention.query.weight`).
 
         looked_up: its rows are read, for which a format with one scale an output will not do: such rules are passed
         over.
         """
         fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
-        return next((form for form in fits if not (looked_up and form is not None and form.block is None)), None)
+        return next((form for form in fits if not (gathered and form is not None and form.block is None)), None)
 
     @property
-    def by_token(self) -> bool:
+    def per_token(self) -> bool:
         """Whether any rule rounds the inputs of products token by token."""
         return any(rule.format is not None and rule.format.block is None for rule in self.rules)
 
     @property
-    def by_text(self) -> bool:
+    def needs_calibration(self) -> bool:
         """Whether any rule needs a text to calibrate with."""
         return any(rule.format is not None and rule.format.rounding == "gptq" for rule in self.rules)
 
@@ -217,17 +217,17 @@ def recipe(
         rules += [(pattern, of(head or precision)) for pattern in VOCABULARY]
     if activations == "token":
         assert chosen is not None
-        by_token = replace(chosen, block=None)
+        per_token = replace(chosen, block=None)
         if not everywhere:
-            rules += [*((pattern, by_token) for pattern in OF_SOURCES), (OF_DECODERS, chosen)]
-        rules.append((MATRICES, by_token))
+            rules += [*((pattern, per_token) for pattern in OF_SOURCES), (OF_DECODERS, chosen)]
+        rules.append((MATRICES, per_token))
     if activations != "token" or not everywhere:
         # Last, since what is looked up passes over rules of one scale an output.
         rules.append((MATRICES, chosen))
     return Quantization(rules=tuple(QuantizationRule(pattern=pattern, format=form) for pattern, form in rules))
 
 
-def prefill_recipe(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:
+def prefill_quantization(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:
     """The recipe of a view for prompts beside a graph of another recipe, whose embedding and head it shares.
 
     What that graph leaves as it is, the view leaves, too, and what is looked up is what it is there, whatever its name.
@@ -239,6 +239,6 @@ def prefill_recipe(quantization: Quantization | None, calibration: CalibrationTe
         for pattern in VOCABULARY
     ]
     kept = [rule for rule in rules if rule.format is None]
-    by_token = WeightFormat(bits=8, block=None, rounding="nearest" if calibration is None else "gptq")
-    own = QuantizationRule(pattern=MATRICES, format=by_token)
+    per_token = WeightFormat(bits=8, block=None, rounding="nearest" if calibration is None else "gptq")
+    own = QuantizationRule(pattern=MATRICES, format=per_token)
     return Quantization(rules=(*kept, *shared, own, *rules), calibration=calibration)

@@ -26,7 +26,7 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     presents = [past.name.replace("past_key_values", "present") for past in pasts]
     end = min(len(prompt) + new_tokens, manifest["context_length"])
     # One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied.
-    # Some graphs want a growing cache instead (op sets `standard` and `portable`), which starts empty.
+    # Some graphs want a dynamic cache instead (op sets `standard` and `portable`), which starts empty.
     growing = manifest["cache_form"] == "growing"
     binding = session.io_binding()
     binding.bind_output("logits")

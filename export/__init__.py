@@ -5,7 +5,7 @@ from edgeformer.errors import require
 for _module in ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors"):
     require(_module, "export")
 
-from edgeformer.export.own_module import export_module, verify_module  # noqa: E402 - after the message above
+from edgeformer.export.adapters.own_module import export_module, verify_module  # noqa: E402 - after the message above
 from edgeformer.export.parity import Report, verify  # noqa: E402
 from edgeformer.export.pipeline import ExportResult, export_model  # noqa: E402
 

@@ -2,15 +2,15 @@
 
 from typing import get_args
 
-from edgeformer.blueprint import Blueprint
 from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.deployment import Chosen, Deployment
 from edgeformer.errors import ExportError
-from edgeformer.export.lower import CacheChoice, Target, choose_target
+from edgeformer.export.calibrate.text import Calibration
+from edgeformer.export.lower import CacheChoice, LoweringOptions, lowering_options
 from edgeformer.export.parity import Mode
-from edgeformer.export.quantize.calibration_text import Calibration
 from edgeformer.manifest import (
     Arithmetic,
+    Backend,
     CachePrecision,
     DeploymentName,
     OpSet,
@@ -18,8 +18,8 @@ from edgeformer.manifest import (
     Prefill,
     PrefillChoice,
     Provider,
-    Via,
 )
+from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import DEFAULTS, Quantization, recipe
 
 
@@ -27,18 +27,18 @@ def check_options(
     precision: Precision | None,
     provider: Provider,
     verify: Mode | None,
-    via: Via | None = None,
+    backend: Backend | None = None,
     ops: OpSet = "ort",
     cache: CacheChoice | None = None,
-    target: DeploymentName | None = None,
+    deployment: DeploymentName | None = None,
 ) -> None:
     """Raise ExportError for an option that does not exist."""
     for name, value, choices in (
-        ("target", target, (None, *get_args(DeploymentName))),
+        ("deployment", deployment, (None, *get_args(DeploymentName))),
         ("precision", precision or "fp32", get_args(Precision)),
         ("provider", provider, get_args(Provider)),
         ("verify", verify, (None, *get_args(Mode))),
-        ("via", via, (None, *get_args(Via))),
+        ("backend", backend, (None, *get_args(Backend))),
         ("ops", ops, get_args(OpSet)),
         ("cache", cache, (None, *get_args(CacheChoice))),
     ):
@@ -54,7 +54,7 @@ def _recipe_of(
     """
     if precision in DEFAULTS:
         chosen = quantization or recipe(precision, calibrated=calibration is not None)
-        if chosen.by_text and calibration is None:
+        if chosen.needs_calibration and calibration is None:
             raise ExportError(
                 "the rounding gptq goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or "
                 "calibration= of export_model), or choose the rounding mse."
@@ -79,7 +79,7 @@ def choose(
     quantization: Quantization | None,
     calibration: Calibration | None,
     prefill: PrefillChoice | None,
-) -> tuple[Chosen, Target]:
+) -> tuple[Chosen, LoweringOptions]:
     """What is asked for or else proposed, and what graphs are lowered to; config: None for a decoder of any module."""
     chosen = deployment.choose(
         config,
@@ -91,18 +91,20 @@ def choose(
         prefill=prefill,
     )
     recipe = _recipe_of(chosen.precision, chosen.quantization, calibration)
-    return chosen, choose_target(ops, provider, cache, functions, recipe, plain_lookups=deployment.plain_lookups)
+    return chosen, lowering_options(
+        ops, provider, cache, functions, recipe, primitive_gathers=deployment.primitive_gathers
+    )
 
 
-def arithmetic_of(precision: Precision, target: Target) -> Arithmetic:
+def arithmetic_of(precision: Precision, target: LoweringOptions) -> Arithmetic:
     """What activations, caches and weights that are not quantized are made of."""
     return precision if precision in ("fp32", "fp16") else target.arithmetic
 
 
 def check_parts(
-    blueprint: Blueprint,
+    model_spec: ModelSpec,
     precision: Precision,
-    target: Target,
+    target: LoweringOptions,
     cache_precision: CachePrecision | None,
     prefill: Prefill | None,
     calibration: Calibration | None,
@@ -110,10 +112,10 @@ def check_parts(
 ) -> None:
     """Raise ExportError for parts of a bundle that a model of this kind cannot have, or that do not go together."""
     _check_activations(target)
-    _check_prefill(blueprint, target, prefill)
+    _check_prefill(model_spec, target, prefill)
     _check_smoothing(precision, target, prefill, calibration, smooth)
     _check_calibration(target, prefill, calibration, cache_precision, smooth)
-    _check_cache(blueprint, precision, target, cache_precision)
+    _check_cache(model_spec, precision, target, cache_precision)
     _check_bf16(precision, target, prefill)
 
 
@@ -127,19 +129,19 @@ def check_deployment(deployment: Deployment, precision: Precision) -> None:
         )
 
 
-def _check_activations(target: Target) -> None:
+def _check_activations(target: LoweringOptions) -> None:
     """Raise ExportError where there is no product of int8 with int8."""
-    if target.quantization is not None and target.quantization.by_token and target.provider != "cpu":
+    if target.quantization is not None and target.quantization.per_token and target.provider != "cpu":
         raise ExportError("activations are rounded token by token on the CPU alone. Leave activations out.")
 
 
-def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None) -> None:
+def _check_prefill(model_spec: ModelSpec, target: LoweringOptions, prefill: Prefill | None) -> None:
     """Raise ExportError where there can be no view for prompts."""
     if prefill is None:
         return
     if prefill not in get_args(Prefill):
         raise ExportError(f"prefill is {prefill!r}; it must be one of {', '.join(get_args(Prefill))}, or None.")
-    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
+    if isinstance(model_spec.config, Seq2SeqConfig | EncoderConfig):
         raise ExportError(
             "a view for prompts is for decoders; this model's prompts are its encoder's. Leave prefill out."
         )
@@ -148,11 +150,15 @@ def _check_prefill(blueprint: Blueprint, target: Target, prefill: Prefill | None
 
 
 def _check_smoothing(
-    precision: Precision, target: Target, prefill: Prefill | None, calibration: Calibration | None, smooth: bool
+    precision: Precision,
+    target: LoweringOptions,
+    prefill: Prefill | None,
+    calibration: Calibration | None,
+    smooth: bool,
 ) -> None:
     """Raise ExportError where there is nothing to smooth for, or to smooth by."""
-    by_token = prefill is not None or (target.quantization is not None and target.quantization.by_token)
-    if smooth and (not by_token or arithmetic_of(precision, target) != "fp32"):
+    per_token = prefill is not None or (target.quantization is not None and target.quantization.per_token)
+    if smooth and (not per_token or arithmetic_of(precision, target) != "fp32"):
         raise ExportError(
             "smoothing is for inputs that are rounded token by token, beside float32: for the view for prompts, and "
             "for int8 with activations by token. Leave smooth out, or choose one of these."
@@ -165,15 +171,15 @@ def _check_smoothing(
 
 
 def _check_calibration(
-    target: Target,
+    target: LoweringOptions,
     prefill: Prefill | None,
     calibration: Calibration | None,
     cache_precision: CachePrecision | None,
     smooth: bool,
 ) -> None:
     """Raise ExportError for a text that nothing is rounded by."""
-    by_text = target.quantization is not None and target.quantization.by_text
-    if calibration is not None and prefill is None and cache_precision is None and not by_text and not smooth:
+    needs_calibration = target.quantization is not None and target.quantization.needs_calibration
+    if calibration is not None and prefill is None and cache_precision is None and not needs_calibration and not smooth:
         raise ExportError(
             "a text to calibrate with is for int4 and int8 with the rounding gptq, for the view for prompts, and for "
             "an int8 cache. Leave calibration out, or choose one of these."
@@ -181,7 +187,7 @@ def _check_calibration(
 
 
 def _check_cache(
-    blueprint: Blueprint, precision: Precision, target: Target, cache_precision: CachePrecision | None
+    model_spec: ModelSpec, precision: Precision, target: LoweringOptions, cache_precision: CachePrecision | None
 ) -> None:
     """Raise ExportError where the cache cannot be of another precision than the graph."""
     if cache_precision is None:
@@ -189,7 +195,7 @@ def _check_cache(
     if cache_precision not in get_args(CachePrecision):
         choices = ", ".join(get_args(CachePrecision))
         raise ExportError(f"cache_precision is {cache_precision!r}; it must be one of {choices}, or None.")
-    if isinstance(blueprint.config, Seq2SeqConfig | EncoderConfig):
+    if isinstance(model_spec.config, Seq2SeqConfig | EncoderConfig):
         raise ExportError(
             "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
         )
@@ -200,7 +206,7 @@ def _check_cache(
         )
 
 
-def _check_bf16(precision: Precision, target: Target, prefill: Prefill | None) -> None:
+def _check_bf16(precision: Precision, target: LoweringOptions, prefill: Prefill | None) -> None:
     """Raise ExportError where bf16 weights would be of no use."""
     if precision == "bf16" and target.provider == "cuda":
         raise ExportError(

@@ -1,7 +1,7 @@
 """From a model to a verified bundle.
 
 `export_model` takes a preset, a folder or a hub id, `export_module` (own_module.py) a module of the user. Once they
-know the model's blueprint, its weights and where it comes from, `export_blueprint` does all the rest.
+know the model's model spec, its weights and where it comes from, `export_blueprint` does all the rest.
 """
 
 import shutil
@@ -15,29 +15,29 @@ from typing import Any
 from torch import Tensor
 
 from edgeformer import __version__
-from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig
 from edgeformer.deployment import ANYWHERE, DEPLOYMENTS, Deployment
 from edgeformer.errors import ExportError, ParityError
-from edgeformer.export.build import build_graph
-from edgeformer.export.bundle import GraphWriter, Progress, file_entries, staged, weight_files
-from edgeformer.export.cache_calibration import calibrate_caches
-from edgeformer.export.clients.files import client_config, copy_files, write_files
-from edgeformer.export.lower import CacheChoice, Lowered, Target, joined, write_windowed_view
-from edgeformer.export.merged_decoder import merged_decoder
+from edgeformer.export.bundle.client_files import client_config, copy_files, write_files
+from edgeformer.export.bundle.ort_format import convert_to_ort, in_ort_format
+from edgeformer.export.bundle.writer import GraphWriter, Progress, file_entries, staged, weight_files
+from edgeformer.export.calibrate.caches import calibrate_caches
+from edgeformer.export.calibrate.smoothing import smoothing_factors
+from edgeformer.export.calibrate.text import Calibration, read_calibration
+from edgeformer.export.calibrate.weights import calibrated_target
+from edgeformer.export.lower import CacheChoice, Lowered, LoweringOptions, joined, write_windowed_graph
+from edgeformer.export.lower.build import build_graph
+from edgeformer.export.lower.merged_decoder import merged_decoder
 from edgeformer.export.options import arithmetic_of, check_deployment, check_options, check_parts, choose
-from edgeformer.export.ort_format import convert_to_ort, in_ort_format
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.passes import bf16_weights
-from edgeformer.export.prefill import PREFILL_GRAPH, write_prefill_view
-from edgeformer.export.quantize import calibrated
-from edgeformer.export.quantize.calibrate import calibrated_target
-from edgeformer.export.quantize.calibration_text import Calibration, read_calibration
-from edgeformer.export.quantize.smooth import smoothing_factors
-from edgeformer.export.quantize.smoothed import Smoothed
-from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
+from edgeformer.export.prefill_graph import PREFILL_GRAPH, write_prefill_graph
+from edgeformer.export.quantize import calibrated_weights as calibrated
+from edgeformer.export.quantize.smoothed_weights import Smoothed
+from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import (
     SCHEMA_VERSION,
+    Backend,
     CachePrecision,
     DeploymentName,
     Manifest,
@@ -48,10 +48,10 @@ from edgeformer.manifest import (
     Provider,
     SpecialTokens,
     Task,
-    Via,
     sha256,
 )
-from edgeformer.quantization import Quantization, Smoothing, prefill_recipe
+from edgeformer.model_spec import ModelSpec, model_spec_of
+from edgeformer.quantization import Quantization, Smoothing, prefill_quantization
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.sentence_transformers import Pooling
 from edgeformer.source import FoundModel, find_model, open_source
@@ -86,7 +86,7 @@ class Provenance:
     folder: Path | None = None
     hf_config: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
-    via: Via | None = None
+    backend: Backend | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def export_model(
     model: str | Path,
     output: str | Path | None = None,
     *,
-    target: DeploymentName | None = None,
+    deployment: DeploymentName | None = None,
     precision: Precision | None = None,
     provider: Provider = "cpu",
     ops: OpSet = "ort",
@@ -126,7 +126,7 @@ def export_model(
     verify: Mode | None = "quick",
     overwrite: bool = False,
     progress: Progress = lambda what, part: None,
-    via: Via | None = None,
+    backend: Backend | None = None,
 ) -> ExportResult:
     """Export a model to a bundle folder.
 
@@ -138,7 +138,7 @@ def export_model(
     calibration: a text of what the model is for, a file or token ids, by which int8 and int4 are rounded (`gptq`) and
     the scales of an int8 cache are chosen.
     provider: whose kernels the graph must find. ops: which ops it is written in.
-    cache: whether such a graph takes a growing cache or a static one; graphs of `ort` take both. cache_precision: int8
+    cache: whether such a graph takes a dynamic cache or a static one; graphs of `ort` take both. cache_precision: int8
     for a decoder whose cache takes a quarter of the memory; by default caches are made of what activations are.
     functions: leave our ops in a `portable` graph as functions of the model. context_length: positions to
     provide for, by default all. pooling, normalize: make one vector of an encoder's states, as `open_source` says.
@@ -148,11 +148,11 @@ def export_model(
     that fails is a ParityError and leaves nothing. via: the library whose own module to export, for architectures
     without a family here. Raises an EdgeformerError for anything that the user can mend.
     """
-    check_options(precision, provider, verify, via, ops, cache, target)
-    source = None if via is not None else open_source(model, context_length, pooling, normalize)
-    deployment = DEPLOYMENTS[target]
+    check_options(precision, provider, verify, backend, ops, cache, deployment)
+    source = None if backend is not None else open_source(model, context_length, pooling, normalize)
+    chosen_deployment = DEPLOYMENTS[deployment]
     chosen, lowering = choose(
-        deployment,
+        chosen_deployment,
         None if source is None else source.config,
         ops=ops,
         provider=provider,
@@ -165,7 +165,7 @@ def export_model(
     )
     if source is None:
         # Imported here, since transformers is an extra of its own, and takes its time.
-        from edgeformer.export.via_transformers import export_via_transformers
+        from edgeformer.export.adapters.transformers_backend import export_via_transformers
 
         if pooling is not None or normalize is not None:
             raise ExportError("pooling is for encoders, and only decoders are exported via another library.")
@@ -175,7 +175,7 @@ def export_model(
             _destination(found, output),
             precision=chosen.precision,
             target=lowering,
-            deployment=deployment,
+            deployment=chosen_deployment,
             cache_precision=cache_precision,
             prefill=chosen.prefill,
             smooth=smooth,
@@ -196,14 +196,14 @@ def export_model(
         hf_config=client_config(source),
         generation=source.generation_defaults(),
     )
-    return export_blueprint(
-        blueprint_of(source.config),
+    return export_model_spec(
+        model_spec_of(source.config),
         source.weights(),
         provenance,
         _destination(source, output),
         precision=chosen.precision,
         target=lowering,
-        deployment=deployment,
+        deployment=chosen_deployment,
         cache_precision=cache_precision,
         prefill=chosen.prefill,
         smooth=smooth,
@@ -214,14 +214,14 @@ def export_model(
     )
 
 
-def export_blueprint(
-    blueprint: Blueprint,
+def export_model_spec(
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     provenance: Provenance,
     destination: Path,
     *,
     precision: Precision,
-    target: Target,
+    target: LoweringOptions,
     deployment: Deployment = ANYWHERE,
     cache_precision: CachePrecision | None = None,
     prefill: Prefill | None = None,
@@ -231,57 +231,57 @@ def export_blueprint(
     overwrite: bool,
     progress: Progress,
 ) -> ExportResult:
-    """Export a model whose blueprint and weights are at hand: all that every kind of model has in common.
+    """Export a model whose model spec and weights are at hand: all that every kind of model has in common.
 
     weights: the module's parameters by name, each read when it is needed. The rest is as for `export_model`.
     """
     start = time.perf_counter()
-    check_parts(blueprint, precision, target, cache_precision, prefill, calibration, smooth)
+    check_parts(model_spec, precision, target, cache_precision, prefill, calibration, smooth)
     check_deployment(deployment, precision)
-    text = None if calibration is None else read_calibration(calibration, provenance.folder, blueprint)
+    text = None if calibration is None else read_calibration(calibration, provenance.folder, model_spec)
     if verify:
         onnxruntime()  # missing, it is better missed now than after the graph is written
     original, smoothing = weights, None
     if smooth:
         assert text is not None
         progress("smoothing", 0)
-        recipes = [target.quantization, prefill_recipe(target.quantization) if prefill else None]
-        factors = smoothing_factors(blueprint, weights, [each for each in recipes if each is not None], text)
+        recipes = [target.quantization, prefill_quantization(target.quantization) if prefill else None]
+        factors = smoothing_factors(model_spec, weights, [each for each in recipes if each is not None], text)
         weights, smoothing = Smoothed(weights, factors), Smoothing(norms=tuple(factors), text=text.source)
     with staged(destination, overwrite) as folder:
         if cache_precision is not None:
             progress("measuring keys and values", 0)
             texts = () if text is None else text.texts
-            scales = calibrate_caches(blueprint, weights, provenance.tokens.bos, texts)
+            scales = calibrate_caches(model_spec, weights, provenance.tokens.bos, texts)
             target = replace(target, cache_scales=scales)
-        target = calibrated_target(target, blueprint, weights, text, folder / calibrated.FOLDER / "graph", progress)
+        target = calibrated_target(target, model_spec, weights, text, folder / calibrated.FOLDER / "graph", progress)
         progress("capturing the graph", 0)
         arithmetic = arithmetic_of(precision, target)
-        built = {spec.file: build_graph(blueprint, weights, arithmetic, target, spec) for spec in blueprint.graphs}
+        built = {spec.file: build_graph(model_spec, weights, arithmetic, target, spec) for spec in model_spec.graphs}
         graphs = {name: how for name, (_, how) in built.items()}
         if precision == "bf16":
             for name, (graph, how) in built.items():
-                graphs[name] = replace(how, passes=[*how.passes, bf16_weights(graph, blueprint.parameter_shapes())])
+                graphs[name] = replace(how, passes=[*how.passes, bf16_weights(graph, model_spec.parameter_shapes())])
         models, merged = {name: graph for name, (graph, _) in built.items()}, None
         by_ort = target.ops == "ort" and target.provider == "cpu"
-        if isinstance(blueprint.config, Seq2SeqConfig) and by_ort and "transformers.js" in deployment.clients:
+        if isinstance(model_spec.config, Seq2SeqConfig) and by_ort and "transformers.js" in deployment.clients:
             merged = MERGED_GRAPH
-            models[merged] = merged_decoder(models[ENCODER_GRAPH], models[DECODER_GRAPH], blueprint.config)
+            models[merged] = merged_decoder(models[ENCODER_GRAPH], models[DECODER_GRAPH], model_spec.config)
         writer = GraphWriter(folder, progress, shared=deployment.shared_data, largest=deployment.largest_data)
         for data, names in weight_files(models, deployment.shared_data).items():
             writer.write_all({name: models[name] for name in names}, data)
         del built, models
         view = None
         if prefill is not None:
-            view, graphs[PREFILL_GRAPH] = write_prefill_view(
-                blueprint, weights, arithmetic, target, folder, writer, text, progress
+            view, graphs[PREFILL_GRAPH] = write_prefill_graph(
+                model_spec, weights, arithmetic, target, folder, writer, text, progress
             )
         shutil.rmtree(folder / calibrated.FOLDER, ignore_errors=True)
-        manifest = _manifest(blueprint, provenance, precision, target, writer)
+        manifest = _manifest(model_spec, provenance, precision, target, writer)
         manifest = replace(manifest, deployment=deployment.name, merged_graph=merged, prefill=view, smoothing=smoothing)
         if deployment.windowed and manifest.task == "causal-lm" and target.ops == "ort" and prefill is None:
-            windows = write_windowed_view(
-                folder / GRAPH, folder / WINDOWED_GRAPH, blueprint.cache, blueprint.context_length, target.provider
+            windows = write_windowed_graph(
+                folder / GRAPH, folder / WINDOWED_GRAPH, model_spec.cache, model_spec.context_length, target.provider
             )
             if windows:
                 manifest = replace(manifest, windowed_graph=WINDOWED_GRAPH, windows=windows)
@@ -295,11 +295,11 @@ def export_blueprint(
         report, card = None, UNVERIFIED
         if verify:
             # Imported here, since it draws with matplotlib, which takes its time.
-            from edgeformer.export.parity.certificate import paragraph, summary, write_certificate
+            from edgeformer.export.parity.certificate.page import paragraph, summary, write_certificate
 
-            report = verify_graph(folder, manifest, blueprint, original, mode=verify, progress=progress)
+            report = verify_graph(folder, manifest, model_spec, original, mode=verify, progress=progress)
             if not report.passed:
-                raise ParityError(_not_at_parity(blueprint, report))
+                raise ParityError(_not_at_parity(model_spec, report))
             proof, card = {**summary(report), "hashes": report.hashes}, paragraph(report)
             if deployment.certificate:
                 write_certificate(report, folder / CERTIFICATE, provenance.name)
@@ -324,10 +324,10 @@ def _destination(source: FoundModel, output: str | Path | None) -> Path:
 
 
 def _manifest(
-    blueprint: Blueprint, provenance: Provenance, precision: Precision, target: Target, writer: GraphWriter
+    model_spec: ModelSpec, provenance: Provenance, precision: Precision, target: LoweringOptions, writer: GraphWriter
 ) -> Manifest:
-    task = TASKS[type(blueprint.config)]
-    packages = ["torch", "onnx", "onnx-ir", "onnxscript", *([provenance.via] if provenance.via else [])]
+    task = TASKS[type(model_spec.config)]
+    packages = ["torch", "onnx", "onnx-ir", "onnxscript", *([provenance.backend] if provenance.backend else [])]
     return Manifest(
         schema_version=SCHEMA_VERSION,
         task=task,
@@ -343,11 +343,11 @@ def _manifest(
         cache_scales=target.cache_scales,
         graph=DECODER_GRAPH if task == "seq2seq-lm" else GRAPH,
         encoder_graph=ENCODER_GRAPH if task == "seq2seq-lm" else None,
-        vocab_size=blueprint.vocab_size,
-        context_length=blueprint.context_length,
-        cache=blueprint.cache,
-        model=blueprint.config,
-        via=provenance.via,
+        vocab_size=model_spec.vocab_size,
+        context_length=model_spec.context_length,
+        cache=model_spec.cache,
+        model=model_spec.config,
+        backend=provenance.backend,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files={},
@@ -357,8 +357,8 @@ def _manifest(
     )
 
 
-def _not_at_parity(blueprint: Blueprint, report: Report) -> str:
-    code, option = ("code", "verify=None") if blueprint.config is None else ("config.json", "--no-verify")
+def _not_at_parity(model_spec: ModelSpec, report: Report) -> str:
+    code, option = ("code", "verify=None") if model_spec.config is None else ("config.json", "--no-verify")
     return (
         f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"
         f"No bundle was made. This is a bug in edgeformer; please report it with the model's {code}. "

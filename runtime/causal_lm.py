@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.decoder import Decoder, View, new_decoder
+from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.prepacked import open_graph
@@ -27,10 +27,10 @@ class CausalLM(Model):
 
     def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
         super().__init__(folder, manifest, provider, threads)
-        self._view: View | None = None
+        self._view: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = open_graph(folder, manifest, manifest.prefill.graph, self.provider, threads)
-            self._view = View(session, manifest.prefill.from_tokens)
+            self._view = PrefillSession(session, manifest.prefill.from_tokens)
 
     def new_decoder(self, batch_size: int, capacity: int) -> Decoder:
         """Make an empty cache for `batch_size` rows of up to `capacity` tokens, to feed by hand."""

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.growing_cache import GrowingCache
+from edgeformer.runtime.dynamic_cache import DynamicCache
+from edgeformer.runtime.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.runtime.session import cache_dtype
-from edgeformer.runtime.sources import Sources
 
 PREFILL_CHUNK = 256
 """Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's
@@ -32,7 +32,7 @@ Logits = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class View:
+class PrefillSession:
     """A graph over the same caches that is faster for runs of `from_tokens` or more, all rows together.
 
     It gives logits of the last token alone: [B, 1, V].
@@ -48,11 +48,11 @@ def new_decoder(
     batch_size: int,
     capacity: int,
     provider: Provider = "cpu",
-    sources: Sources | None = None,
-    view: View | None = None,
+    sources: EncoderOutputs | None = None,
+    view: PrefillSession | None = None,
 ) -> "Decoder":
     """A decoder of `batch_size` empty rows of up to `capacity` tokens, over the form of cache that the graph has."""
-    kind = GrowingDecoder if manifest.cache_form == "growing" else StaticDecoder
+    kind = DynamicDecoder if manifest.cache_form == "dynamic" else StaticDecoder
     return kind(session, manifest, batch_size, capacity, provider, sources, view)
 
 
@@ -64,7 +64,7 @@ def needs_numbers(manifest: Manifest) -> bool:
 class Decoder(ABC):
     """One request: a cache for its rows, their lengths, and the bindings of its decode steps."""
 
-    cache: KVCache | GrowingCache
+    cache: KVCache | DynamicCache
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Decoder(ABC):
         batch_size: int,
         capacity: int,
         provider: Provider = "cpu",
-        sources: Sources | None = None,
-        view: View | None = None,
+        sources: EncoderOutputs | None = None,
+        view: PrefillSession | None = None,
     ):
         self._session = session
         self._view = view
@@ -153,7 +153,7 @@ class Decoder(ABC):
     @abstractmethod
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
-    ) -> KVCache | GrowingCache:
+    ) -> KVCache | DynamicCache:
         """An empty cache; part: what its tensors are called."""
 
     def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
@@ -238,10 +238,10 @@ class StaticDecoder(Decoder):
         return nullcontext(mask)
 
 
-class GrowingDecoder(Decoder):
+class DynamicDecoder(Decoder):
     """Over a cache that every run makes anew: tokens stand in the order in which they were fed, padding among them."""
 
-    cache: GrowingCache
+    cache: DynamicCache
 
     def prefill_padded(self, tokens: NDArray[np.int64], mask: Mask) -> Logits:
         """As `prefill_batch`, but with padding anywhere: mask [B, S] says where there are tokens."""
@@ -259,8 +259,8 @@ class GrowingDecoder(Decoder):
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
-    ) -> GrowingCache:
-        return GrowingCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, part)
+    ) -> DynamicCache:
+        return DynamicCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, part)
 
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
         return self.cache.grow(binding, new, row)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
 from edgeformer.errors import RequestError
+from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.sources import check_length, pad_right
 
 Pair = tuple[str, str]
 """Two texts that belong together: a question and its paragraph, a premise and a hypothesis."""

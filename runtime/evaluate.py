@@ -2,7 +2,7 @@
 
 from edgeformer.runtime import load
 from edgeformer.runtime.evaluate import evaluate
-from edgeformer.runtime.questions import read_questions
+from edgeformer.runtime.eval_questions import read_questions
 result = evaluate(load("tiny-llama"), read_questions("my-questions.jsonl"))
 print(result.total.exact, result.total.interval, result.total.perplexity)
 
@@ -21,11 +21,11 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.encoder import Encoder
+from edgeformer.runtime.eval_questions import Question, choose
 from edgeformer.runtime.generate import Generation
 from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.perplexity import Progress, silent, surprise
-from edgeformer.runtime.questions import Question, choose
 from edgeformer.runtime.scores import Answer, Evaluation
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 
@@ -158,7 +158,7 @@ class _Translating(_Writing):
 
     def __init__(self, model: Seq2SeqLM, stop: Sequence[str]):
         super().__init__(model, stop)
-        if model.hears:
+        if model.is_speech:
             raise RequestError("this model hears recordings, and questions are texts; it has no such score.")
         try:
             plan_translation(model.require_tokenizer(), {}, None, None, (self.eos or (0,))[0])

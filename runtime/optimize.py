@@ -165,7 +165,7 @@ def _answers(model: Model) -> list[NDArray[Any]]:
     if isinstance(model, Encoder):
         return list(model.run([tokens]).values())
     if isinstance(model, Seq2SeqLM):
-        source: Any = np.zeros(SAMPLE_RATE, np.float32) if model.hears else tokens
+        source: Any = np.zeros(SAMPLE_RATE, np.float32) if model.is_speech else tokens
         decoder, answers = model.new_decoder(model.read([source]), STEPS), []
     else:
         assert isinstance(model, CausalLM)

@@ -15,6 +15,7 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.audio import SAMPLE_RATE, load_audio, log_mel
 from edgeformer.runtime.beam_search import BeamSearch, beam_search
 from edgeformer.runtime.decoder import Decoder, Logits, new_decoder
+from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.logits_rules import Rules
@@ -22,7 +23,6 @@ from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.prepacked import open_graph
 from edgeformer.runtime.sampling import Sampling
 from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice
-from edgeformer.runtime.sources import Sources, check_length, pad_right
 from edgeformer.runtime.streaming import TextStream
 
 Source = Text | Path | NDArray[np.float32]
@@ -42,7 +42,7 @@ class Seq2SeqLM(Model):
         self._encoder = open_graph(folder, manifest, manifest.encoder_graph, self.provider, threads)
 
     @property
-    def hears(self) -> bool:
+    def is_speech(self) -> bool:
         """Whether its sources are recordings."""
         return self._encoder_config.audio is not None
 
@@ -51,15 +51,15 @@ class Seq2SeqLM(Model):
         own = ("prompt", "max_new_tokens", "stop")
         return self._options({name: value for name, value in options.items() if name not in own})[0].num_beams > 1
 
-    def read(self, sources: Sequence[Source], copies: int = 1) -> Sources:
+    def read(self, sources: Sequence[Source], copies: int = 1) -> EncoderOutputs:
         """Run the encoder, for decoders to read; each source is for `copies` rows."""
-        if self.hears:
+        if self.is_speech:
             inputs, mask = self._hear(sources)
         else:
             inputs, mask = self._pad([self._encode_source(source) for source in sources])
-        return Sources(self._encoder, self.manifest, inputs, mask, self.provider, copies)
+        return EncoderOutputs(self._encoder, self.manifest, inputs, mask, self.provider, copies)
 
-    def new_decoder(self, sources: Sources, capacity: int) -> Decoder:
+    def new_decoder(self, sources: EncoderOutputs, capacity: int) -> Decoder:
         """Make an empty cache of up to `capacity` tokens for every row of the sources, to feed by hand."""
         rows = len(sources.mask)
         return new_decoder(self.session, self.manifest, rows, capacity, self.provider, sources)
@@ -131,7 +131,7 @@ class Seq2SeqLM(Model):
         source_language, target_language: codes as the model has them (NLLB: eng_Latn; mBART: en_XX; M2M100: en); left
         out where a model has one pair only. Options as for `generate`.
         """
-        if self.hears:
+        if self.is_speech:
             raise RequestError("this model hears recordings and translates no text. Use transcribe, with its task.")
         tokenizer = self.require_tokenizer()
         _want_one(options)
@@ -154,7 +154,7 @@ class Seq2SeqLM(Model):
         language: a code (en, de…); by default what the model hears in the first 30 seconds. task: `translate` writes
         English instead. Options as for `generate`.
         """
-        if not self.hears:
+        if not self.is_speech:
             raise RequestError("this model reads text, it does not hear. Use generate or translate.")
         self.require_tokenizer()
         _want_one(options)
@@ -194,7 +194,7 @@ class Seq2SeqLM(Model):
         return [*start, spoken, tasks[task], *last]
 
     def _is_batch(self, source: Any) -> bool:
-        if self.hears:
+        if self.is_speech:
             return isinstance(source, list | tuple)
         return is_batch(source)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODEL = ("ops", "layers", "models", "families", "weights", "graphs", "blueprint")
+MODEL = ("ops", "layers", "models", "families", "weights", "graph_specs", "model_spec")
 
 # Who (folder or file of the repository) → what none of its imports may start with.
 FORBIDDEN = {
@@ -24,9 +24,15 @@ FORBIDDEN = {
     "runtime*": ("torch", "onnx", "onnx_ir", "onnxscript", "transformers", "safetensors", "edgeformer.export"),
     **{
         f"export/{name}*": ("edgeformer.runtime", "transformers")
-        for name in ("capture", "canonical", "bodies", "passes", "lower", "tensors", "bundle", "clients", "model_card")
+        for name in ("graph", "quantize", "passes", "capture", "lower", "reference")
     },
 }
+
+ROOMS = (
+    "graph", "quantize", "passes", "capture", "lower", "reference", "calibrate", "bundle", "adapters", "parity",
+)  # fmt: skip
+"""Packages of export/, from the bottom up: each may import only those before it. Files that stand in export/ itself
+(options, plan, pipeline …) are checked as files: no circle may lead through them."""
 
 
 def imports(path: Path) -> set[str]:
@@ -65,6 +71,81 @@ def test_imports_point_the_allowed_way(who):
         if name == forbidden or name.startswith(f"{forbidden}.")
     }
     assert wrong == set()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_export_import_only_what_is_below_them(room):
+    below = {f"edgeformer.export.{name}" for name in ROOMS[: ROOMS.index(room) + 1]}
+    above = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files(f"export/{room}")
+        for name in imports(file)
+        if name.startswith("edgeformer.export.") and name.split(".")[2] in ROOMS
+        if ".".join(name.split(".")[:3]) not in below
+    }
+    assert above == set()
+
+
+def test_every_room_of_the_export_has_a_place_in_the_order():
+    assert {path.parent.name for path in (ROOT / "export").glob("*/__init__.py")} == set(ROOMS)
+
+
+def test_no_circle_of_imports_leads_through_any_file():
+    graph = imports_of_modules()
+    assert len(graph) > 200
+    assert circles(graph) == []
+
+
+def test_a_circle_would_be_seen():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def module_of(path: Path) -> str:
+    """The name that a file has when it is installed."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "edgeformer" else ("edgeformer", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of_modules() -> dict[str, set[str]]:
+    """The modules of the project that each of them imports, lazily or not. A package's facade, which imports what is
+    below it, counts as imported only where it is named itself.
+    """
+    paths = {module_of(file): file for folder in ("edgeformer", "export", "runtime") for file in files(folder)}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        named = imports(path)
+        targets = {name if name in paths else name.rpartition(".")[0] for name in named}
+        graph[module] = {target for target in targets if target in paths and target != module}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one node, sorted (Tarjan, 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in graph.get(node, ()):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
 
 
 def test_the_reader_of_imports_sees_lazy_ones():

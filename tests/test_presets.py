@@ -10,8 +10,8 @@ import pytest
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
+from edgeformer.runtime.eval_questions import read_questions
 from edgeformer.runtime.evaluate import evaluate
-from edgeformer.runtime.questions import read_questions
 from edgeformer.runtime.scores import wilson
 from edgeformer.source import PRESETS, preset_names
 

@@ -29,9 +29,9 @@ from edgeformer.runtime.session import usable_cores
 
 FORMS: dict[str, dict[str, Any]] = {
     "ort": {},
-    "standard, growing": {"ops": "standard", "cache": "growing"},
+    "standard, growing": {"ops": "standard", "cache": "dynamic"},
     "standard, static": {"ops": "standard", "cache": "static"},
-    "portable, growing": {"ops": "portable", "cache": "growing"},
+    "portable, growing": {"ops": "portable", "cache": "dynamic"},
     "portable, static": {"ops": "portable", "cache": "static"},
 }
 TOLERANCE = 1e-4

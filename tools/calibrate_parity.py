@@ -20,12 +20,12 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from edgeformer.blueprint import blueprint_of
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.figures import Errors
-from edgeformer.export.parity.reference import Reference, Rounded
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
-from edgeformer.export.tensors import TORCH_PRECISIONS
+from edgeformer.export.reference.reference import Reference, Rounded
 from edgeformer.manifest import Precision
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 Run = Callable[[Reference, Tensor], Tensor]
@@ -76,8 +76,8 @@ def main(models: int) -> None:
         precision: Precision = ("fp32", "fp16")[index % 2]  # type: ignore[assignment]
         weights = Rounded(RandomWeights(config, index), TORCH_PRECISIONS[precision])
         ids = torch.from_numpy(np.random.default_rng(index).integers(0, config.vocab_size, (1, 24)))
-        exact = plain(Reference(blueprint_of(config), weights), ids).numpy()
-        narrow = Reference(blueprint_of(config), weights, TORCH_PRECISIONS[precision])
+        exact = plain(Reference(model_spec_of(config), weights), ids).numpy()
+        narrow = Reference(model_spec_of(config), weights, TORCH_PRECISIONS[precision])
         base = plain(narrow, ids).numpy()
         if not np.isfinite(base).all():
             continue  # this precision is too narrow for the model: there is nothing to compare

@@ -25,13 +25,13 @@ from rich.table import Table
 from torch import Tensor
 
 from edgeformer import __version__, schema
-from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import ModelConfig
-from edgeformer.export.lower import Target
+from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.parity import Mode, Report, verify_graph
 from edgeformer.export.parity.tolerances import LIMITS
-from edgeformer.export.pipeline import ExportResult, Provenance, export_blueprint
+from edgeformer.export.pipeline import ExportResult, Provenance, export_model_spec
 from edgeformer.manifest import Precision, SpecialTokens
+from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.weights import RandomWeights
 
 PRECISIONS: tuple[Precision, Precision] = ("fp32", "fp16")
@@ -57,19 +57,19 @@ class Scaled(Mapping[str, Tensor]):
 def verify_one(config: ModelConfig, precision: Precision, seed: int, gain: float = 1.0, mode: Mode = "quick") -> Report:
     """Export one model of random weights to a temporary folder and verify it."""
     weights = Scaled(RandomWeights(config, seed), gain)
-    blueprint = blueprint_of(config)
+    model_spec = model_spec_of(config)
     with tempfile.TemporaryDirectory() as parent:
-        bundle = export_random(blueprint, weights, precision, Path(parent))
-        return verify_graph(bundle.path, bundle.manifest, blueprint, weights, mode=mode)
+        bundle = export_random(model_spec, weights, precision, Path(parent))
+        return verify_graph(bundle.path, bundle.manifest, model_spec, weights, mode=mode)
 
 
 def export_random(
-    blueprint: Blueprint, weights: Mapping[str, Tensor], precision: Precision, parent: Path
+    model_spec: ModelSpec, weights: Mapping[str, Tensor], precision: Precision, parent: Path
 ) -> ExportResult:
     """Export a model to a bundle in `parent`, unverified."""
     provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
-    return export_blueprint(
-        blueprint, weights, provenance, parent / "bundle", precision=precision, target=Target(), verify=None,
+    return export_model_spec(
+        model_spec, weights, provenance, parent / "bundle", precision=precision, target=LoweringOptions(), verify=None,
         overwrite=False, progress=lambda what, part: None,
     )  # fmt: skip
 

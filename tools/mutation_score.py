@@ -17,11 +17,11 @@ from false_alarms import export_random
 from rich.console import Console
 from rich.progress import track
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.errors import BundleError
 from edgeformer.export.parity import verify_graph
-from edgeformer.export.parity.locate import locate
+from edgeformer.export.parity.locate.locator import locate
 from edgeformer.manifest import Manifest
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights, Weights
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "export"))
@@ -32,22 +32,22 @@ def clean_bundle(parent: Path, *, tied: bool) -> tuple[Path, Manifest, Weights]:
     """Export a small model, unverified."""
     config = mutable_config(tie_word_embeddings=tied)
     weights = RandomWeights(config, seed=0)
-    bundle = export_random(blueprint_of(config), weights, "fp32", parent)
+    bundle = export_random(model_spec_of(config), weights, "fp32", parent)
     return bundle.path, bundle.manifest, weights
 
 
 def judge(fault: Fault, clean: Path, manifest: Manifest, weights: Weights, mode: Any) -> dict[str, str | bool]:
     """Plant one fault, verify, locate."""
-    blueprint = blueprint_of(manifest.model)
+    model_spec = model_spec_of(manifest.model)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "faulty"
         plant(fault, clean, folder, manifest, weights)
         try:
-            report = verify_graph(folder, manifest, blueprint, weights, mode=mode)
+            report = verify_graph(folder, manifest, model_spec, weights, mode=mode)
             runs = sorted({check.name.split(":")[0] for check in report.failures()})
         except BundleError:
             runs = ["loading"]
-        found = locate(folder, manifest, blueprint, weights) if runs else None
+        found = locate(folder, manifest, model_spec, weights) if runs else None
         first = found.first.node if found and found.first else ""
         expected = fault.expected([suspect.node for suspect in found.suspects] if found else [], manifest.model)
         return {
@@ -64,7 +64,7 @@ def main(full: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         for tied in (False, True):
             clean, manifest, weights = clean_bundle(Path(name) / ("tied" if tied else "free"), tied=tied)
-            assert verify_graph(clean, manifest, blueprint_of(manifest.model), weights).passed
+            assert verify_graph(clean, manifest, model_spec_of(manifest.model), weights).passed
             fitting = [fault for fault in FAULTS if fault.fits(manifest.model)]
             for fault in track(fitting, console=Console(stderr=True)):
                 rows.append(judge(fault, clean, manifest, weights, "full" if full else "quick"))

@@ -83,7 +83,7 @@ def blocks(precision: Any, rounding: Rounding, **changes: Any) -> Options:
     return {"precision": precision, "quantization": recipe(precision, rounding=rounding, **changes)}
 
 
-def by_token(rounding: Rounding) -> Options:
+def per_token(rounding: Rounding) -> Options:
     """Products of int8 with int8: a scale for each output and one for each token, as in a view for prompts."""
     form, table = WeightFormat(bits=8, block=None, rounding=rounding), WeightFormat(bits=8, block=128)
     vocabulary = [QuantizationRule(pattern=pattern, format=table) for pattern in VOCABULARY]
@@ -97,8 +97,8 @@ RECIPES: dict[str, Callable[[], Options]] = {
     "float32, int8 cache, calibrated": lambda: {"cache_precision": "int8"},
     "int8 in blocks of 128, nearest": lambda: blocks("int8", "nearest"),
     "int8 in blocks of 128, gptq": lambda: blocks("int8", "gptq"),
-    "int8 × int8, nearest": lambda: by_token("nearest"),
-    "int8 × int8, gptq": lambda: by_token("gptq"),
+    "int8 × int8, nearest": lambda: per_token("nearest"),
+    "int8 × int8, gptq": lambda: per_token("gptq"),
     "int4 in blocks of 32, nearest": lambda: blocks("int4", "nearest"),
     "int4 in blocks of 32, mse": lambda: blocks("int4", "mse"),
     "int4 in blocks of 32, gptq": lambda: blocks("int4", "gptq", block=32),

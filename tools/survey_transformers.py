@@ -1,4 +1,4 @@
-"""Which causal language models of transformers can be exported with `--via transformers`, and why others cannot.
+"""Which causal language models of transformers can be exported with `--backend transformers`, and why others cannot.
 
     python tools/survey_transformers.py                      all of them, into docs/reference/transformers-backend.md
     python tools/survey_transformers.py olmo3 glm4           some, on the terminal
@@ -57,7 +57,7 @@ def survey(model_type: str) -> Outcome:
 
     from edgeformer.errors import ConfigError, ExportError, ParityError, WeightsError
     from edgeformer.export import export_model
-    from edgeformer.export.via_transformers.blueprint import via_transformers
+    from edgeformer.export.adapters.transformers_backend.adapter import transformers_backend
 
     with tempfile.TemporaryDirectory() as work:
         folder, bundle = Path(work) / "model", Path(work) / "bundle"
@@ -68,14 +68,14 @@ def survey(model_type: str) -> Outcome:
         try:
             try:
                 fields = tiny_config(model_type)
-                via_transformers(fields, CONTEXT)  # most refusals need no weights
+                transformers_backend(fields, CONTEXT)  # most refusals need no weights
             except ConfigError:
                 # Its config takes no such sizes; the one that its authors have says as much of the architecture.
-                via_transformers(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
+                transformers_backend(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
                 raise
             make_model(CONFIG_MAPPING[model_type].from_dict(fields), folder)
             with counted_ops() as ops:
-                exported = export_model(folder, bundle, via="transformers", context_length=CONTEXT)
+                exported = export_model(folder, bundle, backend="transformers", context_length=CONTEXT)
         except ParityError as error:
             return Outcome(model_type, "fails", str(error))
         except (ConfigError, ExportError, WeightsError) as error:
@@ -89,23 +89,23 @@ def survey(model_type: str) -> Outcome:
 @contextmanager
 def counted_ops() -> Iterator[Counter[str]]:
     """Count our ops in the canonical graph that an export makes."""
-    from edgeformer.export.canonical import OPS
-    from edgeformer.export.graph import canonical_nodes
-    from edgeformer.export.lower import captured
+    from edgeformer.export.graph.canonical import OPS
+    from edgeformer.export.graph.editing import canonical_nodes
+    from edgeformer.export.lower import lowering as captured
 
     ops: Counter[str] = Counter()
-    straighten = captured.straighten
+    canonicalize = captured.canonicalize
 
     def counting(model: Any) -> Any:
-        reports = straighten(model)
+        reports = canonicalize(model)
         ops.update(node.op_type for node in canonical_nodes(model, *OPS))
         return reports
 
-    captured.straighten = counting
+    captured.canonicalize = counting
     try:
         yield ops
     finally:
-        captured.straighten = straighten
+        captured.canonicalize = canonicalize
 
 
 def compare(folder: Path, bundle: Path) -> float:
@@ -197,9 +197,9 @@ def causal_lms() -> list[str]:
 
 ABOUT = """# Models of transformers without a family file
 
-`edgeformer export --model FOLDER --via transformers` exports the module that transformers has for a checkpoint, with
-its attention, RMSNorm and RoPE routed to our ops (extra `transformers`). The bundle is like any other, and so are its
-gates.
+`edgeformer export --model FOLDER --backend transformers` exports the module that transformers has for a checkpoint,
+with its attention, RMSNorm and RoPE patched to our ops (extra `transformers`). The bundle is like any other, and so are
+its gates.
 
 1. The module is run as shapes alone, without weights, to see how it attends: heads, scale, softcap, sinks, and which
    tokens its own masks show. What its norms and rotations compute is found by running them on random numbers; nothing

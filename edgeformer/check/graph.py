@@ -34,8 +34,8 @@ _FORMS: dict[tuple[str, str], CacheForm] = {
     ("", "TensorScatter"): "static",
     ("", "ScatterND"): "static",
     ("", "ScatterElements"): "static",
-    ("", "Concat"): "growing",
-    ("", "Attention"): "growing",
+    ("", "Concat"): "dynamic",
+    ("", "Attention"): "dynamic",
 }
 # Ops that hand a past on as it is, or in another layout or type.
 _PASSING = ("Identity", "Cast", "Transpose", "Reshape", "Unsqueeze")

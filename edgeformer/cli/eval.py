@@ -63,9 +63,9 @@ def eval_command(
     Several bundles, such as exports of one model in several precisions, are shown side by side.
     """
     from edgeformer.runtime import load
+    from edgeformer.runtime.eval_questions import read_questions, read_text
     from edgeformer.runtime.evaluate import evaluate
     from edgeformer.runtime.perplexity import score_text
-    from edgeformer.runtime.questions import read_questions, read_text
 
     # What was not given is left to the runtime, the one home of defaults.
     options = {name: value for name, value in options.items() if value not in (None, ())}
@@ -108,7 +108,7 @@ def _refuse(given: Sequence[str], needed: str) -> None:
 def _own_problems(bundles: Sequence[Path]) -> Path:
     """Those of the preset that all bundles were made from."""
     from edgeformer.manifest import Manifest
-    from edgeformer.runtime.questions import preset_questions
+    from edgeformer.runtime.eval_questions import preset_questions
 
     files = {preset_questions(Manifest.read(bundle)): bundle for bundle in bundles}
     if len(files) > 1:

@@ -9,7 +9,7 @@ import click
 from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
 from edgeformer.deployment import DEPLOYMENTS
-from edgeformer.manifest import CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider, Via
+from edgeformer.manifest import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
 from edgeformer.quantization import DEFAULTS, Activations, Rounding
 from edgeformer.sentence_transformers import Pooling
 
@@ -18,7 +18,7 @@ from edgeformer.sentence_transformers import Pooling
 @click.option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
 @click.option(
-    "--target",
+    "--deployment",
     type=click.Choice(get_args(DeploymentName)),
     help="Where it is to run: which files to write, and what to do where no option says otherwise. "
     + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)),
@@ -40,15 +40,17 @@ from edgeformer.sentence_transformers import Pooling
 )
 @click.option(
     "--cache",
-    type=click.Choice(["growing", "static"]),
-    help="Of other graphs than ort's, which take both. [default: growing]",
+    type=click.Choice(["dynamic", "static"]),
+    help="Of other graphs than ort's, which take both. [default: dynamic]",
 )
 @click.option(
     "--cache-precision", type=click.Choice(get_args(CachePrecision)), help="Keep keys and values as integers."
 )
 @click.option("--functions", is_flag=True, help="Keep our ops in a portable graph, as functions of the model.")
 @click.option(
-    "--via", type=click.Choice(get_args(Via)), help="Export the module of this library, where there is no family here."
+    "--backend",
+    type=click.Choice(get_args(Backend)),
+    help="Export the module of this library, where there is no family here.",
 )
 @click.option(
     "--block", type=int, help="Of int4 and int8: inputs that share a scale. [default: 32 and 128; 128 with --calibrate]"
@@ -100,7 +102,7 @@ def export_command(
     head_precision: str | None,
     keep: tuple[str, ...],
     as_json: bool,
-    target: DeploymentName | None,
+    deployment: DeploymentName | None,
     precision: Precision | None,
     prefill: PrefillChoice | None,
     **options: Any,
@@ -117,12 +119,12 @@ def export_command(
         "keep": keep,
     }
     config = None
-    if options["via"] is None:
+    if options["backend"] is None:
         from edgeformer.source import open_source
 
         # What cannot be exported is said before torch is imported.
         config = open_source(model, *(options[name] for name in ("context_length", "pooling", "normalize"))).config
-    chosen = DEPLOYMENTS[target].choose(
+    chosen = DEPLOYMENTS[deployment].choose(
         config,
         ops=options["ops"],
         provider=options["provider"],
@@ -137,7 +139,7 @@ def export_command(
             "and int8."
         )
     options |= {
-        "target": target,
+        "deployment": deployment,
         "precision": chosen.precision,
         "quantization": chosen.quantization,
         "prefill": chosen.prefill or "none",
@@ -194,6 +196,6 @@ def export_command(
         click.echo("not verified; do it with: edgeformer verify")
     if manifest.random_weights is not None:
         note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
-    from edgeformer.export.model_card import first_line
+    from edgeformer.export.bundle.model_card import first_line
 
     click.echo(f"next: {first_line(manifest, result.path, result.path)}")

@@ -26,5 +26,5 @@ def models_command(as_json: bool) -> None:
     click.echo()
     print_table(list(families.items()), "family (model_type)", "reads")
     click.echo()
-    click.echo("other decoders of transformers: edgeformer export --via transformers")
+    click.echo("other decoders of transformers: edgeformer export --backend transformers")
     click.echo("your own module, from Python: edgeformer.export.export_module")

@@ -87,7 +87,7 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
         case Encoder():
             foreign = given
         case Seq2SeqLM():
-            languages = ["source_language", "target_language"] if model.hears else ["language"]
+            languages = ["source_language", "target_language"] if model.is_speech else ["language"]
             foreign = [name for name in given if name in ("chat", "system", *languages)]
         case _:
             foreign = [name for name in given if name in SEQ2SEQ_OPTIONS]
@@ -119,7 +119,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
     """Translate or transcribe where languages are named, else write what follows, as it comes."""
     languages = {name: options.pop(name) for name in ("source_language", "target_language") if name in options}
     language = options.pop("language", None)
-    if model.hears:
+    if model.is_speech:
         if not source:
             raise RequestError("there is no recording; give the path of a WAV file.")
         text = model.transcribe(source, language, **options)

@@ -27,7 +27,7 @@ def verify_command(
         report = verify(bundle, against, mode="quick" if quick else "full", progress=progress)
         where = _locate(bundle, against) if locate else None
     if certificate:
-        from edgeformer.export.parity.certificate import write_certificate
+        from edgeformer.export.parity.certificate.page import write_certificate
 
         write_certificate(report, certificate, bundle.name)
         note(f"wrote {certificate / 'report.html'}")
@@ -57,7 +57,7 @@ def verify_command(
 def _locate(bundle: Path, against: str | None) -> str:
     """Name the first node that computes something else, in words."""
     from edgeformer.export.parity import open_subject
-    from edgeformer.export.parity.locate import describe, locate
+    from edgeformer.export.parity.locate.locator import describe, locate
 
     subject = open_subject(bundle, against)
-    return describe(locate(subject.folder, subject.manifest, subject.blueprint, subject.weights))
+    return describe(locate(subject.folder, subject.manifest, subject.model_spec, subject.weights))

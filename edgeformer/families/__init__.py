@@ -31,7 +31,7 @@ def load_family(model_type: str) -> Family:
         known = ", ".join(family_names())
         raise ConfigError(
             f"model_type {model_type!r} is not supported. Supported families: {known}. Other decoders of transformers "
-            "may be captured as they are: --via transformers."
+            "may be captured as they are: --backend transformers."
         )
     return importlib.import_module(f"{__name__}.{module}").FAMILY
 

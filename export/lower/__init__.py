@@ -2,18 +2,18 @@
 that loads and computes something else.
 """
 
-from edgeformer.export.lower.captured import Lowered, joined, lower, lower_captured
-from edgeformer.export.lower.target import CacheChoice, Target, choose_target, target_of
-from edgeformer.export.lower.windowed import write_windowed_view
+from edgeformer.export.lower.lowering import Lowered, joined, lower, lower_captured
+from edgeformer.export.lower.options import CacheChoice, LoweringOptions, lowering_options, lowering_options_of
+from edgeformer.export.lower.windowed_graph import write_windowed_graph
 
 __all__ = [
     "CacheChoice",
     "Lowered",
-    "Target",
-    "choose_target",
+    "LoweringOptions",
     "joined",
     "lower",
     "lower_captured",
-    "target_of",
-    "write_windowed_view",
+    "lowering_options",
+    "lowering_options_of",
+    "write_windowed_graph",
 ]

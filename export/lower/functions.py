@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
-from edgeformer.export.bodies import BODIES
-from edgeformer.export.canonical import DOMAIN, VERSION
-from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import canonical_nodes
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN, VERSION
+from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.graph.function_bodies import FUNCTION_BODIES
 from edgeformer.export.passes import PassReport
 
 
@@ -20,7 +20,7 @@ def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:
     """Give the model a function for every canonical op that is left in it."""
     report = PassReport("functions")
     names: dict[tuple[str, bytes], str] = {}
-    for node in canonical_nodes(model, *BODIES):
+    for node in canonical_nodes(model, *FUNCTION_BODIES):
         function = _function(node, form)
         body = ir.serde.serialize_function(function).SerializeToString(deterministic=True)
         key = node.op_type, body
@@ -47,8 +47,8 @@ def _function(node: ir.Node, form: CacheForm) -> ir.Function:
     call = ir.Node(node.domain, node.op_type, given, list(node.attributes.values()), num_outputs=len(node.outputs))
     for mine, theirs in zip(call.outputs, node.outputs, strict=True):
         mine.type, mine.shape = theirs.type, theirs.shape
-    emit = Emitter(node.op_type)
-    outputs = BODIES[node.op_type](emit, call, form)
+    emit = NodeBuilder(node.op_type)
+    outputs = FUNCTION_BODIES[node.op_type](emit, call, form)
     graph = ir.Graph(inputs, outputs, nodes=emit.nodes, opset_imports={"": 18}, name=node.op_type)
     for index, output in enumerate(graph.outputs):
         output.name = f"output_{index}"

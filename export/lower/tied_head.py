@@ -5,19 +5,19 @@ MatMul(x [B, S, E], Transpose(W [V, E])) becomes Gemm over the rows of x, which 
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import dim, tied_products
-from edgeformer.export.lower.target import Target
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import dim, tied_products
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.passes import PassReport
 
 
-def lower_tied_head(model: ir.Model, target: Target) -> PassReport:
+def lower_tied_head(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Read every weight that is stored untransposed as it is stored."""
     report = PassReport("tied_head")
     for node, weight in tied_products(model):
         report.fire(node)
         x = node.inputs[0]
-        emit = Emitter(node.name or "")
+        emit = NodeBuilder(node.name or "")
         rows = emit("Reshape", x, emit.constant([-1, dim(weight, 1)]))
         product = emit("Gemm", rows, weight, transB=1)
         assert x is not None and x.shape is not None

@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 
 from edgeformer import __version__
-from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
 from edgeformer.errors import BundleError, ConfigError
-from edgeformer.export.bundle import Progress
-from edgeformer.export.parity.encoder_trial import EncoderTrial
-from edgeformer.export.parity.foreign import open_foreign
-from edgeformer.export.parity.int8_cache import judge_int8_cache, judge_scales
-from edgeformer.export.parity.prefill import judge_prefill
-from edgeformer.export.parity.quantized import judge_weights
-from edgeformer.export.parity.rebuild import blueprint_of_bundle
-from edgeformer.export.parity.reference import Rounded
+from edgeformer.export.adapters.foreign_graph import open_foreign
+from edgeformer.export.bundle.stored_weights import StoredWeights
+from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.parity.feeding import Graph
+from edgeformer.export.parity.float_products import open_unrounded
+from edgeformer.export.parity.rebuild import model_spec_of_bundle
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
-from edgeformer.export.parity.runs import Graph
-from edgeformer.export.parity.seq2seq_trial import Seq2SeqTrial
-from edgeformer.export.parity.smoothing import judge_smoothing, smoothed_as_stored
-from edgeformer.export.parity.stored import StoredWeights
-from edgeformer.export.parity.trial import EXTENTS, Mode, Trial
-from edgeformer.export.parity.unrounded import open_unrounded
+from edgeformer.export.parity.trials.decoder import EXTENTS, Mode, Trial
+from edgeformer.export.parity.trials.encoder import EncoderTrial
+from edgeformer.export.parity.trials.encoder_decoder import Seq2SeqTrial
+from edgeformer.export.parity.trials.int8_cache import judge_int8_cache, judge_scales
+from edgeformer.export.parity.trials.prefill_graph import judge_prefill
+from edgeformer.export.parity.trials.quantized_weights import judge_weights
+from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
+from edgeformer.export.reference.reference import Rounded
 from edgeformer.manifest import FILE_NAME, Manifest, Provider, sha256
+from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
 from edgeformer.source import find_model, open_source
@@ -51,7 +51,7 @@ class Subject:
 
     folder: Path
     manifest: Manifest
-    blueprint: Blueprint
+    model_spec: ModelSpec
     weights: Weights
     reference: str
 
@@ -73,17 +73,17 @@ def open_subject(
             )
         source = open_source(against)
         folder, manifest = open_foreign(folder, source)
-        return Subject(folder, manifest, blueprint_of(source.config), source.weights(), source.origin)
+        return Subject(folder, manifest, model_spec_of(source.config), source.weights(), source.origin)
     manifest = open_bundle(folder, progress)
-    blueprint = blueprint_of_bundle(folder, manifest)
+    model_spec = model_spec_of_bundle(folder, manifest)
     if against is None:
-        stored = StoredWeights(folder, manifest, blueprint)
-        return Subject(folder, manifest, blueprint, stored, "the bundle's own weights")
-    if manifest.via is not None:
-        from edgeformer.export.via_transformers import open_checkpoint
+        stored = StoredWeights(folder, manifest, model_spec)
+        return Subject(folder, manifest, model_spec, stored, "the bundle's own weights")
+    if manifest.backend is not None:
+        from edgeformer.export.adapters.transformers_backend import open_checkpoint
 
         found = find_model(against)
-        return Subject(folder, manifest, blueprint, open_checkpoint(found, folder, manifest), found.origin)
+        return Subject(folder, manifest, model_spec, open_checkpoint(found, folder, manifest), found.origin)
     head = getattr(manifest.model, "head", None)
     pooled = (head.pooling, head.normalize) if isinstance(head, PoolingHead) else ()
     source = open_source(against, manifest.context_length, *pooled)
@@ -91,7 +91,7 @@ def open_subject(
         raise ConfigError(
             f"{against} is another model than the one that {folder} was exported from: their configs differ."
         )
-    return Subject(folder, manifest, blueprint, source.weights(), source.origin)
+    return Subject(folder, manifest, model_spec, source.weights(), source.origin)
 
 
 def open_bundle(folder: Path, progress: Progress = lambda what, part: None) -> Manifest:
@@ -120,7 +120,7 @@ def verify(
     return verify_graph(
         subject.folder,
         subject.manifest,
-        subject.blueprint,
+        subject.model_spec,
         subject.weights,
         mode=mode,
         reference=subject.reference,
@@ -131,7 +131,7 @@ def verify(
 def verify_graph(
     folder: Path,
     manifest: Manifest,
-    blueprint: Blueprint,
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     *,
     mode: Mode = "quick",
@@ -151,7 +151,7 @@ def verify_graph(
     small (orders.py). A graph that fails by what chance can do is verified once more, beside an eager PyTorch that adds
     in several orders.
     """
-    verified = partial(_verified, folder, manifest, blueprint, weights, mode, reference, progress)
+    verified = partial(_verified, folder, manifest, model_spec, weights, mode, reference, progress)
     report = verified()
     once_more = not report.passed and all(
         check.at_least or check.share(check.value) <= LUCK for check in report.failures()
@@ -165,7 +165,7 @@ def verify_graph(
 def _verified(
     folder: Path,
     manifest: Manifest,
-    blueprint: Blueprint,
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     mode: Mode,
     reference: str,
@@ -173,37 +173,37 @@ def _verified(
     orders: int = 1,
 ) -> Report:
     start = time.perf_counter()
-    original, weights = weights, smoothed_as_stored(folder, manifest, blueprint, weights)
+    original, weights = weights, smoothed_as_stored(folder, manifest, model_spec, weights)
     provider = choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest)
-    quantized = StoredWeights(folder, manifest, blueprint) if manifest.quantization is not None else None
+    quantized = StoredWeights(folder, manifest, model_spec) if manifest.quantization is not None else None
     held = Rounded(weights, torch.bfloat16) if manifest.precision == "bf16" else quantized or weights
     # Prepacking would copy every weight, for a few tokens.
-    by_token = quantized is not None and any(form.block is None for form in quantized.formats.values())
-    opened = open_unrounded if by_token else partial(open_session, prepack=False)
+    per_token = quantized is not None and any(form.block is None for form in quantized.formats.values())
+    opened = open_unrounded if per_token else partial(open_session, prepack=False)
     names = manifest.graphs if manifest.merged_graph is None else (*manifest.graphs, manifest.merged_graph)
     sessions = [opened(folder / name, provider) for name in names]
-    trial = _trial(sessions, folder, manifest, provider, blueprint, held, mode, progress, orders=orders)
+    trial = _trial(sessions, folder, manifest, provider, model_spec, held, mode, progress, orders=orders)
     ran = _run(trial.run, trial.judge.checks)
     checks, used, whole = list(trial.judge.checks), None if manifest.cache_scales is None else trial, sessions[0]
     if weights is not original:
-        checks.append(judge_smoothing(blueprint, original, weights))
+        checks.append(judge_smoothing(model_spec, original, weights))
     if quantized is not None:
         checks += judge_weights(weights, quantized)
         sessions = [open_session(folder / name, provider) for name in names]
         used = _trial(
-            sessions, folder, manifest, provider, blueprint, quantized, "quick", progress, quantized.formats, orders
+            sessions, folder, manifest, provider, model_spec, quantized, "quick", progress, quantized.formats, orders
         )
         ran = _run(used.run, used.judge.checks) and ran
         checks += [replace(check, name=f"int8 activations, {check.name}") for check in used.judge.checks]
     if manifest.cache_scales is not None:
         progress("running the int8 cache", 0.93)
         cached = [judge_scales(folder, manifest)]
-        _run(lambda: cached.extend(judge_int8_cache(Graph(whole, manifest, provider), blueprint, held)), cached)
+        _run(lambda: cached.extend(judge_int8_cache(Graph(whole, manifest, provider), model_spec, held)), cached)
         checks += [replace(check, name=f"int8 cache, {check.name}") for check in cached]
     if manifest.prefill is not None:
         progress("running the view for prompts", 0.95)
         viewed: list[Check] = []
-        _run(lambda: viewed.extend(judge_prefill(folder, manifest, blueprint, weights, provider, orders)), viewed)
+        _run(lambda: viewed.extend(judge_prefill(folder, manifest, model_spec, weights, provider, orders)), viewed)
         checks += [replace(check, name=f"view for prompts, {check.name}") for check in viewed]
     known = not isinstance(weights, StoredWeights)  # or what storing them changed cannot be told
     measured = known and ran and isinstance(trial, Trial) and (quantized is not None or mode == "full")
@@ -242,7 +242,7 @@ def _trial(
     folder: Path,
     manifest: Manifest,
     provider: Provider,
-    blueprint: Blueprint,
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     mode: Mode,
     progress: Progress,
@@ -250,19 +250,19 @@ def _trial(
     orders: int = 1,
 ) -> Trial | Seq2SeqTrial | EncoderTrial:
     """The trial of a kind of model; sessions are those of its graphs, in their order, and of a merged decoder."""
-    extent, config = EXTENTS[mode].within(manifest.context_length), blueprint.config
+    extent, config = EXTENTS[mode].within(manifest.context_length), model_spec.config
     graphs = [Graph(session, manifest, provider) for session in sessions]
     match config:
         case Seq2SeqConfig():
             merged = sessions[2] if len(sessions) > 2 else None
             return Seq2SeqTrial(
-                sessions[0], graphs[1], merged, config, blueprint, weights, extent, progress, activations, orders
+                sessions[0], graphs[1], merged, config, model_spec, weights, extent, progress, activations, orders
             )
         case EncoderConfig():
-            return EncoderTrial(graphs[0], config, blueprint, weights, extent, progress, activations, orders)
+            return EncoderTrial(graphs[0], config, model_spec, weights, extent, progress, activations, orders)
         case _:
             windowed = graphs[1] if len(graphs) > 1 else None
-            return Trial(graphs[0], windowed, blueprint, weights, extent, folder, progress, activations, orders)
+            return Trial(graphs[0], windowed, model_spec, weights, extent, folder, progress, activations, orders)
 
 
 def _environment(provider: str) -> dict[str, str]:

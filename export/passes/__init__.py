@@ -1,23 +1,23 @@
 """Rewrites of the canonical graph, one a file; each keeps what the graph computes and returns a `PassReport`."""
 
-from edgeformer.export.passes._expected import expected_changes
-from edgeformer.export.passes._report import PassReport
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.passes.bf16_weights import bf16_weights
-from edgeformer.export.passes.cancel_layout import cancel_layout
+from edgeformer.export.passes.canonicalize import canonicalize
+from edgeformer.export.passes.expected_changes import expected_changes
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
 from edgeformer.export.passes.last_token import last_token
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.plain_ops import plain_ops
 from edgeformer.export.passes.quantize_weights import quantize_weights
-from edgeformer.export.passes.straighten import straighten
+from edgeformer.export.passes.simplify_layout import simplify_layout
 from edgeformer.export.passes.transpose_weights import transpose_weights
 from edgeformer.export.passes.widen_rotary import widen_rotary
 
 __all__ = [
     "PassReport",
     "bf16_weights",
-    "cancel_layout",
+    "canonicalize",
     "expected_changes",
     "fold_rotary",
     "fuse_skip_norm",
@@ -25,7 +25,7 @@ __all__ = [
     "pack_qkv",
     "plain_ops",
     "quantize_weights",
-    "straighten",
+    "simplify_layout",
     "transpose_weights",
     "widen_rotary",
 ]

@@ -11,10 +11,10 @@ from collections.abc import Container
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import add_initializer, remove_initializer, streamed
-from edgeformer.export.passes._report import PassReport
-from edgeformer.export.tensors import StreamedTensor
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import add_initializer, remove_initializer, streamed
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import StreamedTensor
 
 
 def bf16_weights(model: ir.Model, parameters: Container[str]) -> PassReport:
@@ -22,11 +22,11 @@ def bf16_weights(model: ir.Model, parameters: Container[str]) -> PassReport:
     report = PassReport("bf16_weights")
     for weight in list(model.graph.initializers.values()):
         tensor = streamed(weight)
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.recipe.parameters[0] not in parameters:
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.source.parameters[0] not in parameters:
             continue
         remove_initializer(model, weight)
-        half = StreamedTensor(tensor.name or "", ir.DataType.BFLOAT16, tensor.shape, tensor.recipe, tensor.values)
-        emit = Emitter(tensor.name or "")
+        half = StreamedTensor(tensor.name or "", ir.DataType.BFLOAT16, tensor.shape, tensor.source, tensor.values)
+        emit = NodeBuilder(tensor.name or "")
         widened = emit("Cast", add_initializer(model, half), to=ir.DataType.FLOAT)
         widened.dtype, widened.shape = ir.DataType.FLOAT, tensor.shape
         ir.convenience.replace_all_uses_with(weight, widened)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.graph import canonical_nodes, dim, head_dim_of, producer, remove_if_unused
-from edgeformer.export.passes._report import PassReport
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of, producer, remove_if_unused
+from edgeformer.export.graph.pass_report import PassReport
 
 
 def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda head_dim, rotary_dim: True) -> PassReport:

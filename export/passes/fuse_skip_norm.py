@@ -9,10 +9,10 @@ second output.
 
 import onnx_ir as ir
 
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import producer, remove_if_unused, same_type
-from edgeformer.export.passes._report import PassReport
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import producer, remove_if_unused, same_type
+from edgeformer.export.graph.pass_report import PassReport
 
 FUSED = {(DOMAIN, "RMSNorm"): "SkipRMSNorm", ("", "LayerNormalization"): "SkipLayerNorm"}
 """The op that also adds, by the norm's own."""
@@ -37,7 +37,7 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         if x is None or skip is None or x.shape is None or x.shape != skip.shape:
             report.miss(norm, "the summands before it differ in shape")
             continue
-        emit = Emitter(norm.name or "")
+        emit = NodeBuilder(norm.name or "")
         epsilon = norm.attributes.get_float("epsilon", LAYER_NORM_EPSILON)
         fused = FUSED[norm.domain, norm.op_type]
         normed, total = emit.many(fused, x, skip, *parameters, outputs=2, domain=DOMAIN, epsilon=epsilon)

@@ -12,9 +12,9 @@ one token. Requires ops that treat tokens alike, and that the product that makes
 
 import onnx_ir as ir
 
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.emit import Emitter
-from edgeformer.export.passes._report import PassReport
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.pass_report import PassReport
 
 ELEMENTWISE = {
     "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pow",
@@ -28,7 +28,7 @@ def last_token(model: ir.Model) -> PassReport:
     logits = next(output for output in model.graph.outputs if output.name == "logits")
     maker = logits.producer()
     assert maker is not None
-    alike, by_token = _by_token(model)
+    alike, per_token = _by_token(model)
     alone = _alone(model, alike, logits)
     if maker not in alone or all(node.op_type != "MatMul" for node in alone):
         report.miss(maker, "no product with a weight makes the logits")
@@ -36,7 +36,7 @@ def last_token(model: ir.Model) -> PassReport:
     cut: dict[ir.Value, ir.Value] = {}
     for node in alone:
         for place, value in enumerate(node.inputs):
-            if value is None or value not in by_token or value.producer() in alone:
+            if value is None or value not in per_token or value.producer() in alone:
                 continue
             if value not in cut:
                 cut[value] = _last(value, node)
@@ -51,18 +51,20 @@ def _by_token(model: ir.Model) -> tuple[set[ir.Node], set[ir.Value | None]]:
     """Nodes that treat tokens alike, and values [B, S, …]. What torch decomposes has values in it without a shape."""
     tokens = next(value for value in model.graph.inputs if value.name == "input_ids").shape[1]  # type: ignore[index]
     alike: set[ir.Node] = set()
-    by_token: set[ir.Value | None] = set()
+    per_token: set[ir.Value | None] = set()
     constant: set[ir.Value | None] = {None}
     for node in model.graph:
         constant |= {value for value in node.inputs if value is not None and value.const_value is not None}
         if constant.issuperset(node.inputs):
             constant.update(node.outputs)
-        elif _treats_tokens_alike(node, constant) and all(each in by_token or each in constant for each in node.inputs):
+        elif _treats_tokens_alike(node, constant) and all(
+            each in per_token or each in constant for each in node.inputs
+        ):
             alike.add(node)
-            by_token.update(node.outputs)
+            per_token.update(node.outputs)
         else:
-            by_token |= {output for output in node.outputs if _axes(output, tokens) == [1]}
-    return alike, by_token
+            per_token |= {output for output in node.outputs if _axes(output, tokens) == [1]}
+    return alike, per_token
 
 
 def _axes(value: ir.Value, size: object) -> list[int]:
@@ -99,7 +101,7 @@ def _alone(model: ir.Model, alike: set[ir.Node], logits: ir.Value) -> list[ir.No
 def _last(value: ir.Value, reader: ir.Node) -> ir.Value:
     """The last token of a value, for a node that reads it."""
     assert reader.graph is not None
-    emit = Emitter(f"{value.name}/last")
+    emit = NodeBuilder(f"{value.name}/last")
     last = emit("Slice", value, emit.constant([-1]), emit.constant([2**31 - 1]), emit.constant([1]))
     last.type, last.shape = value.type, _of_one(value)
     reader.graph.insert_before(reader, emit.nodes)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import (
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import (
     add_initializer,
     canonical_nodes,
     dtype_of,
@@ -21,8 +21,8 @@ from edgeformer.export.graph import (
     remove_if_unused,
     streamed,
 )
-from edgeformer.export.passes._report import PassReport
-from edgeformer.export.tensors import StreamedTensor, join
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import StreamedTensor, join
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def pack_qkv(model: ir.Model) -> PassReport:
         if len(biases) not in (0, 3):
             report.miss(attention, "some of query, key and value have a bias and some have none")
             continue
-        layer = q.weight.recipe.parameters[0].rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
-        emit = Emitter(f"{layer}.qkv")
+        layer = q.weight.source.parameters[0].rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
+        emit = NodeBuilder(f"{layer}.qkv")
         weight = add_initializer(model, join(f"{layer}.qkv.weight", [q.weight, k.weight, v.weight]))
         packed = emit("MatMul", q.x, weight)
         if biases:

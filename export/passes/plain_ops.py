@@ -10,10 +10,10 @@ constant place reads the sequence; a cast, that the type is known.
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import dtype_of, remove_if_unused
-from edgeformer.export.passes._report import PassReport
-from edgeformer.export.passes.cancel_layout import constant_integers
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import dtype_of, remove_if_unused
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.passes.simplify_layout import constant_integers
 
 
 def plain_ops(model: ir.Model) -> PassReport:
@@ -40,7 +40,7 @@ def _split(model: ir.Model, node: ir.Node) -> str | None:
     if any(index is None for index in indices):
         return "something but a constant place of the sequence is read"
     axis = node.attributes.get_int("axis", 0)
-    emit = Emitter(node.name or "")
+    emit = NodeBuilder(node.name or "")
     parts = emit.many("Split", x, emit.constant(sizes), outputs=len(sizes), axis=axis)
     for part, size in zip(parts, sizes, strict=True):
         shape = list(x.shape)
@@ -65,7 +65,7 @@ def _cast(model: ir.Model, node: ir.Node) -> str | None:
     if x.dtype == dtype:
         ir.convenience.replace_all_uses_with(output, x)
     else:
-        emit = Emitter(node.name or "")
+        emit = NodeBuilder(node.name or "")
         cast = emit("Cast", x, to=dtype)
         cast.shape, cast.dtype = output.shape, dtype
         model.graph.insert_before(node, emit.nodes)

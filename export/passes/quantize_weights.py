@@ -14,18 +14,18 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from edgeformer.errors import ExportError
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import add_initializer, producer, remove_if_unused, remove_initializer, streamed
-from edgeformer.export.passes._report import PassReport
-from edgeformer.export.quantize.calibrated import Calibrated
-from edgeformer.export.quantize.weights import Part, QuantizedTensor
-from edgeformer.export.tensors import StreamedTensor
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import add_initializer, producer, remove_if_unused, remove_initializer, streamed
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.quantize.calibrated_weights import Calibrated
+from edgeformer.export.quantize.quantized_tensor import Part, QuantizedTensor
 from edgeformer.quantization import Quantization, WeightFormat
 
 
 def quantize_weights(
-    model: ir.Model, recipe: Quantization, calibrated: Calibrated | None = None, *, plain_lookups: bool = False
+    model: ir.Model, recipe: Quantization, calibrated: Calibrated | None = None, *, primitive_gathers: bool = False
 ) -> PassReport:
     """Quantize every matrix that the recipe has a format for.
 
@@ -38,8 +38,8 @@ def quantize_weights(
         if matrix is None or len(matrix.sizes) != 2 or not weight.uses():
             continue
         readers = [_reader(use.node, use.idx) for use in weight.uses()]
-        looked_up = any(node is not None and node.op_type == "Gather" for node in readers)
-        form = _format(matrix, recipe, looked_up and not plain_lookups)
+        gathered = any(node is not None and node.op_type == "Gather" for node in readers)
+        form = _format(matrix, recipe, gathered and not primitive_gathers)
         if form is None:
             continue
         if not any(readers):
@@ -56,19 +56,19 @@ def quantize_weights(
         if fitted is None:
             report.miss(first, f"{weight.name} has {inputs} inputs, which no block of 16 or more divides")
             continue
-        if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(matrix.recipe.parameters, fitted)):
+        if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(matrix.source.parameters, fitted)):
             fitted = replace(fitted, rounding="mse")
         for node in readers:
             assert node is not None
-            _replace(model, node, matrix, fitted, columns, calibrated, plain_lookups)
+            _replace(model, node, matrix, fitted, columns, calibrated, primitive_gathers)
             report.fire(node)
         remove_initializer(model, weight)
     return report
 
 
-def _format(matrix: StreamedTensor, recipe: Quantization, looked_up: bool) -> WeightFormat | None:
-    parameters = matrix.recipe.parameters
-    forms = {recipe.format_of(name, looked_up=looked_up) for name in parameters}
+def _format(matrix: StreamedTensor, recipe: Quantization, gathered: bool) -> WeightFormat | None:
+    parameters = matrix.source.parameters
+    forms = {recipe.format_of(name, gathered=gathered) for name in parameters}
     if len(forms) > 1:
         raise ExportError(
             f"the recipe has different formats for {', '.join(parameters)}, which are stored as one matrix. "
@@ -95,16 +95,16 @@ def _replace(
     form: WeightFormat,
     columns: bool,
     calibrated: Calibrated | None,
-    plain_lookups: bool,
+    primitive_gathers: bool,
 ) -> None:
     gathers = node.op_type == "Gather"
-    flat = gathers and not plain_lookups
+    flat = gathers and not primitive_gathers
     parts: tuple[Part, ...] = ("integers", "scales") if form.symmetric else ("integers", "scales", "zero_points")
     stored = [
         _initializer(model, QuantizedTensor(matrix, form, part, columns, flat and part == "integers", calibrated))
         for part in parts
     ]
-    emit = Emitter(node.name or "")
+    emit = NodeBuilder(node.name or "")
     outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
     attributes = {"bits": form.bits, "block": form.block or 0, "inputs": inputs, "outputs": outputs}
     if gathers:

@@ -6,9 +6,9 @@ something else reads as it is (the embedding behind a tied head) stays: transpos
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import add_initializer, remove_if_unused, remove_initializer, streamed
-from edgeformer.export.passes._report import PassReport
-from edgeformer.export.tensors import transpose
+from edgeformer.export.graph.editing import add_initializer, remove_if_unused, remove_initializer, streamed
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import transpose
 
 
 def transpose_weights(model: ir.Model) -> PassReport:

@@ -11,11 +11,11 @@ order. Split in the place of the two slices is the same.
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.emit import Emitter
-from edgeformer.export.graph import dim, dtype_of, producer, remove_if_unused, same_type
-from edgeformer.export.passes._report import PassReport
-from edgeformer.export.passes.cancel_layout import constant_integers
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_unused, same_type
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.passes.simplify_layout import constant_integers
 
 HEADS_FIRST = [0, 2, 1, 3]
 
@@ -32,7 +32,7 @@ def widen_rotary(model: ir.Model) -> PassReport:
         if x is None:
             report.miss(rotary, "it turns a part of something that is not put back whole")
             continue
-        emit = Emitter(rotary.name or "")
+        emit = NodeBuilder(rotary.name or "")
         output = _widened(emit, rotary, transposed, x)
         same_type(output, concat.outputs[0])
         model.graph.insert_before(concat, emit.nodes)
@@ -43,7 +43,7 @@ def widen_rotary(model: ir.Model) -> PassReport:
     return report
 
 
-def _widened(emit: Emitter, rotary: ir.Node, transposed: bool, x: ir.Value) -> ir.Value:
+def _widened(emit: NodeBuilder, rotary: ir.Node, transposed: bool, x: ir.Value) -> ir.Value:
     """x with its leading elements turned, in its own layout."""
     assert x.shape is not None
     heads, width = dim(x, 1 if transposed else 2), dim(x, 3)

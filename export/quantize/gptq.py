@@ -74,7 +74,7 @@ def costs_of(gram: Tensor) -> Costs:
     return Costs(order, torch.linalg.solve_triangular(upper, torch.eye(len(gram)), upper=True))
 
 
-def making_up(gram: Tensor, lost: Tensor) -> Tensor:
+def error_compensation(gram: Tensor, lost: Tensor) -> Tensor:
     """C [K, K] with which W + W C makes of inputs as they come what W makes of them as they should be, or nearly.
 
     gram: Σ x̂ᵀx̂ of the inputs x̂ as they come. lost: Σ (x − x̂)ᵀx̂, of what they lack. Both [K, K] float32.

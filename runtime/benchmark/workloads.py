@@ -105,7 +105,7 @@ def _write(model: Seq2SeqLM, request: Request) -> Timing:
     config = model.manifest.model
     assert isinstance(config, Seq2SeqConfig)
     sources: list[Any]
-    if model.hears:
+    if model.is_speech:
         samples = int(_seconds(request.tokens) * SAMPLE_RATE)
         rng = np.random.default_rng(0)
         sources = [0.1 * rng.standard_normal(samples, np.float32) for _ in range(request.batch_size)]

@@ -33,7 +33,7 @@ KINDS = {
     "gpt2": ("gpt2", GPT2, {}),
     "falcon": ("falcon", FALCON | {"multi_query": True, "new_decoder_architecture": False}, {}),
     "static": ("llama", SIZES, {"ops": "standard", "cache": "static"}),
-    "growing": ("llama", SIZES, {"ops": "portable", "functions": True}),
+    "dynamic": ("llama", SIZES, {"ops": "portable", "functions": True}),
     "int4": ("llama", SIZES, {"precision": "int4"}),
     "bf16": ("llama", SIZES, {"precision": "bf16"}),
     "int8 cache": ("llama", SIZES, {"cache_precision": "int8"}),

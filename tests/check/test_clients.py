@@ -17,11 +17,11 @@ from edgeformer.check.clients import genai_keys as keys
 from edgeformer.check.clients import transformers_js_types as types
 from edgeformer.runtime import load
 
-DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "growing", "int4", "bf16", "int8 cache"]
+DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "dynamic", "int4", "bf16", "int8 cache"]
 
 # All that is not loaded; the rest is. Optimum was run in an environment of its own, the browser where there is one.
 FAILS = {
-    "onnxruntime-cpp": {"growing"},
+    "onnxruntime-cpp": {"dynamic"},
     "onnxruntime-genai": {"bert"},
     "transformers.js-node": {"static", "falcon"},
     "transformers.js-browser": {"static", "falcon", "int4", "bf16"},
@@ -78,13 +78,13 @@ def test_onnxruntime_genai(bundles, expected):
 
 def test_a_shared_buffer_of_a_growing_cache_crashes_genai(bundles, spoil):
     share = "search/past_present_share_buffer"
-    folder = spoil(bundles["growing"], lambda edit: edit.json("genai_config.json", share, True))
+    folder = spoil(bundles["dynamic"], lambda edit: edit.json("genai_config.json", share, True))
     assert check(folder).verdict("onnxruntime-genai") == "does not load"
     line = [sys.executable, EXAMPLES / "genai.py", folder, " ".join(map(str, PROMPT)), "--ids", "--new-tokens", "6"]
     assert subprocess.run(line, capture_output=True, check=False).returncode != 0
 
 
-@pytest.mark.parametrize("name", ["gpt2", "growing", "static"])
+@pytest.mark.parametrize("name", ["gpt2", "dynamic", "static"])
 def test_tables_of_positions_are_found_in_every_op_set(bundles, spoil, name):
     folder = spoil(bundles[name], lambda edit: edit.json("genai_config.json", "model/context_length", 65))
     (finding,) = check(folder).clients["onnxruntime-genai"]

@@ -88,7 +88,7 @@ def test_export_explains_itself(tmp_path, llama_folder, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--cache", "static"], "error: a graph of the op set ort takes a growing cache and a static one; leave"),
+        (["--cache", "static"], "error: a graph of the op set ort takes a dynamic cache and a static one; leave"),
         (["--ops", "standard", "--functions"], "error: functions are for the op set portable; standard has ops of"),
     ],
 )

@@ -21,13 +21,13 @@ import torch
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 from torch import Tensor
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
-from edgeformer.export.build import build_graph
-from edgeformer.export.bundle import GraphWriter
-from edgeformer.export.lower import target_of
+from edgeformer.export.bundle.writer import GraphWriter
+from edgeformer.export.lower import lowering_options_of
+from edgeformer.export.lower.build import build_graph
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
+from edgeformer.model_spec import model_spec_of
 from edgeformer.models import model_constants
 from edgeformer.weights import Weights
 
@@ -93,7 +93,7 @@ def plant(fault: Fault, clean: Path, folder: Path, manifest: Manifest, weights: 
     if fault.kind == "config":
         config = fault.apply(manifest.model)
         assert config != manifest.model, f"{fault.name} found nothing to change"
-        graph, _ = build_graph(blueprint_of(config), weights, manifest.precision, target_of(manifest))
+        graph, _ = build_graph(model_spec_of(config), weights, manifest.precision, lowering_options_of(manifest))
         folder.mkdir(exist_ok=True)
         GraphWriter(folder, lambda what, part: None).write(graph, manifest.graph)
         return

@@ -8,7 +8,7 @@ import transformers
 
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_model, pipeline, verify
-from edgeformer.export.parity import locate
+from edgeformer.export.parity.locate.locator import locator as locate
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
@@ -95,4 +95,4 @@ def test_where_bf16_is_of_no_use_is_said(llama_folder, tmp_path):
     path = export_model(llama_folder, tmp_path / "b", precision="bf16", verify=None).path
     subject = open_subject(path, llama_folder)
     with pytest.raises(BundleError, match="this one is bf16"):
-        locate.Locator(Manifest.read(path), subject.blueprint, subject.weights)
+        locate.Locator(Manifest.read(path), subject.model_spec, subject.weights)

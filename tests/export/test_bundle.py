@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from edgeformer.errors import BundleError, ExportError
-from edgeformer.export import bundle as bundle_module
 from edgeformer.export import export_model, verify
-from edgeformer.export.bundle import staged
+from edgeformer.export.bundle.writer import staged
+from edgeformer.export.bundle.writer import writer as bundle_module
 from edgeformer.manifest import FILE_NAME, sha256
 from edgeformer.runtime import load
 
@@ -88,7 +88,7 @@ def test_an_export_that_is_terminated_while_it_begins_cleans_up_too(tmp_path, mo
         assert folder.exists()
         raise SystemExit(128 + signal.SIGTERM)
 
-    monkeypatch.setattr("edgeformer.export.bundle._lock", terminated)
+    monkeypatch.setattr("edgeformer.export.bundle.writer._lock", terminated)
     with pytest.raises(SystemExit), staged(tmp_path / "bundle", overwrite=False):
         pytest.fail("the export went on")
     assert entries(tmp_path) == []
@@ -214,13 +214,13 @@ def test_verify_finds_weights_that_were_edited_with_their_hash(copy, llama_folde
 def test_stored_weights_are_those_of_the_checkpoint(llama_bundle, llama_folder):
     import torch
 
-    from edgeformer.blueprint import blueprint_of
-    from edgeformer.export.parity.stored import StoredWeights
+    from edgeformer.export.bundle.stored_weights import StoredWeights
     from edgeformer.manifest import Manifest
+    from edgeformer.model_spec import model_spec_of
     from edgeformer.source import open_source
 
     manifest = Manifest.read(llama_bundle)
-    stored = StoredWeights(llama_bundle, manifest, blueprint_of(manifest.model))
+    stored = StoredWeights(llama_bundle, manifest, model_spec_of(manifest.model))
     original = open_source(llama_folder).weights()
     assert set(stored) == set(original)
     for name in original:

@@ -11,23 +11,23 @@ import pytest
 import torch
 from test_verify_quantized import Stored
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model, export_module
-from edgeformer.export.parity.quantized import SHARE_OF_RANGE, _Grid, judge_weights
-from edgeformer.export.parity.reference import Reference
-from edgeformer.export.parity.stored import StoredWeights
+from edgeformer.export.bundle.stored_weights import StoredWeights
+from edgeformer.export.calibrate import weights as calibrate_module
+from edgeformer.export.calibrate.forward_hooks import valid_tokens
+from edgeformer.export.calibrate.text import LENGTH, PIECES, read_calibration
+from edgeformer.export.calibrate.weights import calibrate
+from edgeformer.export.parity.trials.quantized_weights import SHARE_OF_RANGE, _Grid, judge_weights
 from edgeformer.export.parity.verify import open_subject
-from edgeformer.export.quantize import calibrate as calibrate_module
 from edgeformer.export.quantize import gptq
-from edgeformer.export.quantize.calibrate import calibrate
-from edgeformer.export.quantize.calibration_text import LENGTH, PIECES, read_calibration
-from edgeformer.export.quantize.gptq import REACH, costs_of, making_up, round_for_inputs
-from edgeformer.export.quantize.reading import valid_tokens
+from edgeformer.export.quantize.gptq import REACH, costs_of, error_compensation, round_for_inputs
 from edgeformer.export.quantize.rounding import SEARCHED, ranges_of_least_cost, round_blocks
+from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
-from edgeformer.quantization import CalibrationText, WeightFormat, prefill_recipe, recipe
+from edgeformer.model_spec import model_spec_of
+from edgeformer.quantization import CalibrationText, WeightFormat, prefill_quantization, recipe
 from edgeformer.runtime.tokenizer import Tokenizer
 from edgeformer.source import open_source
 from edgeformer.weights import RandomWeights
@@ -79,11 +79,11 @@ def loss(weights, rounded, x):
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_products_with_correlated_inputs_err_far_less_and_so_do_those_with_inputs_that_were_not_seen(form):
     weights, seen, new = matrix(), correlated(), correlated(seed=7)
-    by_text = round_for_inputs(weights, costs_of(gram(seen)), form)
+    needs_calibration = round_for_inputs(weights, costs_of(gram(seen)), form)
     for x in (seen, new):
         others = [loss(weights, round_blocks(blocks_of(weights, form), replace(form, rounding=name)), x)
                   for name in ("nearest", "mse")]  # fmt: skip
-        assert loss(weights, by_text, x) < 0.25 * min(others)
+        assert loss(weights, needs_calibration, x) < 0.25 * min(others)
     # The control: inputs that go together otherwise teach nothing about these.
     wrong = round_for_inputs(weights, costs_of(gram(seen.flip(1))), form)
     assert loss(weights, wrong, new) > 0.8 * min(others)
@@ -192,13 +192,13 @@ def test_what_inputs_lack_is_made_up_for_by_least_squares():
     x = correlated()
     stored = worn(x)
     g = gram(stored)
-    found = making_up(g, (x - stored).t() @ stored)
+    found = error_compensation(g, (x - stored).t() @ stored)
     ridge = (gptq.RIDGE * float(g.diagonal().mean())) ** 0.5 * torch.eye(SIZE, dtype=torch.float64)
     padded, lack = torch.cat([stored.double(), ridge]), torch.cat([(x - stored).double(), torch.zeros(SIZE, SIZE)])
     best = torch.linalg.lstsq(padded, lack).solution.t()
     assert (found - best).abs().max() < 1e-4 * best.abs().max()
-    assert not making_up(g, torch.zeros(SIZE, SIZE)).any()
-    assert not making_up(torch.zeros(SIZE, SIZE), torch.zeros(SIZE, SIZE)).any()
+    assert not error_compensation(g, torch.zeros(SIZE, SIZE)).any()
+    assert not error_compensation(torch.zeros(SIZE, SIZE), torch.zeros(SIZE, SIZE)).any()
     weights = matrix()
     new = correlated(seed=7)
     for seen in (x, new):
@@ -259,16 +259,16 @@ def test_zeros_stay_zeros_and_the_matrix_stays_what_it_was(form):
 @pytest.fixture(scope="module")
 def preset():
     source = open_source("tiny-llama")
-    return source.folder, blueprint_of(source.config)
+    return source.folder, model_spec_of(source.config)
 
 
 def test_pieces_of_a_file_are_spread_over_it_with_the_special_tokens_of_a_text(preset, tmp_path):
-    folder, blueprint = preset
+    folder, model_spec = preset
     path = tmp_path / "long.txt"
     path.write_text(
         " ".join(f"Chapter {number} of the ferry and the goat." for number in range(3000)), encoding="utf-8"
     )
-    read = read_calibration(path, folder, blueprint)
+    read = read_calibration(path, folder, model_spec)
     assert [len(text) for text in read.texts] == [LENGTH] * PIECES
     tokenizer = Tokenizer(folder)
     around = len(tokenizer.encode("a")) - len(tokenizer.encode("a", add_special_tokens=False))
@@ -283,20 +283,20 @@ def test_pieces_of_a_file_are_spread_over_it_with_the_special_tokens_of_a_text(p
 
 
 def test_a_short_file_is_one_text_and_token_ids_are_cut_to_the_context(preset, tmp_path):
-    folder, blueprint = preset
+    folder, model_spec = preset
     path = tmp_path / "short.txt"
     path.write_text("Once upon a time", encoding="utf-8")
-    (text,) = read_calibration(path, folder, blueprint).texts
+    (text,) = read_calibration(path, folder, model_spec).texts
     assert text.tolist() == Tokenizer(folder).encode("Once upon a time")
-    read = read_calibration([[1, 2, 3], [], range(5)], None, replace(blueprint, config=None, context_length=4))
+    read = read_calibration([[1, 2, 3], [], range(5)], None, replace(model_spec, config=None, context_length=4))
     assert [text.tolist() for text in read.texts] == [[1, 2, 3], [0, 1, 2, 3]]
     assert (read.source.name, read.source.tokens) == ("token ids", 7)
-    other = read_calibration([[1, 2, 4], range(5)], None, blueprint).source
+    other = read_calibration([[1, 2, 4], range(5)], None, model_spec).source
     assert other.sha256 != read.source.sha256
 
 
 def test_what_cannot_be_read_is_said(preset, tmp_path):
-    folder, blueprint = preset
+    folder, model_spec = preset
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "latin.txt").write_bytes("Fähre".encode("latin-1"))
     whisper = open_whisper()
@@ -304,19 +304,19 @@ def test_what_cannot_be_read_is_said(preset, tmp_path):
         (
             tmp_path / "lost.txt",
             folder,
-            blueprint,
+            model_spec,
             "there is no file .*lost.txt to calibrate with. Give a file of text",
         ),
-        (tmp_path / "latin.txt", folder, blueprint, "latin.txt is not text in UTF-8"),
+        (tmp_path / "latin.txt", folder, model_spec, "latin.txt is not text in UTF-8"),
         (
             tmp_path / "latin.txt",
             None,
-            blueprint,
+            model_spec,
             "the model has no tokenizer.json. Put the one that it was trained wi",
         ),
-        ([[], []], None, blueprint, "token ids has no tokens to calibrate with"),
-        ([[5, -1]], None, blueprint, "the tokens to calibrate with are -1 to 5, and the model has [0-9]+ tokens"),
-        ([[blueprint.vocab_size]], None, blueprint, "Give the tokens of this model's own tokenizer"),
+        ([[], []], None, model_spec, "token ids has no tokens to calibrate with"),
+        ([[5, -1]], None, model_spec, "the tokens to calibrate with are -1 to 5, and the model has [0-9]+ tokens"),
+        ([[model_spec.vocab_size]], None, model_spec, "Give the tokens of this model's own tokenizer"),
         ([[1]], None, whisper, "the model reads recordings, and calibration is by text. Leave calibration out"),
     ):
         with pytest.raises(ExportError, match=message):
@@ -329,7 +329,7 @@ def open_whisper():
         "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
         "num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 40,
     }  # fmt: skip
-    return blueprint_of(read_model_config(data)[1])
+    return model_spec_of(read_model_config(data)[1])
 
 
 # Which layers it rounds.
@@ -353,15 +353,15 @@ TEXTS = [np.random.default_rng(seed).integers(0, 97, 64 - 3 * seed) for seed in 
 def opened(data, **options):
     config = read_model_config(data | options)[1]
     random = RandomWeights(config, 0)
-    return blueprint_of(config), {name: random[name] for name in random}
+    return model_spec_of(config), {name: random[name] for name in random}
 
 
-def calibrated(blueprint, weights, folder, chosen=None, texts=TEXTS):
+def calibrated(model_spec, weights, folder, chosen=None, texts=TEXTS):
     return calibrate(
-        blueprint,
+        model_spec,
         weights,
         chosen or recipe("int4", rounding="gptq", block=32),
-        read_calibration(texts, None, blueprint),
+        read_calibration(texts, None, model_spec),
         folder,
     )
 
@@ -375,8 +375,8 @@ def calibrated(blueprint, weights, folder, chosen=None, texts=TEXTS):
 def test_every_layer_that_multiplies_is_rounded_and_an_embedding_only_if_it_is_the_head(
     data, options, shared, tmp_path
 ):
-    blueprint, weights = opened(data, **options)
-    found = calibrated(blueprint, weights, tmp_path)
+    model_spec, weights = opened(data, **options)
+    found = calibrated(model_spec, weights, tmp_path)
     vectors = {name for name, value in weights.items() if value.dim() < 2}
     tables = {name for name in weights if "embedding" in name or ".relative." in name}
     assert set(found.formats) == (weights.keys() - vectors - tables) | shared
@@ -386,9 +386,9 @@ def test_every_layer_that_multiplies_is_rounded_and_an_embedding_only_if_it_is_t
 
 
 def test_skips_and_other_formats_are_those_of_the_recipe(tmp_path):
-    blueprint, weights = opened(LLAMA)
+    model_spec, weights = opened(LLAMA)
     chosen = recipe("int4", rounding="gptq", head="fp32", keep=("blocks.0.*",), block=64)
-    found = calibrated(blueprint, weights, tmp_path, chosen)
+    found = calibrated(model_spec, weights, tmp_path, chosen)
     assert all(name.startswith("blocks.1.") for name in found.formats) and len(found.formats) == 7
     assert {form.block for form in found.formats.values()} == {64, 32}, "64 does not divide the 96 inputs of one"
 
@@ -404,16 +404,16 @@ def as_stored(weights, found):
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tied, tmp_path, monkeypatch):
     """And what is padding reaches none."""
-    blueprint, weights = opened(LLAMA, tie_word_embeddings=tied)
+    model_spec, weights = opened(LLAMA, tie_word_embeddings=tied)
     grams = []
     monkeypatch.setattr(calibrate_module, "costs_of", lambda g: grams.append(g) or costs_of(g))
-    found = calibrated(blueprint, weights, tmp_path)
+    found = calibrated(model_spec, weights, tmp_path)
     assert len(grams) == 2 * 4 + 1, "layers beside each other share their inputs"
     rounded = as_stored(weights, found)
 
     def by_hand(parameters):
         """Of what comes into the last block's down, text by text without any padding."""
-        reference, inputs = Reference(blueprint, parameters, torch.float32), []
+        reference, inputs = Reference(model_spec, parameters, torch.float32), []
         reference.module.blocks[1].feed_forward.down.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
         for text in TEXTS:
             reference.run(torch.from_numpy(text)[None])
@@ -429,13 +429,15 @@ def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tied, tmp_pa
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_layer_knows_what_should_reach_it(tied, tmp_path, monkeypatch):
     """What the whole model has there, less what reaches it, by what reaches it: text by text without any padding."""
-    blueprint, weights = opened(LLAMA, tie_word_embeddings=tied)
+    model_spec, weights = opened(LLAMA, tie_word_embeddings=tied)
     lacks = []
-    monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: lacks.append(lost) or making_up(g, lost))
-    rounded = as_stored(weights, calibrated(blueprint, weights, tmp_path))
+    monkeypatch.setattr(
+        calibrate_module, "making_up", lambda g, lost: lacks.append(lost) or error_compensation(g, lost)
+    )
+    rounded = as_stored(weights, calibrated(model_spec, weights, tmp_path))
 
     def by_hand(parameters, path):
-        reference, inputs = Reference(blueprint, parameters, torch.float32), []
+        reference, inputs = Reference(model_spec, parameters, torch.float32), []
         reference.module.get_submodule(path).register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
         for text in TEXTS:
             reference.run(torch.from_numpy(text)[None])
@@ -454,12 +456,12 @@ def test_a_decoder_makes_up_for_nothing_on_the_text_of_its_encoder(tmp_path, mon
     whole = calibrate_module._RoundingLayers.round
 
     def noting(self, layer, inputs):
-        made_up[layer.name] = inputs.making_up
+        made_up[layer.name] = inputs.error_compensation
         whole(self, layer, inputs)
 
     monkeypatch.setattr(calibrate_module._RoundingLayers, "round", noting)
-    blueprint, weights = opened(MARIAN)
-    calibrated(blueprint, weights, tmp_path)
+    model_spec, weights = opened(MARIAN)
+    calibrated(model_spec, weights, tmp_path)
     halves = {half: [made_up[name] for name in made_up if name.startswith(half)] for half in ("encoder.", "decoder.")}
     assert len(halves["encoder."]) == 6 and all(change.any() for change in halves["encoder."])
     assert halves["decoder."] == [None] * 10
@@ -467,12 +469,12 @@ def test_a_decoder_makes_up_for_nothing_on_the_text_of_its_encoder(tmp_path, mon
 
 def test_a_head_that_is_an_embedding_is_rounded_for_what_should_reach_it(tmp_path, monkeypatch):
     """And first of all: what it errs where it is looked up can be made up for then."""
-    blueprint, weights = opened(LLAMA, tie_word_embeddings=True)
+    model_spec, weights = opened(LLAMA, tie_word_embeddings=True)
     grams = []
     monkeypatch.setattr(calibrate_module, "costs_of", lambda g: grams.append(g) or costs_of(g))
-    found = calibrated(blueprint, weights, tmp_path)
+    found = calibrated(model_spec, weights, tmp_path)
     assert next(iter(found.formats)) == "embedding.weight"
-    reference, inputs = Reference(blueprint, weights, torch.float32), []
+    reference, inputs = Reference(model_spec, weights, torch.float32), []
     reference.module.head.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
     for text in TEXTS:
         reference.run(torch.from_numpy(text)[None])
@@ -486,14 +488,14 @@ def test_a_layer_that_reads_no_rows_of_the_batch_has_nothing_to_make_up_for():
     rounding = calibrate_module._RoundingLayers({}, None, (), 0, torch.ones(6, 5, dtype=torch.bool), print)
     table, states = torch.randn(8, SIZE, generator=seeded(1)), torch.randn(6, 5, SIZE, generator=seeded(2))
     layer = calibrate_module.Layer(None, "a", FORMATS[0], False)
-    assert not rounding._seen(layer, table).making_up.any()
+    assert not rounding._seen(layer, table).error_compensation.any()
     assert torch.equal(rounding._seen(layer, table).costs.factor, costs_of(gram(table)).factor)
-    assert rounding._seen(layer, states).making_up.any()  # the control: halves that differ
+    assert rounding._seen(layer, states).error_compensation.any()  # the control: halves that differ
 
 
-def divergence(blueprint, weights, rounded, ids):
+def divergence(model_spec, weights, rounded, ids):
     """Mean KL of the distributions after token ids [B, S], from those of the weights to those of rounded ones."""
-    exact, logits = (Reference(blueprint, weights | changed).run(ids)[0].log_softmax(-1) for changed in ({}, rounded))
+    exact, logits = (Reference(model_spec, weights | changed).run(ids)[0].log_softmax(-1) for changed in ({}, rounded))
     return float((exact.exp() * (exact - logits)).sum(-1).mean())
 
 
@@ -510,49 +512,53 @@ def rounded_by(found, weights):
 
 def test_a_calibrated_model_is_nearer_to_the_original_one_on_other_texts(tmp_path):
     """Its embedding has few directions, as those of trained models do."""
-    blueprint, weights = opened(LLAMA)
+    model_spec, weights = opened(LLAMA)
     few = torch.randn(97, 6, generator=seeded(3)) @ torch.randn(6, 64, generator=seeded(4)) / 6**0.5
     weights["embedding.weight"] = few + 0.05 * torch.randn(97, 64, generator=seeded(5))
     other = torch.from_numpy(np.random.default_rng(9).integers(0, 97, (8, 48)))
-    by_text, plain = rounded_by(calibrated(blueprint, weights, tmp_path), weights)
-    assert divergence(blueprint, weights, by_text, other) < 0.5 * divergence(blueprint, weights, plain, other)
+    needs_calibration, plain = rounded_by(calibrated(model_spec, weights, tmp_path), weights)
+    assert divergence(model_spec, weights, needs_calibration, other) < 0.5 * divergence(
+        model_spec, weights, plain, other
+    )
 
 
 @pytest.fixture(scope="module")
 def trained(preset):
-    """A trained model, whose states tell which errors matter: blueprint, weights, texts, and others [B, S]."""
-    folder, blueprint = preset
+    """A trained model, whose states tell which errors matter: model spec, weights, texts, and others [B, S]."""
+    folder, model_spec = preset
     weights = {name: value.float() for name, value in open_source("tiny-llama").weights().items()}
     lines = (folder / "evaluation.jsonl").read_text().splitlines()[::20]
     tokenizer = Tokenizer(folder)
     texts = [tokenizer.encode(problem["prompt"] + problem["answer"]) for problem in map(json.loads, lines)]
-    return blueprint, weights, texts[::2], torch.tensor([text[:24] for text in texts[1::2] if len(text) >= 24])
+    return model_spec, weights, texts[::2], torch.tensor([text[:24] for text in texts[1::2] if len(text) >= 24])
 
 
 def test_a_head_that_is_an_embedding_gains_by_the_text_as_well(trained, tmp_path):
-    blueprint, weights, texts, others = trained
+    model_spec, weights, texts, others = trained
     chosen = recipe("int4", rounding="gptq", keep=("blocks.*",))
-    by_text, plain = rounded_by(calibrated(blueprint, weights, tmp_path, chosen, texts), weights)
-    assert by_text.keys() == {"embedding.weight"}
-    assert divergence(blueprint, weights, by_text, others) < 0.75 * divergence(blueprint, weights, plain, others)
+    needs_calibration, plain = rounded_by(calibrated(model_spec, weights, tmp_path, chosen, texts), weights)
+    assert needs_calibration.keys() == {"embedding.weight"}
+    assert divergence(model_spec, weights, needs_calibration, others) < 0.75 * divergence(
+        model_spec, weights, plain, others
+    )
 
 
 def test_layers_make_up_for_what_those_before_them_err(trained, tmp_path, monkeypatch):
     """The control: the same with nothing made up for."""
-    blueprint, weights, texts, others = trained
+    model_spec, weights, texts, others = trained
     losses = []
     for place in ("made up for", "not"):
         (tmp_path / place).mkdir()
-        found = calibrated(blueprint, weights, tmp_path / place, recipe("int4", rounding="gptq"), texts)
-        losses.append(divergence(blueprint, weights, rounded_by(found, weights)[0], others))
+        found = calibrated(model_spec, weights, tmp_path / place, recipe("int4", rounding="gptq"), texts)
+        losses.append(divergence(model_spec, weights, rounded_by(found, weights)[0], others))
         monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: torch.zeros_like(g))
     assert losses[0] < 0.75 * losses[1]
 
 
 def test_states_of_as_many_channels_as_there_are_tokens_are_not_taken_for_rows_of_tokens(tmp_path):
     """Those of the first tokens, [B, K], which a classifier reads."""
-    blueprint, weights = opened(BERT | {"architectures": ["BertForSequenceClassification"]})
-    assert "classifier.dense.weight" in calibrated(blueprint, weights, tmp_path).formats
+    model_spec, weights = opened(BERT | {"architectures": ["BertForSequenceClassification"]})
+    assert "classifier.dense.weight" in calibrated(model_spec, weights, tmp_path).formats
     x, valid = torch.randn(3, 5, generator=seeded(1)), torch.tensor([[True] * 4 + [False]] * 3)
     assert torch.equal(valid_tokens(x, valid), x)
     assert valid_tokens(x[..., None], valid).shape == (12, 1)  # the control
@@ -563,21 +569,21 @@ def test_states_of_as_many_channels_as_there_are_tokens_are_not_taken_for_rows_o
     (1e30, "the calibration text makes inputs of blocks.0.feed_forward.gate.weight that are not finite; nothing can"),
 ])  # fmt: skip
 def test_what_is_not_finite_is_named(tmp_path, value, message):
-    blueprint, weights = opened(LLAMA, num_hidden_layers=1)
+    model_spec, weights = opened(LLAMA, num_hidden_layers=1)
     weights["blocks.0.attention.output.weight" if value != value else "blocks.0.feed_forward_norm.weight"] *= value
     with pytest.raises(ExportError, match=message):
-        calibrated(blueprint, weights, tmp_path)
+        calibrated(model_spec, weights, tmp_path)
 
 
 def test_recipes_say_what_they_were_calibrated_with():
     chosen = recipe("int4", rounding="gptq")
-    assert chosen.by_text and not recipe("int4").by_text
+    assert chosen.needs_calibration and not recipe("int4").needs_calibration
     source = CalibrationText(name="story.txt", tokens=8192, sha256="0" * 64)
     assert str(replace(chosen, calibration=source)) == (
         "int4 in blocks of 128, gptq; calibrated with 8,192 tokens of story.txt"
     )
-    assert prefill_recipe(None).format_of("x.weight").rounding == "nearest"
-    view = prefill_recipe(chosen, source)
+    assert prefill_quantization(None).format_of("x.weight").rounding == "nearest"
+    view = prefill_quantization(chosen, source)
     assert view.format_of("x.weight") == WeightFormat(bits=8, block=None, rounding="gptq")
     assert (view.format_of("head.weight").bits, view.calibration) == (4, source)
 
@@ -674,7 +680,7 @@ def judged(folder, checkpoint, fault=None):
         shutil.copytree(folder, copied)
         folder = copied
         fault(Stored(folder, onnx.load(folder / "onnx" / "model.onnx", load_external_data=False).graph))
-    checks = judge_weights(subject.weights, StoredWeights(folder, subject.manifest, subject.blueprint))
+    checks = judge_weights(subject.weights, StoredWeights(folder, subject.manifest, subject.model_spec))
     return {check.name.removeprefix("weights: ") for check in checks if not check.passed}
 
 
@@ -718,18 +724,18 @@ def test_weights_of_another_seed_are_found(bundles, make_llama):
 
 def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(make_llama, tmp_path):
     checkpoint = make_llama(vocab_size=97, num_hidden_layers=1, max_position_embeddings=64)
-    via = export_model(
-        checkpoint, tmp_path / "via", precision="int4", calibration=TEXTS, via="transformers", verify=None
+    backend = export_model(
+        checkpoint, tmp_path / "backend", precision="int4", calibration=TEXTS, backend="transformers", verify=None
     ).manifest
-    blueprint, weights = opened(LLAMA, num_hidden_layers=1)
-    module = blueprint.build(torch.float32)
+    model_spec, weights = opened(LLAMA, num_hidden_layers=1)
+    module = model_spec.build(torch.float32)
     module.load_state_dict(weights)
     for name, buffer in module.named_buffers():
-        buffer.copy_(blueprint.constants()[name])
+        buffer.copy_(model_spec.constants()[name])
     before = {name: value.clone() for name, value in module.state_dict().items()}
     sizes = {"vocab_size": 97, "context_length": 64, "num_layers": 1, "num_kv_heads": 2, "head_dim": 16}
     own = export_module(module, tmp_path / "own", precision="int4", calibration=TEXTS, verify=None, **sizes).manifest
-    for manifest in (via, own):
+    for manifest in (backend, own):
         forms = [stored.quantized for stored in manifest.weights.values() if stored.part == "integers"]
         assert sorted(form.rounding for form in forms) == ["gptq"] * 5 + ["mse"], "all but the embedding"
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

@@ -8,10 +8,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 
-from edgeformer.blueprint import blueprint_of
-from edgeformer.export import capture as capture_module
-from edgeformer.export.canonical import OPS
-from edgeformer.export.tensors import StreamedTensor
+from edgeformer.export.capture.trace import trace as capture_module
+from edgeformer.export.graph.canonical import OPS
+from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.model_spec import model_spec_of
 from edgeformer.source import open_source
 from edgeformer.weights import RandomWeights
 
@@ -98,8 +98,8 @@ def promotions(monkeypatch):
 def test_a_program_of_whole_ops_needs_no_second_look(make_model, monkeypatch, traces, promotions, met, family):
     auto, options, dtype, composite = MODELS[family]
     config = open_source(make_model(family, auto=auto, **options), context_length=64).config
-    blueprint, weights = blueprint_of(config), RandomWeights(config, 0)
-    plain = {spec.file: capture_module.capture(spec, blueprint, weights, dtype) for spec in blueprint.graphs}
+    model_spec, weights = model_spec_of(config), RandomWeights(config, 0)
+    plain = {spec.file: capture_module.capture(spec, model_spec, weights, dtype) for spec in model_spec.graphs}
     assert len(traces) == composite
     assert len(promotions) == composite + (family in PROMOTING)
 
@@ -109,13 +109,13 @@ def test_a_program_of_whole_ops_needs_no_second_look(make_model, monkeypatch, tr
         return program
 
     monkeypatch.setattr(capture_module, "_spared", untouched)
-    for spec in blueprint.graphs:
-        expected = capture_module._trace(spec, blueprint, dtype)
+    for spec in model_spec.graphs:
+        expected = capture_module._trace(spec, model_spec, dtype)
         assert described(plain[spec.file].graph) == described(expected.graph)
         # Negative control: one other input of one node is seen.
         expected.graph[-1].replace_input_with(0, expected.graph.inputs[-1])
         assert described(plain[spec.file].graph) != described(expected.graph)
-    assert len(traces) == composite + len(blueprint.graphs)
+    assert len(traces) == composite + len(model_spec.graphs)
 
 
 def test_every_op_that_is_taken_to_be_whole_was_met_above(met):
@@ -124,11 +124,11 @@ def test_every_op_that_is_taken_to_be_whole_was_met_above(met):
 
 def test_a_model_of_ours_is_traced_once_and_its_graphs_share_nothing(monkeypatch):
     config = open_source("tiny-llama").config
-    blueprint, spec, traced = blueprint_of(config), blueprint_of(config).graphs[-1], []
+    model_spec, spec, traced = model_spec_of(config), model_spec_of(config).graphs[-1], []
     real = torch.export.export
     monkeypatch.setattr(torch.export, "export", lambda *args, **named: traced.append(args) or real(*args, **named))
     capture_module._trace_once.cache_clear()
-    graphs = [capture_module.capture(spec, blueprint, RandomWeights(config, seed), torch.float32) for seed in (0, 1)]
+    graphs = [capture_module.capture(spec, model_spec, RandomWeights(config, seed), torch.float32) for seed in (0, 1)]
     assert len(traced) == 1
     before = described(graphs[1].graph)
     assert before == described(graphs[0].graph)
@@ -136,9 +136,9 @@ def test_a_model_of_ours_is_traced_once_and_its_graphs_share_nothing(monkeypatch
     assert not torch.equal(first, second)
     graphs[0].graph[-1].replace_input_with(0, graphs[0].graph.inputs[-1])
     graphs[0].graph.initializers.clear()
-    again = capture_module.capture(spec, blueprint, RandomWeights(config, 2), torch.float32)
+    again = capture_module.capture(spec, model_spec, RandomWeights(config, 2), torch.float32)
     assert before == described(graphs[1].graph) == described(again.graph)
     assert len(traced) == 1
-    for other in ((spec, blueprint, torch.float16), (spec, replace(blueprint, vocab_size=7), torch.float32)):
+    for other in ((spec, model_spec, torch.float16), (spec, replace(model_spec, vocab_size=7), torch.float32)):
         capture_module.capture(*other[:2], RandomWeights(config, 0), other[2])
     assert len(traced) == 3

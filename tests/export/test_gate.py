@@ -11,13 +11,13 @@ import onnx
 import pytest
 import torch
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
-from edgeformer.export.build import build_graph
-from edgeformer.export.bundle import GraphWriter
+from edgeformer.export.bundle.writer import GraphWriter
+from edgeformer.export.lower.build import build_graph
 from edgeformer.export.parity import verify_graph
 from edgeformer.manifest import Manifest
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 
@@ -32,7 +32,7 @@ def truth(make_llama, tmp_path_factory):
 
 def export_as(config: DecoderConfig, weights: Mapping[str, torch.Tensor], folder) -> None:
     """Write a graph of any config and weights to folder/onnx/model.onnx."""
-    graph, _ = build_graph(blueprint_of(config), weights)
+    graph, _ = build_graph(model_spec_of(config), weights)
     GraphWriter(folder, lambda what, part: None).write(graph, "onnx/model.onnx")
 
 
@@ -99,7 +99,7 @@ MODEL_FAULTS = [
 def test_the_true_graph_passes(truth, tmp_path):
     _, manifest, weights = truth
     export_as(manifest.model, weights, tmp_path)
-    report = verify_graph(tmp_path, manifest, blueprint_of(manifest.model), weights)
+    report = verify_graph(tmp_path, manifest, model_spec_of(manifest.model), weights)
     assert report.passed, report.describe()
 
 
@@ -115,7 +115,7 @@ def red_runs(report):
 def test_a_fault_in_the_model_shows_in_every_run(truth, tmp_path, fault):
     _, manifest, weights = truth
     export_as(*fault(manifest.model, weights), tmp_path)
-    report = verify_graph(tmp_path, manifest, blueprint_of(manifest.model), weights)
+    report = verify_graph(tmp_path, manifest, model_spec_of(manifest.model), weights)
     assert red_runs(report) >= EVERY_RUN, report.describe()
 
 
@@ -175,7 +175,7 @@ def test_a_fault_in_the_graph_fails_the_checks_that_can_see_it(truth, tmp_path, 
     fault(model.graph)
     assert model.SerializeToString(deterministic=True) != before, "the fault found nothing to change"
     path.write_bytes(model.SerializeToString())
-    report = verify_graph(tmp_path, manifest, blueprint_of(manifest.model), weights)
+    report = verify_graph(tmp_path, manifest, model_spec_of(manifest.model), weights)
     assert red_runs(report) >= GRAPH_FAULTS[fault], report.describe()
 
 
@@ -189,7 +189,7 @@ def test_a_graph_that_onnxruntime_refuses_to_run_has_not_passed(truth, tmp_path)
             node.op_type, node.input[1] = "Add", "lots"
     model.graph.initializer.append(onnx.helper.make_tensor("lots", onnx.TensorProto.INT64, [], [1000]))
     path.write_bytes(model.SerializeToString())
-    report = verify_graph(tmp_path, manifest, blueprint_of(manifest.model), weights)
+    report = verify_graph(tmp_path, manifest, model_spec_of(manifest.model), weights)
     assert red_runs(report) == {"run"}
     assert "seqlens_k" in report.describe()
 

@@ -53,7 +53,7 @@ def test_genai_finds_the_same_tokens(make_llama, tmp_path, options, precision):
     assert genai_greedy(bundle, prompts, STEPS) == expected
 
 
-@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("ops", ["standard", "portable"])
 def test_genai_finds_the_same_tokens_over_every_form_of_cache(tiny_llama_bundle, tmp_path, ops, cache):
     bundle = export_model("tiny-llama", tmp_path / "bundle", ops=ops, cache=cache, verify=None).path

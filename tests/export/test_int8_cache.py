@@ -13,18 +13,19 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 
 from edgeformer import ops, schema
-from edgeformer.blueprint import blueprint_of
 from edgeformer.cache_scales import CacheScales
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ConfigError, ExportError
-from edgeformer.export import cache_calibration, export_model, verify
-from edgeformer.export.cache_calibration import calibrate_caches
-from edgeformer.export.parity.locate import locate
-from edgeformer.export.parity.reference import Reference
+from edgeformer.export import export_model, verify
+from edgeformer.export.calibrate import caches as cache_calibration
+from edgeformer.export.calibrate.caches import calibrate_caches
+from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject, verify_graph
-from edgeformer.export.quantize import caches
-from edgeformer.export.quantize.caches import CacheEntrance, RoundedCaches, rounded
+from edgeformer.export.reference import quantized_caches as caches
+from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches, rounded
+from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
+from edgeformer.model_spec import model_spec_of
 from edgeformer.runtime import load
 from edgeformer.source import open_source
 
@@ -55,7 +56,7 @@ def bundle(llama_folder, tmp_path_factory):
 def viewed(llama_folder, tmp_path_factory):
     """Quantized all over: weights, the view for prompts, and the cache that both graphs share."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeformer.export.prefill.measure_crossover", lambda *arguments: 8)
+        patch.setattr("edgeformer.export.prefill_graph.measure_crossover", lambda *arguments: 8)
         place = tmp_path_factory.mktemp("bundles") / "viewed"
         options = {"precision": "int4", "prefill": "int8", "cache_precision": "int8", "verify": None}
         return export_model(llama_folder, place, **options).path
@@ -85,7 +86,7 @@ def test_every_graph_caches_integers_by_the_scales_of_the_manifest(kind, request
 
 
 def test_a_module_of_transformers_has_the_same_scales(bundle, llama_folder, tmp_path):
-    other = export_model(llama_folder, tmp_path / "bundle", cache_precision="int8", via="transformers", verify=None)
+    other = export_model(llama_folder, tmp_path / "bundle", cache_precision="int8", backend="transformers", verify=None)
     for part in ("key", "value"):
         scales = [getattr(each.cache_scales, part) for each in (other.manifest, Manifest.read(bundle))]
         np.testing.assert_allclose(*map(np.array, scales), rtol=1e-3)
@@ -169,7 +170,7 @@ FAULTS = [another_scale, one_head, heads_exchanged, keys_and_values_exchanged, l
 def test_faults_are_found_by_what_is_computed(bundle, llama_folder, tmp_path, fault):
     subject = open_subject(bundle, llama_folder)
     place = faulty(bundle, tmp_path / "faulty", fault)
-    report = verify_graph(place, subject.manifest, subject.blueprint, subject.weights)
+    report = verify_graph(place, subject.manifest, subject.model_spec, subject.weights)
     failed = {check.name for check in report.failures()}
     assert NUMBERS in failed
     assert any(name.startswith("int8 cache, ") and name.endswith("max error") for name in failed)
@@ -178,7 +179,7 @@ def test_faults_are_found_by_what_is_computed(bundle, llama_folder, tmp_path, fa
 def test_the_view_for_prompts_may_not_have_scales_of_its_own(viewed, llama_folder, tmp_path):
     subject = open_subject(viewed, llama_folder)
     report = verify_graph(
-        faulty(viewed, tmp_path / "faulty", one_head, VIEW), subject.manifest, subject.blueprint, subject.weights
+        faulty(viewed, tmp_path / "faulty", one_head, VIEW), subject.manifest, subject.model_spec, subject.weights
     )
     assert {check.name for check in report.failures()} == {SCALES}
     assert next(check.value for check in report.checks if check.name == SCALES) == 16
@@ -194,7 +195,7 @@ def test_scales_that_clip_are_found_though_the_graph_keeps_to_them(llama_folder,
 def test_a_graph_that_cannot_run_is_said_to(bundle, llama_folder, tmp_path):
     subject = open_subject(bundle, llama_folder)
     place = faulty(bundle, tmp_path / "faulty", one_scale_for_all)
-    report = verify_graph(place, subject.manifest, subject.blueprint, subject.weights)
+    report = verify_graph(place, subject.manifest, subject.model_spec, subject.weights)
     assert {"run", "int8 cache, run"} == {check.name for check in report.failures()}
     assert report.quantization is None
 
@@ -335,19 +336,19 @@ def test_rotated_channels_have_room_for_every_position(interleaved):
 
 def opened(folder):
     source = open_source(folder)
-    return blueprint_of(source.config), source.weights()
+    return model_spec_of(source.config), source.weights()
 
 
 def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, monkeypatch):
-    blueprint, weights = opened(llama_folder)
+    model_spec, weights = opened(llama_folder)
     sampled, texts = [], [np.arange(3, 40), np.arange(90, 120)]
     run = Reference.run
     monkeypatch.setattr(Reference, "run", lambda self, ids: sampled.append(ids) or run(self, ids))
-    scales = calibrate_caches(blueprint, weights, texts=texts)
+    scales = calibrate_caches(model_spec, weights, texts=texts)
     monkeypatch.undo()
     assert sampled[0].shape == (4, 64)
     noted = Noted()
-    reference = Reference(blueprint, weights, torch.float32, noted)
+    reference = Reference(model_spec, weights, torch.float32, noted)
     largest = torch.zeros(3, 32)
     for ids in (sampled[0], *(torch.from_numpy(text)[None] for text in texts)):
         noted.seen.clear()
@@ -356,9 +357,9 @@ def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, 
     np.testing.assert_allclose(np.array(scales.value), largest.numpy() * 1.25 / 127, rtol=1e-3)
     keys = np.array(scales.key).reshape(3, 2, 2, 8)
     np.testing.assert_array_equal(keys[:, :, 0], keys[:, :, 1])
-    assert calibrate_caches(blueprint, weights) != scales
-    assert calibrate_caches(blueprint, weights, 1) == calibrate_caches(blueprint, weights, 1)
-    assert calibrate_caches(blueprint, weights, 1) != calibrate_caches(blueprint, weights)
+    assert calibrate_caches(model_spec, weights) != scales
+    assert calibrate_caches(model_spec, weights, 1) == calibrate_caches(model_spec, weights, 1)
+    assert calibrate_caches(model_spec, weights, 1) != calibrate_caches(model_spec, weights)
 
 
 def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_folder, tmp_path):
@@ -372,11 +373,11 @@ def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_f
 
 
 def test_keys_that_are_no_numbers_are_refused(llama_folder):
-    blueprint, weights = opened(llama_folder)
+    model_spec, weights = opened(llama_folder)
     broken = {name: weights[name] for name in weights}
     broken["blocks.1.attention.key.weight"] = broken["blocks.1.attention.key.weight"] * torch.inf
     with pytest.raises(ExportError, match="keys of layer 1 are no finite numbers"):
-        calibrate_caches(blueprint, broken)
+        calibrate_caches(model_spec, broken)
     with pytest.raises(ExportError, match="calls attention once for each of its 4 caches"):
         Noted().check_layers(4)
 
@@ -450,7 +451,7 @@ def test_models_without_a_kernel_or_with_an_encoder_are_refused(make_model, tmp_
 def test_nodes_are_located_elsewhere(bundle, llama_folder):
     subject = open_subject(bundle, llama_folder)
     with pytest.raises(BundleError, match="without --cache-precision"):
-        locate(subject.folder, subject.manifest, subject.blueprint, subject.weights)
+        locate(subject.folder, subject.manifest, subject.model_spec, subject.weights)
 
 
 def test_the_command_makes_it_and_everything_says_so(llama_folder, tmp_path):

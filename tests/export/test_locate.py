@@ -19,28 +19,31 @@ import pytest
 import torch
 from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
-from edgeformer.export import bodies
-from edgeformer.export.build import build_graph
-from edgeformer.export.bundle import GraphWriter
-from edgeformer.export.lower import Target
+from edgeformer.export.bundle.writer import GraphWriter
+from edgeformer.export.graph.editing import function_bodies as bodies
+from edgeformer.export.lower import LoweringOptions
+from edgeformer.export.lower.build import build_graph
 from edgeformer.export.lower.ort import attention as lower_ort
-from edgeformer.export.parity import locate as locate_module
-from edgeformer.export.parity import teacher_forcing
-from edgeformer.export.parity.locate import FLOOR, Locator, describe, locate
-from edgeformer.export.parity.node_values import NodeValues
+from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate
+from edgeformer.export.parity.locate.locator import cut_graph as cut_graph
+from edgeformer.export.parity.locate.locator import locator as locate_module
+from edgeformer.export.parity.locate.node_values import NodeValues
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, SpecialTokens
+from edgeformer.model_spec import model_spec_of
 from edgeformer.models import Decoder, model_constants
 from edgeformer.weights import RandomWeights
 
 FAULT = {fault.name: fault for fault in FAULTS}
 
 
-def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", target=Target(), weights=None) -> Manifest:  # noqa: B008
+ORT = LoweringOptions()
+
+
+def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", target=ORT, weights=None) -> Manifest:
     """Export a model, with random weights of seed 1 by default; its graph, its weights and no more."""
-    graph, _ = build_graph(blueprint_of(config), weights or RandomWeights(config, 1), precision, target)
+    graph, _ = build_graph(model_spec_of(config), weights or RandomWeights(config, 1), precision, target)
     writer = GraphWriter(folder, lambda what, part: None)
     writer.write(graph, "onnx/model.onnx")
     return Manifest(
@@ -62,7 +65,7 @@ def make_clean(tmp_path_factory):
         config = mutable_config(tie_word_embeddings=kind != "free")
         manifest = write_bundle(folder, config, "fp16" if kind == "tied-fp16" else "fp32")
         weights = RandomWeights(config, 1)
-        return folder, manifest, weights, Locator(manifest, blueprint_of(config), weights)
+        return folder, manifest, weights, Locator(manifest, model_spec_of(config), weights)
 
     return make
 
@@ -141,17 +144,17 @@ def test_a_clean_graph_has_no_suspect(clean):
 
 
 CLEAN = {
-    "attention written out": ({"head_dim": 12}, "fp32", Target()),
-    "attention written out, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", Target()),
-    "rotation written out": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", Target()),
-    "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", Target(provider="cuda")),
-    "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", Target()),
-    "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", Target()),
-    "standard, growing": ({}, "fp32", Target(ops="standard", cache_form="growing")),
-    "standard, static, float16": ({"hidden_act": "gelu"}, "fp16", Target(ops="standard", cache_form="static")),
-    "portable, growing": ({"head_dim": 12}, "fp32", Target(ops="portable", cache_form="growing")),
-    "portable, static": ({}, "fp32", Target(ops="portable", cache_form="static")),
-    "functions": ({}, "fp32", Target(ops="portable", cache_form="growing", functions=True)),
+    "attention written out": ({"head_dim": 12}, "fp32", LoweringOptions()),
+    "attention written out, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", LoweringOptions()),
+    "rotation written out": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", LoweringOptions()),
+    "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", LoweringOptions(provider="cuda")),
+    "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", LoweringOptions()),
+    "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", LoweringOptions()),
+    "standard, growing": ({}, "fp32", LoweringOptions(ops="standard", cache_form="dynamic")),
+    "standard, static, float16": ({"hidden_act": "gelu"}, "fp16", LoweringOptions(ops="standard", cache_form="static")),
+    "portable, growing": ({"head_dim": 12}, "fp32", LoweringOptions(ops="portable", cache_form="dynamic")),
+    "portable, static": ({}, "fp32", LoweringOptions(ops="portable", cache_form="static")),
+    "functions": ({}, "fp32", LoweringOptions(ops="portable", cache_form="dynamic", functions=True)),
 }
 
 
@@ -159,7 +162,7 @@ CLEAN = {
 def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
     options, precision, target = CLEAN[name]
     manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=2, **options), precision, target)
-    found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
+    found = locate(tmp_path, manifest, model_spec_of(manifest.model), RandomWeights(manifest.model, 1))
     assert suspects(found) == [], describe(found)
     assert found.differences == ()
     assert max(only(found).blocks.values()) < FLOOR[precision] / 5
@@ -168,8 +171,8 @@ def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
 @pytest.mark.parametrize(
     ("target", "module", "op"),
     [
-        (Target(ops="standard", cache_form="static"), "blocks.1.attention/", "Attention"),
-        (Target(ops="portable", cache_form="growing", functions=True), "blocks.1.attention_norm/", "RMSNorm"),
+        (LoweringOptions(ops="standard", cache_form="static"), "blocks.1.attention/", "Attention"),
+        (LoweringOptions(ops="portable", cache_form="dynamic", functions=True), "blocks.1.attention_norm/", "RMSNorm"),
     ],
     ids=["standard", "functions"],
 )
@@ -183,7 +186,7 @@ def test_a_fault_in_another_op_set_is_found(tmp_path, target, module, op):
     else:
         next(each for each in faulty.attribute if each.name == "scale").f *= 1.01
     onnx.save(model, path)
-    found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
+    found = locate(tmp_path, manifest, model_spec_of(manifest.model), RandomWeights(manifest.model, 1))
     assert suspects(found) == [faulty.name], describe(found)
 
 
@@ -236,7 +239,7 @@ def test_large_scores_are_no_fault(tmp_path, precision, head_dim, factor):
 
     weights = Large(config, 3)
     manifest = write_bundle(tmp_path, config, precision, weights=weights)
-    found = locate(tmp_path, manifest, blueprint_of(config), weights)
+    found = locate(tmp_path, manifest, model_spec_of(config), weights)
     assert suspects(found) == [], describe(found)
     if precision == "fp16":
         assert max(only(found).blocks.values()) > FLOOR["fp16"]
@@ -271,13 +274,13 @@ def keys_packed_last(monkeypatch):
 
 
 def rotation_unturned(monkeypatch):
-    real = bodies.BODIES["RotaryEmbedding"]
+    real = bodies.FUNCTION_BODIES["RotaryEmbedding"]
 
     def wrong(emit, node, form):
         node.replace_input_with(3, node.inputs[2])  # cosines for sines
         return real(emit, node, form)
 
-    monkeypatch.setitem(bodies.BODIES, "RotaryEmbedding", wrong)
+    monkeypatch.setitem(bodies.FUNCTION_BODIES, "RotaryEmbedding", wrong)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +295,7 @@ def rotation_unturned(monkeypatch):
 def test_a_bug_in_the_exporter_itself_is_found(tmp_path, monkeypatch, bug, head_dim, first):
     bug(monkeypatch)
     manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=1, head_dim=head_dim))
-    found = locate(tmp_path, manifest, blueprint_of(manifest.model), RandomWeights(manifest.model, 1))
+    found = locate(tmp_path, manifest, model_spec_of(manifest.model), RandomWeights(manifest.model, 1))
     assert found.first is not None
     assert found.first.node == first, describe(found)
     assert "are those of a fresh lowering: either what edgeformer emits is wrong, or onnxruntime's" in describe(found)
@@ -329,8 +332,8 @@ MADE_BY = {
 
 
 def values_of(config):
-    blueprint = blueprint_of(config)
-    return NodeValues(blueprint, RandomWeights(config, 1), "fp32", Target(), *blueprint.graphs)
+    model_spec = model_spec_of(config)
+    return NodeValues(model_spec, RandomWeights(config, 1), "fp32", LoweringOptions(), *model_spec.graphs)
 
 
 def test_every_node_has_an_origin():
@@ -422,7 +425,7 @@ def test_a_difference_without_effect_is_told_and_is_no_suspect(free, tmp_path):
 def test_a_graph_that_is_right_until_onnxruntime_optimises_it_is_not_to_blame(free, monkeypatch):
     """The optimiser is played by one that puts Tanh in the place of a Sigmoid."""
     folder, *_, locator = free
-    real = teacher_forcing.open_model
+    real = cut_graph.open_model
 
     def open_model(model, folder, provider, *, optimise, save_as=None):
         if optimise:
@@ -432,7 +435,7 @@ def test_a_graph_that_is_right_until_onnxruntime_optimises_it_is_not_to_blame(fr
             model = wrong
         return real(model, folder, provider, optimise=optimise, save_as=save_as)
 
-    monkeypatch.setattr(teacher_forcing, "open_model", open_model)
+    monkeypatch.setattr(cut_graph, "open_model", open_model)
     monkeypatch.setattr(locate_module, "open_model", open_model)
     found = locator.locate(folder)
     assert only(found).runtime_fault

@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from false_alarms import export_random
 from random_models import random_encoder, random_seq2seq
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import (
     AttentionConfig,
     AudioStem,
@@ -41,10 +40,11 @@ from edgeformer.config import (
     SinusoidalPositions,
     T5BiasConfig,
 )
-from edgeformer.export.graph import canonical_nodes
+from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.lower import ort as lower_ort
-from edgeformer.export.parity.locate import FLOOR, Locator, describe
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe
+from edgeformer.export.reference.reference import Reference, Rounded
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 RMS_NORM = NormConfig(eps=1e-6)
@@ -125,9 +125,9 @@ def make_clean(tmp_path_factory):
     def make(name: str, precision="fp32"):
         if (name, precision) not in made:
             config = CONFIGS[name]
-            blueprint, weights = blueprint_of(config), RandomWeights(config, 1)
-            bundle = export_random(blueprint, weights, precision, tmp_path_factory.mktemp(name))
-            locator = Locator(bundle.manifest, blueprint, weights)
+            model_spec, weights = model_spec_of(config), RandomWeights(config, 1)
+            bundle = export_random(model_spec, weights, precision, tmp_path_factory.mktemp(name))
+            locator = Locator(bundle.manifest, model_spec, weights)
             made[name, precision] = bundle.path, bundle.manifest, weights, locator
         return made[name, precision]
 
@@ -151,9 +151,9 @@ def test_right_graphs_have_no_suspect(make_clean, name, precision):
 @pytest.mark.parametrize("draw", [random_encoder, random_seq2seq], ids=lambda draw: draw.__name__)
 def test_right_graphs_of_any_blocks_have_no_suspect(draw, seed, tmp_path):
     config = draw(random.Random(seed))
-    blueprint, weights = blueprint_of(config), RandomWeights(config, seed)
-    bundle = export_random(blueprint, weights, "fp32", tmp_path)
-    found = Locator(bundle.manifest, blueprint, weights).locate(bundle.path)
+    model_spec, weights = model_spec_of(config), RandomWeights(config, seed)
+    bundle = export_random(model_spec, weights, "fp32", tmp_path)
+    found = Locator(bundle.manifest, model_spec, weights).locate(bundle.path)
     assert (found.first, found.differences) == (None, ()), describe(found)
 
 
@@ -270,9 +270,9 @@ def test_a_bug_in_the_lowering_of_cross_attention_is_found(monkeypatch, tmp_path
     rules = tuple(wrong if rule is real else rule for rule in lower_ort.RULES)
     monkeypatch.setattr(lower_ort, "RULES", rules)
     config = CONFIGS["t5"]
-    blueprint, weights = blueprint_of(config), RandomWeights(config, 1)
-    bundle = export_random(blueprint, weights, "fp32", tmp_path)
-    found = Locator(bundle.manifest, blueprint, weights).locate(bundle.path)
+    model_spec, weights = model_spec_of(config), RandomWeights(config, 1)
+    bundle = export_random(model_spec, weights, "fp32", tmp_path)
+    found = Locator(bundle.manifest, model_spec, weights).locate(bundle.path)
     nodes = [f"decoder.blocks.{layer}.cross_attention/CrossAttention" for layer in (0, 1)]
     assert suspects(found) == [(DECODER, each) for each in nodes], describe(found)
     assert found.first.made_by == "emitted by lower/ort for edgeformer::CrossAttention"
@@ -281,9 +281,9 @@ def test_a_bug_in_the_lowering_of_cross_attention_is_found(monkeypatch, tmp_path
 @pytest.mark.parametrize("name", ["t5", "bert", "labels", "vectors", "longformer"])
 def test_reference_values_are_those_of_the_eager_module(make_clean, name):
     *_, weights, locator = make_clean(name)
-    blueprint = blueprint_of(CONFIGS[name])
-    reference = Reference(blueprint, Rounded(weights, torch.float32))
-    for graph, spec in zip(locator.graphs, blueprint.graphs, strict=True):
+    model_spec = model_spec_of(CONFIGS[name])
+    reference = Reference(model_spec, Rounded(weights, torch.float32))
+    for graph, spec in zip(locator.graphs, model_spec.graphs, strict=True):
         for place, feed in enumerate(graph.values.feeds):
             inputs = [torch.from_numpy(feed.inputs[tensor.name]) for tensor in spec.inputs]
             with reference.loaded():

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeformer.contract import merged_input_names, merged_output_names
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, verify
-from edgeformer.export.clients.transformers_js import with_transformers_js_config
-from edgeformer.export.parity.unrounded import remove_rounding
+from edgeformer.export.bundle.transformers_js import with_transformers_js_config
+from edgeformer.export.parity.float_products import remove_rounding
 from edgeformer.export.parity.verify import open_subject, verify_graph
-from edgeformer.graphs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
+from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
 from edgeformer.quantization import recipe
 from edgeformer.runtime.prepacked import opened_graphs
 
@@ -264,7 +264,7 @@ def subject(bundles, tmp_path_factory):
     return SimpleNamespace(
         folder=folder,
         right=onnx.load(folder / MERGED_GRAPH, load_external_data=False),
-        verify=lambda: verify_graph(folder, opened.manifest, opened.blueprint, opened.weights),
+        verify=lambda: verify_graph(folder, opened.manifest, opened.model_spec, opened.weights),
     )
 
 

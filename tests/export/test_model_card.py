@@ -17,7 +17,7 @@ import tokenizers
 
 from edgeformer.config import MaskedLMHead
 from edgeformer.export import export_model
-from edgeformer.export.model_card import first_line, model_card
+from edgeformer.export.bundle.model_card import first_line, model_card
 from edgeformer.runtime import load
 
 BART = {

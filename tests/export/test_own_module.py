@@ -21,9 +21,9 @@ from edgeformer import ops
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_module, verify, verify_module
-from edgeformer.export.own_module import ModuleWeights, module_blueprint
+from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
 from edgeformer.export.parity import tolerances
-from edgeformer.export.parity.locate import describe, locate
+from edgeformer.export.parity.locate.locator import describe, locate
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
 
@@ -93,7 +93,7 @@ def test_the_example_of_the_documentation_makes_a_verified_bundle(example):
     manifest = Manifest.read(example[1] / "own-bundle")
     assert manifest.certifies(example[1] / "own-bundle")
     assert (manifest.name, manifest.source) == ("own-bundle", "module Decoder")
-    assert (manifest.model, manifest.via, manifest.tokens.eos) == (None, None, (2,))
+    assert (manifest.model, manifest.backend, manifest.tokens.eos) == (None, None, (2,))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -119,7 +119,7 @@ def test_a_module_is_at_parity_in_both_precisions(exported, precision):
     ],
 )
 def test_a_module_is_exported_for_a_target(module, tmp_path, target, precision, files):
-    result = export_module(module, tmp_path / "bundle", target=target, **SIZES)
+    result = export_module(module, tmp_path / "bundle", deployment=target, **SIZES)
 
     assert result.report is not None and result.report.passed
     assert (result.manifest.deployment, result.manifest.precision) == (target, precision)
@@ -206,8 +206,8 @@ def test_a_graph_that_fails_the_gate_leaves_nothing(module, tmp_path, monkeypatc
 def test_a_fault_in_the_graph_of_a_module_is_located(exported, tmp_path):
     results, module = exported
     result = results["fp32"]
-    blueprint, weights = module_blueprint(module, result.manifest), ModuleWeights(module)
-    clean = locate(result.path, result.manifest, blueprint, weights)
+    model_spec, weights = module_spec(module, result.manifest), ModuleWeights(module)
+    clean = locate(result.path, result.manifest, model_spec, weights)
     assert clean.first is None, describe(clean)
     assert {"embedding", "blocks.0", "blocks.1"} <= set(clean.graphs[0].blocks)
 
@@ -218,7 +218,7 @@ def test_a_fault_in_the_graph_of_a_module_is_located(exported, tmp_path):
     node = next(node for node in graph.graph.node if node.name == "blocks.1/GroupQueryAttention")
     next(each for each in node.attribute if each.name == "scale").f *= 1.01
     (tmp_path / "onnx/model.onnx").write_bytes(graph.SerializeToString())
-    found = locate(tmp_path, result.manifest, blueprint, weights)
+    found = locate(tmp_path, result.manifest, model_spec, weights)
     assert found.first is not None
     assert (found.first.node, found.first.block) == ("blocks.1/GroupQueryAttention", "blocks.1")
     assert "has scale 1.01 where a fresh lowering has 1" in describe(found)
@@ -539,5 +539,5 @@ def test_locate_lowers_a_module_as_its_export_did(tmp_path):
     module = Smallest(head_dim=16, detour=True)
     result = export_smallest(module, tmp_path / "bundle", verify=None)
     assert sum(done.changed for done in result.lowered.passes if done.name == "cancel_layout") > 0
-    found = locate(result.path, result.manifest, module_blueprint(module, result.manifest), ModuleWeights(module))
+    found = locate(result.path, result.manifest, module_spec(module, result.manifest), ModuleWeights(module))
     assert (found.first, found.differences) == (None, ()), describe(found)

@@ -12,19 +12,19 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
-from edgeformer.export.bodies import write_out_all
-from edgeformer.export.capture import capture
-from edgeformer.export.graph import streamed
-from edgeformer.export.lower import Target, lower
+from edgeformer.export.capture.trace import capture
+from edgeformer.export.graph.editing import streamed
+from edgeformer.export.graph.function_bodies import decompose_all
+from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, last_token, pack_qkv, transpose_weights
-from edgeformer.export.quantize.weights import QuantizedTensor
+from edgeformer.export.quantize.quantized_tensor import QuantizedTensor
 from edgeformer.families import read_model_config
 from edgeformer.manifest import ScaledOutputs
+from edgeformer.model_spec import model_spec_of
 from edgeformer.models import Decoder
 from edgeformer.quantization import recipe
 from edgeformer.weights import RandomWeights
@@ -43,15 +43,15 @@ def config(**options) -> DecoderConfig:
 
 
 def captured(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
-    blueprint = blueprint_of(model)
-    blueprint = replace(blueprint, build=build) if build else blueprint
-    return capture(*blueprint.graphs, blueprint, RandomWeights(model, 0), dtype)
+    model_spec = model_spec_of(model)
+    model_spec = replace(model_spec, build=build) if build else model_spec
+    return capture(*model_spec.graphs, model_spec, RandomWeights(model, 0), dtype)
 
 
 def after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
     """Logits, and caches of all layers, after 4 tokens that follow 3; run on a copy, written out."""
     copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
-    write_out_all(copy)
+    decompose_all(copy)
     session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())
     random = np.random.default_rng(0)
     geometry = model.cache_geometry
@@ -210,12 +210,12 @@ def test_all_passes_in_the_order_of_the_lowering():
 def test_a_pass_that_fires_less_often_than_it_must_is_an_error():
     graph = captured(config(), dtype=torch.float32)
     with pytest.raises(ExportError, match="pass pack_qkv changed 2 places where this model has 3. This is a bug"):
-        lower(graph, Target(), expected={"pack_qkv": LAYERS + 1})
+        lower(graph, LoweringOptions(), expected={"pack_qkv": LAYERS + 1})
 
 
 def test_the_ort_graph_has_nothing_but_the_ops_it_should():
     graph = captured(config(), dtype=torch.float32)
-    lowered = lower(graph, Target())
+    lowered = lower(graph, LoweringOptions())
     assert lowered.fallbacks == []
     contrib = {node.op_type for node in graph.graph if node.domain == "com.microsoft"}
     assert contrib == {"GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
@@ -226,15 +226,15 @@ INT4 = recipe("int4", block=16)
 
 
 @pytest.mark.parametrize(("options", "dtype", "target", "scaled"), [
-    ({}, torch.float32, Target(), 2),
-    ({"attention_bias": False}, torch.float32, Target(), 1),
-    ({"head_dim": 64}, torch.float32, Target(quantization=INT4), 2),
-    ({"attention_bias": False}, torch.float32, Target(quantization=INT4), 1),
+    ({}, torch.float32, LoweringOptions(), 2),
+    ({"attention_bias": False}, torch.float32, LoweringOptions(), 1),
+    ({"head_dim": 64}, torch.float32, LoweringOptions(quantization=INT4), 2),
+    ({"attention_bias": False}, torch.float32, LoweringOptions(quantization=INT4), 1),
     # What is no power of two costs digits, which rounded scales have not.
-    ({"head_dim": 32}, torch.float32, Target(), 0),
-    ({"head_dim": 32}, torch.float32, Target(quantization=INT4), 0),
-    ({"head_dim": 32, "attention_bias": False}, torch.float32, Target(quantization=INT4), 1),
-    ({}, torch.float16, Target(), 0),
+    ({"head_dim": 32}, torch.float32, LoweringOptions(), 0),
+    ({"head_dim": 32}, torch.float32, LoweringOptions(quantization=INT4), 0),
+    ({"head_dim": 32, "attention_bias": False}, torch.float32, LoweringOptions(quantization=INT4), 1),
+    ({}, torch.float16, LoweringOptions(), 0),
 ])  # fmt: skip
 def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(options, dtype, target, scaled):
     """scaled: tensors a block, integers apart from their scales not counted."""
@@ -246,13 +246,13 @@ def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(op
     assert [kernel.attributes.get_float("scale") for kernel in kernels] == [1] * LAYERS
     assert count(graph, "Mul") == LAYERS * (2 if scaled else 3), "two of gates, and one of queries"
     tensors = [streamed(value) for value in graph.graph.initializers.values()]
-    found = [tensor for tensor in tensors if tensor is not None and tensor.recipe.scaled is not None]
-    assert {tensor.recipe.scaled for tensor in found} <= {ScaledOutputs(outputs=4 * head_dim, factor=head_dim**-0.5)}
+    found = [tensor for tensor in tensors if tensor is not None and tensor.source.scaled is not None]
+    assert {tensor.source.scaled for tensor in found} <= {ScaledOutputs(outputs=4 * head_dim, factor=head_dim**-0.5)}
     assert len([each for each in found if getattr(each, "part", "scales") == "scales"]) == scaled * LAYERS
     assert all(".attention.qkv." in (tensor.name or "") for tensor in found)
     for tensor in found:
         stored = tensor.read().float()
-        tensor.recipe = replace(tensor.recipe, scaled=None)
+        tensor.source = replace(tensor.source, scaled=None)
         whole, quantized = tensor.read().float(), isinstance(tensor, QuantizedTensor)
         axis = 0 if quantized else -1
         factor = 1 if quantized and tensor.part == "integers" else head_dim**-0.5
@@ -269,9 +269,9 @@ def test_scaling_queries_leaves_other_graphs_of_a_capture_alone():
     transpose_weights(graph)
     fold_rotary(graph, accepts=lambda head_dim, rotary_dim: True)
     joined = streamed(graph.graph.initializers["blocks.0.attention.query.weight"])
-    lower_attention(graph, Target())
+    lower_attention(graph, LoweringOptions())
     now = streamed(graph.graph.initializers["blocks.0.attention.query.weight"])
-    assert (weight.recipe.scaled, joined.recipe.scaled) == (None, None)
+    assert (weight.source.scaled, joined.source.scaled) == (None, None)
     assert torch.equal(now.read(), joined.read() * 0.25)
 
 
@@ -281,9 +281,9 @@ def test_weights_that_somebody_else_reads_stay_as_they_are():
     fold_rotary(graph, accepts=lambda head_dim, rotary_dim: True)
     shared, own = (graph.graph.initializers[f"blocks.{layer}.attention.query.weight"] for layer in (0, 1))
     graph.graph.outputs.append(shared)
-    lower_attention(graph, Target())
-    assert streamed(shared).recipe.scaled is None
-    assert streamed(own).recipe.scaled == ScaledOutputs(outputs=64, factor=0.25)
+    lower_attention(graph, LoweringOptions())
+    assert streamed(shared).source.scaled is None
+    assert streamed(own).source.scaled == ScaledOutputs(outputs=64, factor=0.25)
     first, second = (node for node in graph.graph if node.op_type == "GroupQueryAttention")
     assert (first.inputs[0].producer().op_type, second.inputs[0].producer().op_type) == ("Mul", "Add")
 
@@ -292,9 +292,9 @@ def test_weights_that_somebody_else_reads_stay_as_they_are():
 def test_on_the_cpu_queries_are_scaled_before_the_kernel(packed):
     graph = captured(config(head_dim=32), dtype=torch.float32)
     if packed:
-        lower(graph, Target())
+        lower(graph, LoweringOptions())
     else:
-        lower_attention(graph, Target())
+        lower_attention(graph, LoweringOptions())
     constants = {name: value.const_value.numpy() for name, value in graph.graph.initializers.items()}
     constants |= {
         node.outputs[0].name: node.attributes["value"].as_tensor().numpy()
@@ -315,7 +315,7 @@ def test_on_the_cpu_queries_are_scaled_before_the_kernel(packed):
 
 def test_on_cuda_the_kernel_scales():
     graph = captured(config(), dtype=torch.float16)
-    lower(graph, Target(provider="cuda"))
+    lower(graph, LoweringOptions(provider="cuda"))
     scales = [each.attributes.get_float("scale") for each in graph.graph if each.op_type == "GroupQueryAttention"]
     assert scales == [16**-0.5] * LAYERS
 
@@ -326,7 +326,7 @@ def test_only_attention_both_ways_says_that_it_is_not_causal(causal):
     for node in graph.graph:
         if node.op_type == "GroupQueryAttention":
             node.attributes["causal"] = ir.AttrInt64("causal", int(causal))
-    lower(graph, Target())
+    lower(graph, LoweringOptions())
     said = [each.attributes.get("causal") for each in graph.graph if each.op_type == "GroupQueryAttention"]
     # onnxruntime up to 1.29.0 does not know the attribute, and loads no graph that has it.
     assert [each and each.as_int() for each in said] == [None if causal else 0] * LAYERS
@@ -334,7 +334,7 @@ def test_only_attention_both_ways_says_that_it_is_not_causal(causal):
 
 def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
     graph = captured(config(), dtype=torch.float32)
-    lowered = lower(graph, Target(provider="cuda"))
+    lowered = lower(graph, LoweringOptions(provider="cuda"))
     reason = "GroupQueryAttention written out in 2 places: there is no float32 CUDA kernel (float16 has one)"
     assert lowered.fallbacks == [reason]
     assert count(graph, "GroupQueryAttention") == 0

@@ -17,21 +17,22 @@ from onnx import TensorProto, helper
 from safetensors.torch import load_file, save_file
 
 from edgeformer import schema
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model
-from edgeformer.export.build import build_graph
-from edgeformer.export.bundle import GraphWriter
-from edgeformer.export.lower import Target
-from edgeformer.export.parity.quantized import SLACK, _worst
-from edgeformer.export.quantize import rounding, weights
+from edgeformer.export.bundle.writer import GraphWriter
+from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
+from edgeformer.export.lower import LoweringOptions
+from edgeformer.export.lower.build import build_graph
+from edgeformer.export.parity.trials.quantized_weights import SLACK, _worst
+from edgeformer.export.quantize import quantized_tensor as weights
+from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.packing import pack, unpack
+from edgeformer.export.quantize.quantized_tensor import QuantizedTensor, dequantized
 from edgeformer.export.quantize.rounding import round_blocks
-from edgeformer.export.quantize.weights import QuantizedTensor, dequantized
-from edgeformer.export.tensors import Recipe, StreamedTensor
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
+from edgeformer.model_spec import model_spec_of
 from edgeformer.quantization import Quantization, QuantizationRule, WeightFormat, recipe
 from edgeformer.source import open_source
 from edgeformer.weights import RandomWeights
@@ -223,7 +224,7 @@ def test_integers_lie_in_bytes_low_half_first(bits, integers, packed):
 
 
 def streamed(matrix, dtype=ir.DataType.FLOAT):
-    return StreamedTensor("w", dtype, ir.Shape(matrix.shape), Recipe(("w",)), {"w": matrix})
+    return StreamedTensor("w", dtype, ir.Shape(matrix.shape), TensorSource(("w",)), {"w": matrix})
 
 
 def parts_of(matrix, form, columns=False, flat=False):
@@ -395,7 +396,7 @@ def config(**options) -> DecoderConfig:
 def lowered(model, quantization, weights=None):
     """The graph of a model for `ort`, and the report of the pass that quantized it."""
     values = weights or RandomWeights(model, 0)
-    graph, how = build_graph(blueprint_of(model), values, target=Target(quantization=quantization))
+    graph, how = build_graph(model_spec_of(model), values, target=LoweringOptions(quantization=quantization))
     return graph, next(done for done in how.passes if done.name == "quantize_weights")
 
 
@@ -517,7 +518,7 @@ def external(bundle, graph="onnx/model.onnx"):
 def test_a_bundle_is_as_large_as_its_formats_say(exported, head, precision):
     bundle = exported[0][head, precision]
     manifest, places = Manifest.read(bundle), external(bundle)
-    shapes = blueprint_of(manifest.model).parameter_shapes()
+    shapes = model_spec_of(manifest.model).parameter_shapes()
     formats = {
         stored.parameters: stored.quantized for stored in manifest.weights.values() if stored.quantized is not None
     }

@@ -18,9 +18,9 @@ from random_models import random_encoder, random_model, random_seq2seq
 
 from edgeformer import schema
 from edgeformer.accounting import account
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import ModelConfig
-from edgeformer.export.parity.locate import locate
+from edgeformer.export.parity.locate.locator import locate
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights, parameter_shapes
 
 SEEDS = range(24)
@@ -47,9 +47,9 @@ def test_a_random_encoder_or_pair_is_at_parity(draw, seed):
 def test_no_node_of_a_right_graph_is_a_suspect(seed, tmp_path):
     """`verify --locate` knows every op that the blocks are made of: T5's buckets, patterns, gathered relations…"""
     config = random_model(random.Random(seed))
-    blueprint, weights = blueprint_of(config), RandomWeights(config, seed)
-    bundle = export_random(blueprint, weights, "fp32", tmp_path)
-    assert locate(bundle.path, bundle.manifest, blueprint, weights).suspects == ()
+    model_spec, weights = model_spec_of(config), RandomWeights(config, seed)
+    bundle = export_random(model_spec, weights, "fp32", tmp_path)
+    assert locate(bundle.path, bundle.manifest, model_spec, weights).suspects == ()
 
 
 def test_the_two_dozen_have_every_block():

@@ -6,11 +6,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeformer import ops
-from edgeformer.blueprint import Blueprint, blueprint_of
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.parity.figures import Errors, log_softmax, margins, relative_rmse, worst_of
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.reference.reference import Reference, Rounded
 from edgeformer.families import read_model_config
+from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.models import Decoder, model_constants
 from edgeformer.weights import RandomWeights
 
@@ -63,7 +63,7 @@ def test_no_op_of_the_reference_is_narrower_than_float64(rope):
     model = config(rope_parameters=ROPES[rope])
     weights = {name: tensor.double() for name, tensor in RandomWeights(model, 0).items()}
     with Audit() as audit:
-        reference = Reference(blueprint_of(model), weights)
+        reference = Reference(model_spec_of(model), weights)
         logits, _ = reference.run(torch.arange(20)[None])
     assert logits.dtype == torch.float64
     assert audit.narrow == []
@@ -89,7 +89,7 @@ def test_the_reference_is_the_module_with_its_weights_a_module_at_a_time(tied):
     empty = torch.zeros(2, 2, 0, 8, dtype=torch.float64)
     with torch.no_grad():
         expected, caches = module(ids, torch.ones(2, 9, dtype=torch.int64), [(empty, empty)] * 2)
-    logits, presents = Reference(blueprint_of(model), weights).run(ids)
+    logits, presents = Reference(model_spec_of(model), weights).run(ids)
     torch.testing.assert_close(logits, expected, rtol=0, atol=0)
     torch.testing.assert_close(presents, caches, rtol=0, atol=0)
 
@@ -112,7 +112,7 @@ class TwoNames(torch.nn.Module):
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_buffer_of_two_names_has_its_value_under_both(streams):
     table, weight = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64), torch.eye(3)
-    blueprint = Blueprint(
+    model_spec = ModelSpec(
         build=TwoNames,
         constants=lambda: {"first": table},
         cache=CacheGeometry(num_layers=1, num_kv_heads=1, head_dim=1),
@@ -120,13 +120,13 @@ def test_a_buffer_of_two_names_has_its_value_under_both(streams):
         context_length=3,
         streams=streams,
     )
-    logits, _ = Reference(blueprint, {"head.weight": weight}).run(torch.arange(3)[None])
+    logits, _ = Reference(model_spec, {"head.weight": weight}).run(torch.arange(3)[None])
     torch.testing.assert_close(logits[0], table[:, None] * table, rtol=0, atol=0)
 
 
 def test_a_past_continues_a_text():
     model = config()
-    reference = Reference(blueprint_of(model), RandomWeights(model, 0))
+    reference = Reference(model_spec_of(model), RandomWeights(model, 0))
     ids = torch.arange(12)[None]
     whole, _ = reference.run(ids)
     _, past = reference.run(ids[:, :7])

@@ -11,19 +11,19 @@ from test_verify_quantized import SIZES_OF_CACHE, failures, own_module  # noqa: 
 
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_model, export_module, verify, verify_module
-from edgeformer.export.parity.locate import locate
-from edgeformer.export.parity.reference import Reference
+from edgeformer.export.adapters.transformers_backend.adapter import transformers_backend
+from edgeformer.export.calibrate import smoothing as smooth
+from edgeformer.export.calibrate.forward_hooks import let_read
+from edgeformer.export.calibrate.smoothing import smoothable_norms, smoothing_factors
+from edgeformer.export.calibrate.text import read_calibration
+from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject
-from edgeformer.export.quantize import smooth
-from edgeformer.export.quantize.calibration_text import read_calibration
-from edgeformer.export.quantize.reading import let_read
-from edgeformer.export.quantize.smooth import smoothable_norms, smoothing_factors
-from edgeformer.export.quantize.smoothed import Smoothed
-from edgeformer.export.via_transformers.blueprint import via_transformers
+from edgeformer.export.quantize.smoothed_weights import Smoothed
+from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import SmoothedNorm, recipe
 
-BY_TOKEN = recipe("int8", activations="token")
+PER_TOKEN = recipe("int8", activations="token")
 GPT2 = {"model_type": "gpt2", "vocab_size": 97, "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 64}
 PHI = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"} | {"model_type": "phi"}
 GEMMA = LLAMA | {"model_type": "gemma", "head_dim": 16}
@@ -82,64 +82,64 @@ def some_factors(norms, weights):
     }
 
 
-def said(blueprint, weights, dtype=torch.float32):
-    reference, ids = Reference(blueprint, weights, dtype), torch.from_numpy(np.stack([text[:40] for text in TEXTS]))
+def said(model_spec, weights, dtype=torch.float32):
+    reference, ids = Reference(model_spec, weights, dtype), torch.from_numpy(np.stack([text[:40] for text in TEXTS]))
     with reference.loaded():
-        return let_read(reference, blueprint, ids, torch.ones_like(ids))
+        return let_read(reference, model_spec, ids, torch.ones_like(ids))
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_smoothed_weights_say_the_same_to_the_last_bit(name):
     data, norms = NORMS[name]
-    blueprint, weights = opened(data)
-    assert smoothable_norms(blueprint, weights) == norms
+    model_spec, weights = opened(data)
+    assert smoothable_norms(model_spec, weights) == norms
     factors = some_factors(norms, weights)
     smoothed = Smoothed(weights, factors)
     changed = {name for name in weights if not torch.equal(smoothed[name], weights[name])}
     assert changed == {name for norm in norms for name in (*norm.parameters, *norm.readers)}
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        pairs = zip(said(blueprint, weights, dtype), said(blueprint, smoothed, dtype), strict=True)
+        pairs = zip(said(model_spec, weights, dtype), said(model_spec, smoothed, dtype), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs), dtype
     for norm in norms:  # the control: a reader that was forgotten
         faulty = Smoothed(weights, {replace(norm, readers=norm.readers[1:]): factors[norm]})
-        assert not torch.equal(said(blueprint, weights)[-1], said(blueprint, faulty)[-1])
+        assert not torch.equal(said(model_spec, weights)[-1], said(model_spec, faulty)[-1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_numbers_of_two_bytes_get_the_room_that_their_factors_need(dtype):
-    blueprint, weights = opened(NORMS["llama"][0])
+    model_spec, weights = opened(NORMS["llama"][0])
     halves = {name: value.to(dtype) for name, value in weights.items()}
-    (norm, *_) = smoothable_norms(blueprint, halves)
+    (norm, *_) = smoothable_norms(model_spec, halves)
     smoothed = Smoothed(halves, {norm: torch.full((64,), 2.0**14)})
-    assert torch.equal(said(blueprint, halves)[0], said(blueprint, smoothed)[0])
+    assert torch.equal(said(model_spec, halves)[0], said(model_spec, smoothed)[0])
     assert torch.equal(smoothed[norm.parameters[0]] * 2.0**14, halves[norm.parameters[0]].float())
 
 
 def test_norms_of_transformers_own_modules_are_smoothed_with_what_they_multiply_with():
     """Gemma's, too: routed to our op, they have it as their gain."""
-    blueprint = via_transformers(GEMMA).blueprint
-    weights = {name: torch.randn(shape, generator=seeded(1)) for name, shape in blueprint.parameter_shapes().items()}
-    norms = smoothable_norms(blueprint, weights)
+    model_spec = transformers_backend(GEMMA).model_spec
+    weights = {name: torch.randn(shape, generator=seeded(1)) for name, shape in model_spec.parameter_shapes().items()}
+    norms = smoothable_norms(model_spec, weights)
     assert [norm.parameters[0].rpartition("layers.")[2] for norm in norms] == [
         f"{layer}.{name}.gain" for layer in range(2) for name in ("input_layernorm", "post_attention_layernorm")
     ]
     smoothed = Smoothed(weights, some_factors(norms, weights))
-    assert torch.equal(said(blueprint, weights)[0], said(blueprint, smoothed)[0])
+    assert torch.equal(said(model_spec, weights)[0], said(model_spec, smoothed)[0])
 
 
 # Which factors.
 
 
 def test_factors_even_out_what_the_text_makes_and_what_reads_it():
-    blueprint, weights = opened(LLAMA)
+    model_spec, weights = opened(LLAMA)
     weights["blocks.1.attention_norm.weight"][[3, 7]] *= 64
     weights["blocks.1.attention_norm.weight"][5] = 0
-    text = read_calibration(TEXTS, None, blueprint)
-    found = smoothing_factors(blueprint, weights, [BY_TOKEN], text)
+    text = read_calibration(TEXTS, None, model_spec)
+    found = smoothing_factors(model_spec, weights, [PER_TOKEN], text)
     assert HEAD not in found and len(found) == 4, "heads are in blocks"
     norm = norm_of("blocks.1", "attention_norm", ATTENTION)
     inputs = []
-    reference = Reference(blueprint, weights, torch.float32)
+    reference = Reference(model_spec, weights, torch.float32)
     reference.module.blocks[1].attention.key.register_forward_pre_hook(lambda layer, x: inputs.append(x[0][0]))
     for each in TEXTS:  # by themselves, without padding
         reference.run(torch.from_numpy(each)[None])
@@ -155,23 +155,23 @@ def test_factors_even_out_what_the_text_makes_and_what_reads_it():
 
 
 def test_what_cannot_be_smoothed_is_said():
-    blueprint, weights = opened(BERT)
-    text = read_calibration(TEXTS, None, blueprint)
+    model_spec, weights = opened(BERT)
+    text = read_calibration(TEXTS, None, model_spec)
     with pytest.raises(
         ExportError, match="no norm is read by linear layers alone whose inputs are rounded token by to"
     ):
-        smoothing_factors(blueprint, weights, [BY_TOKEN], text)
-    blueprint, weights = opened(LLAMA)
+        smoothing_factors(model_spec, weights, [PER_TOKEN], text)
+    model_spec, weights = opened(LLAMA)
     with pytest.raises(ExportError, match="nothing of this model can be smoothed"):
-        smoothing_factors(blueprint, weights, [recipe("int8")], text)
+        smoothing_factors(model_spec, weights, [recipe("int8")], text)
     weights["blocks.1.attention_norm.weight"] *= 1e39
     with pytest.raises(ExportError, match="inputs of blocks.1.attention.query.weight that are not finite"):
-        smoothing_factors(blueprint, weights, [BY_TOKEN], text)
+        smoothing_factors(model_spec, weights, [PER_TOKEN], text)
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"precision": "int8"}, "smoothing is for inputs that are rounded token by token"),
-    ({"precision": "int8", "quantization": BY_TOKEN, "calibration": None}, "smoothing goes by a text"),
+    ({"precision": "int8", "quantization": PER_TOKEN, "calibration": None}, "smoothing goes by a text"),
     ({"precision": "fp16", "prefill": "int8"}, "beside float32"),
 ])  # fmt: skip
 def test_options_that_ask_for_nothing_are_refused(llama_folder, tmp_path, options, message):
@@ -244,7 +244,7 @@ def test_calibrated_rounding_comes_after_it_and_all_graphs_have_it(checkpoint, t
     names = {check.name for check in result.report.checks}
     assert {"smoothing: same model", "view for prompts, weights: calibrated steps"} <= names
     subject = open_subject(result.path, checkpoint)
-    assert not locate(subject.folder, subject.manifest, subject.blueprint, subject.weights).suspects
+    assert not locate(subject.folder, subject.manifest, subject.model_spec, subject.weights).suspects
 
 
 def test_a_module_of_ones_own_is_smoothed(own_module, tmp_path):  # noqa: F811 - a fixture

@@ -9,7 +9,7 @@ from onnx import helper
 from edgeformer.export import export_model, verify
 from edgeformer.export.parity.verify import open_subject, verify_graph
 
-FORMS = [(ops, cache) for ops in ("standard", "portable") for cache in ("growing", "static")]
+FORMS = [(ops, cache) for ops in ("standard", "portable") for cache in ("dynamic", "static")]
 T5 = {
     "vocab_size": 97, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "decoder_start_token_id": 0,
@@ -57,12 +57,12 @@ def test_a_right_graph_passes(bundle, family, form):
     names = runs_of(report.checks)
     assert names >= EVERYWHERE | {"batch of 3 against solo", "repeat"}
     left = {"batch of 3, padded on the left", "batch of 3, padded on the left against solo", "left padding"}
-    assert names & {*left, "unused cache"} == (left if form[1] == "growing" else {"unused cache"})
+    assert names & {*left, "unused cache"} == (left if form[1] == "dynamic" else {"unused cache"})
 
 
 @pytest.mark.parametrize("ops", ["standard", "portable"])
 def test_a_full_verification_reaches_the_end_of_the_context(bundle, ops):
-    report = verify(bundle("llama", ops, "growing"), mode="full")
+    report = verify(bundle("llama", ops, "dynamic"), mode="full")
     assert report.passed, report.describe()
     assert runs_of(report.checks) >= {"batch of 8", "batch of 8, padded on the left", "far"}
     assert "batch of 1, padded on the left" not in runs_of(report.checks)
@@ -82,7 +82,7 @@ def failures(clean, folder, fault):
     model = onnx.load(path, load_external_data=False)
     fault(model.graph)
     path.write_bytes(model.SerializeToString())
-    return runs_of(verify_graph(folder, subject.manifest, subject.blueprint, subject.weights).failures())
+    return runs_of(verify_graph(folder, subject.manifest, subject.model_spec, subject.weights).failures())
 
 
 def values_of_another_layer(graph):
@@ -126,14 +126,14 @@ LEFT = {"batch of 3, padded on the left", "batch of 3, padded on the left agains
 
 @pytest.mark.parametrize("ops", ["standard", "portable"])
 def test_padding_that_is_read_is_found(bundle, tmp_path, ops):
-    found = failures(bundle("gpt2", ops, "growing"), tmp_path / "seen", padding_seen)
+    found = failures(bundle("gpt2", ops, "dynamic"), tmp_path / "seen", padding_seen)
     assert found >= {"left padding", *LEFT}
     assert not found & {"prefill", "steps", "chunks", "repeat"}, "where there is no padding nothing is wrong"
 
 
 @pytest.mark.parametrize("ops", ["standard", "portable"])
 def test_padding_that_is_counted_is_found(bundle, tmp_path, ops):
-    found = failures(bundle("gpt2", ops, "growing"), tmp_path / "counted", positions_by_slot)
+    found = failures(bundle("gpt2", ops, "dynamic"), tmp_path / "counted", positions_by_slot)
     assert found >= LEFT
     assert not found & {"prefill", "steps", "chunks", "repeat"}
 

@@ -15,9 +15,9 @@ from torch import nn
 
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, export_module, verify, verify_module
-from edgeformer.export.parity import reference
-from edgeformer.export.parity.activations import rounded
 from edgeformer.export.parity.verify import open_subject, verify_graph
+from edgeformer.export.reference import reference
+from edgeformer.export.reference.quantized_activations import rounded
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import recipe
 from edgeformer.runtime import load
@@ -280,7 +280,7 @@ def failures(clean, checkpoint, folder, fault, graph=None):
     fault(model.graph, Stored(folder, model.graph))
     if model.SerializeToString() != before:
         path.write_bytes(model.SerializeToString())
-    return failures_of(verify_graph(folder, subject.manifest, subject.blueprint, subject.weights))
+    return failures_of(verify_graph(folder, subject.manifest, subject.model_spec, subject.weights))
 
 
 DOWN = "blocks.1.feed_forward.down.weight"
@@ -436,7 +436,7 @@ def test_a_graph_that_does_not_round_activations_passes_and_errs_less(bundle, tm
 
     assert failures(clean, checkpoint, tmp_path / "slow", in_float32) == set()
     subject = open_subject(clean, checkpoint)
-    report = verify_graph(tmp_path / "slow", subject.manifest, subject.blueprint, subject.weights)
+    report = verify_graph(tmp_path / "slow", subject.manifest, subject.model_spec, subject.weights)
     assert all(ratio < 0.01 for ratio in ratios(report))
 
 

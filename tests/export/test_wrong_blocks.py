@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from false_alarms import export_random
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
@@ -31,6 +30,7 @@ from edgeformer.config import (
     T5BiasConfig,
 )
 from edgeformer.export.parity import verify_graph
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 ROTARY = RotaryConfig(rotary_dim=16, base=1e4, interleaved=False, scaling=None)
@@ -65,10 +65,10 @@ def model(**fields):
 
 def failures(meant, exported, folder):
     weights = RandomWeights(meant, 0)
-    bundle = export_random(blueprint_of(exported), weights, "fp32", folder)
+    bundle = export_random(model_spec_of(exported), weights, "fp32", folder)
     # As the exporter would verify the model that was meant: views that the wrong graph has are not what is asked.
     manifest = replace(bundle.manifest, model=meant, windowed_graph=None, windows=())
-    return verify_graph(bundle.path, manifest, blueprint_of(meant), weights).failures()
+    return verify_graph(bundle.path, manifest, model_spec_of(meant), weights).failures()
 
 
 PAIRS = {

@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from false_alarms import export_random
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import (
     AttentionConfig,
     AudioStem,
@@ -40,6 +39,7 @@ from edgeformer.config import (
     T5BiasConfig,
 )
 from edgeformer.export.parity import verify_graph
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
@@ -127,14 +127,14 @@ def export(tmp_path_factory):
     """Return a function that exports a config, once."""
     return functools.cache(
         lambda config: export_random(
-            blueprint_of(config), RandomWeights(config, 0), "fp32", tmp_path_factory.mktemp("right")
+            model_spec_of(config), RandomWeights(config, 0), "fp32", tmp_path_factory.mktemp("right")
         )
     )
 
 
 def failures(folder, manifest, meant):
     """Names of the checks that a graph fails when it is held to the model that was meant."""
-    report = verify_graph(folder, replace(manifest, model=meant), blueprint_of(meant), RandomWeights(meant, 0))
+    report = verify_graph(folder, replace(manifest, model=meant), model_spec_of(meant), RandomWeights(meant, 0))
     return [check.name for check in report.failures()]
 
 

@@ -24,7 +24,6 @@ from op_set_client import (
 from rows import FAMILIES
 from seq2seq_rows import FAMILIES as PAIRS
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import (
     ClassificationHead,
     EncoderConfig,
@@ -34,26 +33,27 @@ from edgeformer.config import (
     Seq2SeqConfig,
 )
 from edgeformer.contract import past_names
-from edgeformer.export.capture import capture
-from edgeformer.export.lower import Target, lower
-from edgeformer.export.parity.reference import Reference, Rounded
+from edgeformer.export.capture.trace import capture
+from edgeformer.export.lower import LoweringOptions, lower
+from edgeformer.export.reference.reference import Reference, Rounded
 from edgeformer.families import read_model_config
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 TARGETS = {
-    "ort": Target(),
-    "standard": Target(ops="standard", cache_form="growing"),
-    "standard static": Target(ops="standard", cache_form="static"),
-    "portable": Target(ops="portable", cache_form="growing"),
-    "portable static": Target(ops="portable", cache_form="static"),
-    "portable functions": Target(ops="portable", cache_form="growing", functions=True),
+    "ort": LoweringOptions(),
+    "standard": LoweringOptions(ops="standard", cache_form="dynamic"),
+    "standard static": LoweringOptions(ops="standard", cache_form="static"),
+    "portable": LoweringOptions(ops="portable", cache_form="dynamic"),
+    "portable static": LoweringOptions(ops="portable", cache_form="static"),
+    "portable functions": LoweringOptions(ops="portable", cache_form="dynamic", functions=True),
 }
 
 WAYS = {
     ("ort", "any"): {"": (KernelStatic, True), "growing ": (KernelGrowing, False)},
-    ("standard", "growing"): {"": (Growing, False)},
+    ("standard", "dynamic"): {"": (Growing, False)},
     ("standard", "static"): {"": (FiniteStatic, True)},
-    ("portable", "growing"): {"": (Growing, False)},
+    ("portable", "dynamic"): {"": (Growing, False)},
     ("portable", "static"): {"": (Static, True)},
 }
 """How caches may be kept, by op set and cache form: by whom, and whether past and present are one buffer."""
@@ -104,8 +104,8 @@ class Captured:
 
 def captured(config, dtype=torch.float32, seed=0):
     """Capture a model with random weights."""
-    blueprint, weights = blueprint_of(config), Rounded(RandomWeights(config, seed), dtype)
-    graphs = [capture(spec, blueprint, weights, dtype) for spec in blueprint.graphs]
+    model_spec, weights = model_spec_of(config), Rounded(RandomWeights(config, seed), dtype)
+    graphs = [capture(spec, model_spec, weights, dtype) for spec in model_spec.graphs]
     texts = make_texts(config)
     return Captured(config, graphs, dtype, texts, reference(config, weights, texts))
 
@@ -131,13 +131,13 @@ def make_texts(config):
 
 def reference(config, weights, texts):
     """What our module computes in float64: no cache, and decoders see no padding."""
-    module = Reference(blueprint_of(config), weights)
+    module = Reference(model_spec_of(config), weights)
     inputs = {name: torch.from_numpy(array) for name, array in texts.items()}
     tokens = inputs.pop("tokens", None)
     given = [each.double() if each.is_floating_point() else each for each in inputs.values()]
     if isinstance(config, EncoderConfig):
         outputs = module.forward(*given)
-        return {spec: each.numpy() for spec, each in zip(blueprint_of(config).graphs[0].outputs, outputs, strict=True)}
+        return {spec: each.numpy() for spec, each in zip(model_spec_of(config).graphs[0].outputs, outputs, strict=True)}
     if not isinstance(config, Seq2SeqConfig):
         return asked(module.run(tokens)[0].numpy())
     with module.loaded():
@@ -189,10 +189,10 @@ def comparable(model, part, actual):
     """What a graph computed and what was expected of it, both without padding."""
     expected = model.expected[part.removeprefix("growing ").removesuffix(" alone")]
     mask = model.texts.get("attention_mask")
-    by_token = mask is not None and expected.shape[:2] == mask.shape
+    per_token = mask is not None and expected.shape[:2] == mask.shape
     if part.endswith(" alone"):
-        return actual, expected[1:2, : LENGTHS[1]] if by_token else expected[1:2]
-    return (actual[mask == 1], expected[mask == 1]) if by_token else (actual, expected)
+        return actual, expected[1:2, : LENGTHS[1]] if per_token else expected[1:2]
+    return (actual[mask == 1], expected[mask == 1]) if per_token else (actual, expected)
 
 
 def relative_error(actual, expected):

@@ -73,7 +73,7 @@ def run(bundle, inputs):
     edges = [0, 1, 8, 9, 26, total]
     pieces = [chunked.feed(tokens[:1, a:b]) for a, b in itertools.pairwise(edges)]
     outputs["chunks"] = np.concatenate(pieces, 1)
-    outputs["growing"] = growing_cache(session, tokens[:1])
+    outputs["dynamic"] = growing_cache(session, tokens[:1])
 
     rows = len(lengths)
     batch = Client(session, rows, capacity)

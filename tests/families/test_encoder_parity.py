@@ -24,13 +24,13 @@ import transformers
 from encoder_rows import ENCODERS, MASKED, TEXT, TOKEN, VOCABULARY
 from safetensors.torch import load_file, save_file
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import EncoderConfig, LearnedPositions
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model
-from edgeformer.export.parity.reference import Reference
+from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.families._layers import vary_attention
+from edgeformer.model_spec import model_spec_of
 from edgeformer.source import open_source
 
 LENGTHS = (24, 9, 1)
@@ -185,7 +185,7 @@ def error(actual, expected):
 def eager(config, weights, inputs):
     """The outputs of our own module in float64."""
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if config.token_types > 1 else [])]
-    outputs = Reference(blueprint_of(config), weights).forward(*(torch.from_numpy(inputs[name]) for name in names))
+    outputs = Reference(model_spec_of(config), weights).forward(*(torch.from_numpy(inputs[name]) for name in names))
     return [output.numpy() for output in outputs]
 
 

@@ -108,7 +108,7 @@ def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precisio
         "prefill": (outputs["prefill"], logits[:1, :PROMPT]),
         "decode": (outputs["decode"], logits[:1, PROMPT:]),
         "chunks": (outputs["chunks"], logits[:1]),
-        "growing": (outputs["growing"], logits[:1]),
+        "dynamic": (outputs["dynamic"], logits[:1]),
     }
     for row, length in zip(rows, LENGTHS, strict=True):
         parts[f"batch row {row}"] = (outputs["batch_prefill"][row, :length], logits[row, :length])

@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save_file
 from seq2seq_rows import FAMILIES, START
 from torch import nn
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.export import export_model
-from edgeformer.export.parity.reference import Reference
-from edgeformer.export.via_transformers.unrounded import unrounded
+from edgeformer.export.adapters.transformers_backend.float64 import unrounded
+from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
+from edgeformer.model_spec import model_spec_of
 from edgeformer.source import open_source
 from edgeformer.weights import RandomWeights, parameter_shapes
 
@@ -204,7 +204,7 @@ def fill(layer, weights, block):
 
 def of_our_module(folder, inputs):
     source = open_source(folder)
-    reference = Reference(blueprint_of(source.config), source.weights())
+    reference = Reference(model_spec_of(source.config), source.weights())
     mask, targets = source_mask(inputs), torch.from_numpy(inputs["targets"])
     if "features" in inputs:
         read = (torch.from_numpy(inputs["features"]).double(),)

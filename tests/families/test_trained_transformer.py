@@ -101,12 +101,12 @@ def test_it_is_the_positions_that_tell_the_order(trained, held_out, tmp_path):
     """The same weights without the encoder's positions fail, so the test above can."""
     from safetensors.torch import load_file
 
-    from edgeformer import blueprint as blueprints
-    from edgeformer.export.parity.reference import Reference
+    from edgeformer import model_spec as model_specs
+    from edgeformer.export.reference.reference import Reference
 
     config = read_model_config(CONFIG)[1]
     weights = load_file(trained / "model.safetensors")
-    reference = Reference(blueprints.blueprint_of(config), weights, torch.float32)
+    reference = Reference(model_specs.model_spec_of(config), weights, torch.float32)
     sources, targets = held_out
     right = {True: 0, False: 0}
     for positions in right:

@@ -21,8 +21,8 @@ import pytest
 from edgeformer.accounting import account
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import FileEntry, Manifest, PrefillView
-from edgeformer.quantization import prefill_recipe
+from edgeformer.manifest import FileEntry, Manifest, PrefillGraph
+from edgeformer.quantization import prefill_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.benchmark import benchmark, machine, measure, startup, workloads
 from edgeformer.runtime.benchmark import profile as profile_module
@@ -176,7 +176,7 @@ def test_bf16_weights_are_float32_once_they_are_loaded(manifest):
 
 
 def test_prompts_that_are_long_enough_read_the_view(manifest):
-    view = PrefillView(graph="onnx/view.onnx", from_tokens=16, quantization=prefill_recipe(None))
+    view = PrefillGraph(graph="onnx/view.onnx", from_tokens=16, quantization=prefill_quantization(None))
     files = {**manifest.files, "onnx/view.onnx_data": FileEntry(bytes=1000, sha256="")}
     costs = Costs(replace(manifest, prefill=view, files=files))
     assert costs.prefill(300, 1).bytes == pytest.approx((2 * 1000 + (256 + 300) * CACHE_BYTES) / 300)

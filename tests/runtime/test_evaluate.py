@@ -19,9 +19,9 @@ from edgeformer.config import ClassificationHead
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
+from edgeformer.runtime.eval_questions import Question, choose, preset_questions, read_questions
 from edgeformer.runtime.evaluate import evaluate
 from edgeformer.runtime.perplexity import perplexity, score_text, surprise, windows
-from edgeformer.runtime.questions import Question, choose, preset_questions, read_questions
 from edgeformer.runtime.scores import wilson
 from edgeformer.source import PRESETS
 

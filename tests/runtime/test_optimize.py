@@ -102,7 +102,7 @@ def test_the_view_for_prompts_is_compared_too_however_long_prompts_must_be_for_i
     llama_folder, make_llama, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr("edgeformer.export.prefill.measure_crossover", lambda *arguments: 64)
+        patch.setattr("edgeformer.export.prefill_graph.measure_crossover", lambda *arguments: 64)
         options = {"precision": "int4", "prefill": "int8", "verify": None}
         path = export_model(llama_folder, tmp_path / "b", **options).path
         other = export_model(make_llama(seed=1), tmp_path / "other", **options).path

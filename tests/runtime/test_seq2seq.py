@@ -271,7 +271,7 @@ def test_a_prompt_beyond_the_makers_limit_says_so(pair, tmp_path):
 
 def test_the_bundle_holds_what_the_makers_set(pair):
     assert isinstance(pair.ours, Seq2SeqLM)
-    assert not pair.ours.hears
+    assert not pair.ours.is_speech
     assert pair.ours.manifest.generation == {"decoder_start_token_id": 0}
     assert pair.ours.manifest.tokens.eos == tuple(ENDS)
     assert pair.ours.manifest.context_length == CONTEXT

@@ -247,7 +247,7 @@ def test_a_recording_that_cannot_be_transcribed_says_why(whisper, recording, opt
 
 
 def test_sources_of_a_model_that_hears_are_recordings(whisper):
-    assert whisper.ours.hears
+    assert whisper.ours.is_speech
     with pytest.raises(RequestError, match="^there is no source in the batch; give at least one."):
         whisper.ours.generate([])
     with pytest.raises(RequestError, match="^a stream is of one source; for several, use generate."):

@@ -14,14 +14,14 @@ from opsets.rules import rule_lists
 from opsets.table import Footnotes, block_table, expanded
 
 from edgeformer.errors import ExportError
-from edgeformer.export.lower import Target, ort, portable, standard
+from edgeformer.export.lower import LoweringOptions, ort, portable, standard
 from edgeformer.export.lower.ort import attention
 from edgeformer.export.lower.standard import norms
 
 KEYS = ["softcap", "sinks"]
 ONLY = "--check", "--only", ",".join(KEYS)
 SOFTCAP = BLOCKS["softcap"]
-TARGET = Target()
+TARGET = LoweringOptions()
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_graph_that_computes_something_else_is_not_native(monkeypatch, changed
         return x, skip, None, bias
 
     monkeypatch.setattr(norms, "_parts", without_weight)
-    found = find(SOFTCAP, "fp32", Target(ops="standard", cache_form="growing"))
+    found = find(SOFTCAP, "fp32", LoweringOptions(ops="standard", cache_form="dynamic"))
     assert found.mark == "✗"
     assert re.fullmatch(r"it is 0\.\d+ off what its primitives compute", found.reasons[0])
 

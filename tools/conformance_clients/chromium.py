@@ -101,11 +101,11 @@ class Page:
 def open_chromium(program: str, limit: float) -> Iterator[Page]:
     """Start a browser and yield a page of it; the browser ends with the `with` block."""
     with tempfile.TemporaryDirectory(prefix="chromium.", ignore_cleanup_errors=True) as profile:
-        hears, write = os.pipe()
+        is_speech, write = os.pipe()
         read, says = os.pipe()
-        line = [sys.executable, "-c", LAUNCH, str(hears), str(says), program, *FLAGS, f"--user-data-dir={profile}"]
-        process = subprocess.Popen(line, pass_fds=(hears, says), stderr=subprocess.DEVNULL)
-        os.close(hears)
+        line = [sys.executable, "-c", LAUNCH, str(is_speech), str(says), program, *FLAGS, f"--user-data-dir={profile}"]
+        process = subprocess.Popen(line, pass_fds=(is_speech, says), stderr=subprocess.DEVNULL)
+        os.close(is_speech)
         os.close(says)
         try:
             yield Page(read, write, limit)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from edgeformer.errors import ExportError
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.lower import Lowered, Target
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.lower import Lowered, LoweringOptions
 from edgeformer.export.passes import PassReport
 from edgeformer.manifest import Precision
 from edgeformer.runtime.session import CACHE_DTYPES
@@ -44,7 +44,7 @@ class Found:
     reasons: tuple[str, ...] = ()
 
 
-def find(block: Block, precision: Precision, target: Target) -> Found:
+def find(block: Block, precision: Precision, target: LoweringOptions) -> Found:
     """Lower the block to a target, look at it, and run it where its provider is there."""
     _, canonical = captured(block.config, precision)
     nodes = [node for node in canonical.graph if re.fullmatch(block.nodes, node.name or "")]

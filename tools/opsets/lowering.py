@@ -4,26 +4,26 @@ from functools import cache
 
 import onnx_ir as ir
 
-from edgeformer.blueprint import blueprint_of
 from edgeformer.config import ModelConfig
-from edgeformer.export.capture import capture
-from edgeformer.export.lower import Lowered, Target, lower_captured
-from edgeformer.export.tensors import TORCH_PRECISIONS
-from edgeformer.graphs import GraphSpec
+from edgeformer.export.capture.trace import capture
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
+from edgeformer.graph_specs import GraphSpec
 from edgeformer.manifest import Precision
+from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
 
 @cache
 def captured(config: ModelConfig, precision: Precision) -> tuple[GraphSpec, ir.Model]:
     """The canonical graph of a model's last graph. Whoever changes it takes a clone."""
-    blueprint = blueprint_of(config)
-    spec = blueprint.graphs[-1]
-    return spec, capture(spec, blueprint, RandomWeights(config, seed=0), TORCH_PRECISIONS[precision])
+    model_spec = model_spec_of(config)
+    spec = model_spec.graphs[-1]
+    return spec, capture(spec, model_spec, RandomWeights(config, seed=0), TORCH_PRECISIONS[precision])
 
 
 @cache
-def lowered(config: ModelConfig, precision: Precision, target: Target) -> tuple[ir.Model, Lowered]:
+def lowered(config: ModelConfig, precision: Precision, target: LoweringOptions) -> tuple[ir.Model, Lowered]:
     """The graph for a target, and what was done to it. Raises ExportError where the lowering refuses."""
     spec, canonical = captured(config, precision)
     graph = canonical.clone()

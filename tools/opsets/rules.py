@@ -5,10 +5,11 @@ import re
 import sys
 from collections.abc import Sequence
 
-from edgeformer.export.bodies import write_out_all
-from edgeformer.export.lower import Target, lower_captured, ort, portable, standard
+from edgeformer.export.graph.function_bodies import decompose_all
+from edgeformer.export.lower import LoweringOptions, lower_captured, ort, portable, standard
 from edgeformer.export.lower.functions import keep_as_functions
-from edgeformer.export.passes import PassReport, straighten
+from edgeformer.export.passes import PassReport
+from edgeformer.export.passes import canonicalize as canonicalize
 from opsets.blocks import PLAIN
 from opsets.lowering import captured
 
@@ -17,12 +18,12 @@ def rule_lists() -> str:
     """The passes and rules of each op set, in their order, as their modules describe them."""
     spec, canonical = captured(PLAIN, "fp32")
     sections: dict[str, list[str]] = {
-        "Before the passes, for modules that were not written for our ops": _passes(straighten(canonical.clone()))
+        "Before the passes, for modules that were not written for our ops": _passes(canonicalize(canonical.clone()))
     }
     for target, op_set in (
-        (Target(), ort),
-        (Target(ops="standard", cache_form="growing"), standard),
-        (Target(ops="portable", cache_form="growing"), portable),
+        (LoweringOptions(), ort),
+        (LoweringOptions(ops="standard", cache_form="dynamic"), standard),
+        (LoweringOptions(ops="portable", cache_form="dynamic"), portable),
     ):
         done = lower_captured(canonical.clone(), spec, target)
         rules = zip(op_set.RULES, done.rules, strict=False)  # and one more, which all have
@@ -31,7 +32,7 @@ def rule_lists() -> str:
             *(_described(f"rule `{report.name}`", rule.__module__) for rule, report in rules),
         ]
     sections["Behind the rules, for the canonical ops that are left"] = [
-        _described("`bodies`", write_out_all.__module__),
+        _described("`bodies`", decompose_all.__module__),
         _described("`functions`, with `--functions`", keep_as_functions.__module__),
     ]
     return "\n\n".join("\n".join([f"### {title}", "", *lines]) for title, lines in sections.items())

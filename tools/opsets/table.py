@@ -5,20 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgeformer.contract import CacheForm
-from edgeformer.export.lower import Target
+from edgeformer.export.lower import LoweringOptions
 from edgeformer.manifest import Precision
 from opsets.blocks import BLOCKS, Block
 from opsets.finding import LEGEND, Found, find
 
-FORMS: tuple[CacheForm, ...] = ("growing", "static")
+FORMS: tuple[CacheForm, ...] = ("dynamic", "static")
 
-COLUMNS: dict[str, dict[str, Target]] = {
-    "`ort`, CPU": {"": Target()},
-    "`ort`, CUDA": {"": Target(provider="cuda")},
-    "`standard`, growing": {"": Target(ops="standard", cache_form="growing")},
-    "`standard`, static": {"": Target(ops="standard", cache_form="static")},
-    "`portable`": {form: Target(ops="portable", cache_form=form) for form in FORMS},
-    "`portable --functions`": {form: Target(ops="portable", cache_form=form, functions=True) for form in FORMS},
+COLUMNS: dict[str, dict[str, LoweringOptions]] = {
+    "`ort`, CPU": {"": LoweringOptions()},
+    "`ort`, CUDA": {"": LoweringOptions(provider="cuda")},
+    "`standard`, growing": {"": LoweringOptions(ops="standard", cache_form="dynamic")},
+    "`standard`, static": {"": LoweringOptions(ops="standard", cache_form="static")},
+    "`portable`": {form: LoweringOptions(ops="portable", cache_form=form) for form in FORMS},
+    "`portable --functions`": {
+        form: LoweringOptions(ops="portable", cache_form=form, functions=True) for form in FORMS
+    },
 }
 """Targets by the column that they share, and what tells them apart in it."""
 
@@ -55,7 +57,7 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
-def _cell(block: Block, targets: Mapping[str, Target], footnotes: Footnotes) -> str:
+def _cell(block: Block, targets: Mapping[str, LoweringOptions], footnotes: Footnotes) -> str:
     """What all targets of a column do in all precisions: said once, if it is the same."""
     by_found: dict[Found, list[tuple[str, str]]] = {}
     for form, target in targets.items():
@@ -66,7 +68,7 @@ def _cell(block: Block, targets: Mapping[str, Target], footnotes: Footnotes) -> 
     return "<br>".join(f"{_common(cases, targets)}: {_said(found, footnotes)}" for found, cases in by_found.items())
 
 
-def _common(cases: Sequence[tuple[str, str]], targets: Mapping[str, Target]) -> str:
+def _common(cases: Sequence[tuple[str, str]], targets: Mapping[str, LoweringOptions]) -> str:
     """What sets these cases of a column apart: a precision, a form of the cache, or both."""
     forms, precisions = (list(dict.fromkeys(case[index] for case in cases)) for index in (0, 1))
     if len(forms) == len(targets) and len(precisions) == 1:

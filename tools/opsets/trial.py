@@ -12,8 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from edgeformer.config import ModelConfig
-from edgeformer.export.lower import Target
-from edgeformer.graphs import GraphSpec
+from edgeformer.export.lower import LoweringOptions
+from edgeformer.graph_specs import GraphSpec
 from edgeformer.manifest import Precision, Provider
 from edgeformer.runtime.session import CACHE_DTYPES, onnxruntime, onnxruntime_errors
 from opsets.lowering import captured, lowered
@@ -21,7 +21,7 @@ from opsets.lowering import captured, lowered
 PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 LENGTHS = {"batch_size": 1, "sequence_length": 3, "total_sequence_length": 8, "source_length": 4}
-PAST = {"growing": 5, "any": 5, "static": 8}
+PAST = {"dynamic": 5, "any": 5, "static": 8}
 """Tokens in the past, by the form of the cache: those before the 3 new ones, or room for all."""
 
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "fp16": 2e-2}
@@ -38,7 +38,7 @@ class Trial:
 
 
 @cache
-def tried(config: ModelConfig, precision: Precision, target: Target) -> Trial:
+def tried(config: ModelConfig, precision: Precision, target: LoweringOptions) -> Trial:
     """Run a graph where it is meant to run, if that is there."""
     if PROVIDERS[target.provider] not in onnxruntime().get_available_providers():
         return Trial(ran=False)
@@ -57,11 +57,13 @@ def tried(config: ModelConfig, precision: Precision, target: Target) -> Trial:
 @cache
 def expected(config: ModelConfig, precision: Precision) -> NDArray[Any]:
     """What the model comes to in primitives."""
-    target = Target(ops="portable", cache_form="growing")
+    target = LoweringOptions(ops="portable", cache_form="dynamic")
     return run(lowered(config, precision, target)[0], captured(config, precision)[0], precision, target)[0]
 
 
-def run(graph: ir.Model, spec: GraphSpec, precision: Precision, target: Target) -> tuple[NDArray[Any], set[str]]:
+def run(
+    graph: ir.Model, spec: GraphSpec, precision: Precision, target: LoweringOptions
+) -> tuple[NDArray[Any], set[str]]:
     """Run 3 tokens behind 5 others. Returns the first output, and the ops that ran on the target's provider.
 
     What has no kernel does not always fail: onnxruntime writes it out by itself, or runs it on another provider.
@@ -85,7 +87,7 @@ def run(graph: ir.Model, spec: GraphSpec, precision: Precision, target: Target) 
     return output, {each["op_name"] for each in kernels if each["provider"] == provider}
 
 
-def _feeds(spec: GraphSpec, precision: Precision, target: Target) -> dict[str, NDArray[Any]]:
+def _feeds(spec: GraphSpec, precision: Precision, target: LoweringOptions) -> dict[str, NDArray[Any]]:
     """The same tokens and the same past for every target."""
     draw = np.random.default_rng(0)
     lengths = {**LENGTHS, "past_sequence_length": 8}

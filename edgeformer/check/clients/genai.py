@@ -194,7 +194,7 @@ def _caches(decoder: dict[str, Any], search: dict[str, Any], graph: GraphFacts) 
         yield unknown(f"{graph.file} has room for {length} tokens, always; whether it takes that depends on the graph.")
         return
     shares = search.get("past_present_share_buffer", False) or isinstance(length, int)
-    if shares and graph.cache_form == "growing":
+    if shares and graph.cache_form == "dynamic":
         yield error(
             f"It binds one buffer as past and present, and {graph.file} gives a longer present than its past: it may "
             "crash.",

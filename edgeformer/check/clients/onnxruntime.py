@@ -31,7 +31,7 @@ def buffer_findings(folder: Folder) -> Iterator[Finding]:
     graph = folder.main
     if graph is None or not graph.pasts:
         return
-    if graph.cache_form == "growing":
+    if graph.cache_form == "dynamic":
         yield error(
             f"{graph.file} gives a longer present than its past, and these programs bind one buffer as both.",
             "Export with --cache static or --ops ort, or write a loop that feeds each present back.",

@@ -52,7 +52,7 @@ def _decoder(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
     if graph.cache_form == "static":
         yield error(
             f"It starts with an empty cache, and {graph.file} writes into one that has room already.",
-            "Export with --cache growing, or --ops ort.",
+            "Export with --cache dynamic, or --ops ort.",
         )
     yield from _cache_shape(graph, config)
 

@@ -147,7 +147,7 @@ def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Dev
     sizes = {name: folder.files.get((place / name).as_posix(), 0) for name in graph.data_files}
     large = [name for name, size in {graph.name: graph.bytes, **sizes}.items() if size > LARGEST_ARRAY]
     if large:
-        yield error(f"{', '.join(large)} is larger than an array of a browser, 2 GB.", "Export with --target web.")
+        yield error(f"{', '.join(large)} is larger than an array of a browser, 2 GB.", "Export with --deployment web.")
     if sum(sizes.values()) >= MAX_MEMORY:
         yield error(f"The weights of {graph.name} have 4 GB or more, as much as WebAssembly has memory.")
 
@@ -195,9 +195,9 @@ def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
     if graph.cache_form == "static" and not isinstance(length, int):
         yield error(
             f"It starts with an empty cache, and {graph.name} writes into one that has room already.",
-            "Export with --cache growing, or --ops ort.",
+            "Export with --cache dynamic, or --ops ort.",
         )
-    elif graph.cache_form == "growing" and isinstance(length, int):
+    elif graph.cache_form == "dynamic" and isinstance(length, int):
         yield error(f"It starts with a cache of {length} tokens, and {graph.name} takes all of them for text.")
     elif isinstance(length, int):
         yield warning(f"{graph.name} keeps {length} tokens: longer texts fail.")

@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
+from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.export.lower.ort.names import CONTRIB
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
-from edgeformer.export.lower.ort.side_by_side import multiply_side_by_side
 from edgeformer.export.lower.ort.tied_head import lower_tied_head
 from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
@@ -30,7 +30,7 @@ RULES = (
     lower_attention,
     lower_cross_attention,
     lower_norms,
-    multiply_side_by_side,
+    fuse_gemms,
     lower_quantized,
     lower_tied_head,
 )

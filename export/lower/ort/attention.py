@@ -19,12 +19,12 @@ import onnx_ir as ir
 
 from edgeformer.cache_scales import CacheScales
 from edgeformer.errors import ExportError
-from edgeformer.export.bodies import write_out
-from edgeformer.export.canonical import DOMAIN
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim, dtype_of, head_dim_of, producer, read_once, streamed
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head_dim_of, producer, read_once, streamed
+from edgeformer.export.graph.function_bodies import decompose
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 from edgeformer.manifest import Provider
 
@@ -32,26 +32,26 @@ QUANTIZED = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_c
 """Attributes of the kernel with an int8 cache."""
 
 
-def lower_attention(model: ir.Model, target: Target) -> PassReport:
+def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Use the kernel wherever it takes the op."""
     report = PassReport("GroupQueryAttention")
     lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
     for node in canonical_nodes(model, "GroupQueryAttention"):
-        reason = _no_kernel(node, target.provider)
-        if reason is not None and target.cache_scales is not None:
+        reason = _no_kernel(node, lowering.provider)
+        if reason is not None and lowering.cache_scales is not None:
             raise ExportError(f"{node.name} cannot have an int8 cache: {reason}. Leave cache_precision out.")
         if reason is not None:
             report.miss(node, reason)
-            write_out(node, target.cache_form)
+            decompose(node, lowering.cache_form)
             continue
         mask = node.inputs[5]
         assert mask is not None
         if mask not in lengths:
-            emit = Emitter("lengths")
+            emit = NodeBuilder("lengths")
             lengths[mask] = _lengths(emit, mask)
             model.graph.insert_before(node, emit.nodes)
         report.fire(node)
-        _emit_attention(node, *lengths[mask], target)
+        _emit_attention(node, *lengths[mask], lowering)
     return report
 
 
@@ -66,7 +66,7 @@ def _no_kernel(node: ir.Node, provider: Provider) -> str | None:
     return None
 
 
-def _lengths(emit: Emitter, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _lengths(emit: NodeBuilder, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
     """seqlens_k, int32 [B]: valid tokens of each row less one; total_sequence_length, int32 scalar."""
     valid = emit("ReduceSum", mask, emit.constant([1]), keepdims=0)
     seqlens_k = emit("Cast", emit("Sub", valid, emit.constant(1)), to=ir.DataType.INT32)
@@ -74,13 +74,13 @@ def _lengths(emit: Emitter, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
     return seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
 
 
-def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, target: Target) -> None:
+def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowering: LoweringOptions) -> None:
     query, key, value, past_key, past_value, _, cos, sin, bias, sinks = [*node.inputs, *[None] * 10][:10]
-    attributes, scales = node.attributes, target.cache_scales
-    emit = Emitter(node.name or "")
+    attributes, scales = node.attributes, lowering.cache_scales
+    emit = NodeBuilder(node.name or "")
     assert query is not None
     scale = attributes.get_float("scale")
-    if target.provider == "cpu" and past_key is not None and scales is None:
+    if lowering.provider == "cpu" and past_key is not None and scales is None:
         query, scale = scale_query(emit, query, scale, attributes.get_int("num_heads") * head_dim_of(node)), 1.0
     quantized = [] if scales is None else _cache_scales(emit, node, scales)
     outputs = emit.many(
@@ -106,7 +106,7 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, target:
             cache.type = ir.TensorType(ir.DataType.INT8)
 
 
-def scale_query(emit: Emitter, query: ir.Value, scale: float, width: int) -> ir.Value:
+def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) -> ir.Value:
     """Queries [..., width] times `scale`; keys and values that are packed behind them stay."""
     if scale == 1 or _made_scaled(query, scale, width):
         return query
@@ -138,7 +138,7 @@ def _made_scaled(query: ir.Value, scale: float, width: int) -> bool:
     return True
 
 
-def _cache_scales(emit: Emitter, node: ir.Node, scales: CacheScales) -> list[ir.Value]:
+def _cache_scales(emit: NodeBuilder, node: ir.Node, scales: CacheScales) -> list[ir.Value]:
     """k_scale and v_scale of the layer whose past a node reads: float32 [1, K, 1, D]."""
     past = node.inputs[3]
     if past is None or not past.is_graph_input():

@@ -8,16 +8,16 @@ written out.
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.export.bodies import write_out
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph.function_bodies import decompose
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.attention import scale_query
 from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 
 
-def lower_cross_attention(model: ir.Model, target: Target) -> PassReport:
+def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Use the kernel wherever it takes the op."""
     report = PassReport("CrossAttention")
     masks: dict[ir.Value, ir.Value] = {}
@@ -25,17 +25,17 @@ def lower_cross_attention(model: ir.Model, target: Target) -> PassReport:
         query, key, value, mask = node.inputs
         assert query is not None and mask is not None
         dtype = dtype_of(query)
-        if target.provider == "cpu" and dtype != ir.DataType.FLOAT:
+        if lowering.provider == "cpu" and dtype != ir.DataType.FLOAT:
             report.miss(node, "there is no float16 CPU kernel")
-            write_out(node, target.cache_form)
+            decompose(node, lowering.cache_form)
             continue
         if mask not in masks:
-            emit = Emitter("source_mask")
+            emit = NodeBuilder("source_mask")
             masks[mask] = emit("Cast", mask, to=ir.DataType.INT32)
             model.graph.insert_before(next(iter(model.graph)), emit.nodes)
-        emit = Emitter(node.name or "")
+        emit = NodeBuilder(node.name or "")
         scale = node.attributes.get_float("scale")
-        if target.provider == "cpu":
+        if lowering.provider == "cpu":
             query, scale = scale_query(emit, query, scale, dim(query, -1)), 1.0
         attended = emit(
             "MultiHeadAttention", query, key, value, None, masks[mask],

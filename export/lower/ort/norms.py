@@ -2,14 +2,14 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 
 
-def lower_norms(model: ir.Model, target: Target) -> PassReport:
+def lower_norms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Use the kernels for every norm."""
     report = PassReport("norms")
     for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm", "SkipLayerNorm"):
@@ -19,7 +19,7 @@ def lower_norms(model: ir.Model, target: Target) -> PassReport:
 
 
 def _lower_norm(node: ir.Node) -> None:
-    emit = Emitter(node.name or "")
+    emit = NodeBuilder(node.name or "")
     epsilon = node.attributes.get_float("epsilon")
     if node.op_type == "RMSNorm":
         x, weight = [*node.inputs, None][:2]

@@ -6,29 +6,29 @@ several times slower. With one scale an output, x is rounded token by token (by_
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes
-from edgeformer.export.lower.ort.by_token import ByToken
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.lower.ort.plain_lookup import plain_lookup
-from edgeformer.export.lower.target import Target
+from edgeformer.export.lower.ort.per_token_products import PerTokenProducts
+from edgeformer.export.lower.ort.primitive_gather import primitive_gather
 from edgeformer.export.passes import PassReport
 
 INT8_ACTIVATIONS = 4
 
 
-def lower_quantized(model: ir.Model, target: Target) -> PassReport:
+def lower_quantized(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Use the kernels for every quantized matrix. They require nothing."""
     report = PassReport("quantized")
-    by_token = ByToken()
+    per_token = PerTokenProducts()
     for node in canonical_nodes(model, "QuantizedMatMul", "QuantizedGather"):
         report.fire(node)
-        emit = Emitter(node.name or "")
+        emit = NodeBuilder(node.name or "")
         bits, block = node.attributes.get_int("bits"), node.attributes.get_int("block")
-        if node.op_type == "QuantizedGather" and target.plain_lookups:
-            new = plain_lookup(emit, node)
+        if node.op_type == "QuantizedGather" and lowering.primitive_gathers:
+            new = primitive_gather(emit, node)
         elif block == 0:
-            new = by_token(emit, node)
+            new = per_token(emit, node)
         elif node.op_type == "QuantizedMatMul":
             new = emit(
                 "MatMulNBits", *node.inputs,

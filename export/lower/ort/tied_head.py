@@ -2,19 +2,19 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import tied_products
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import tied_products
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.lower.target import Target
 from edgeformer.export.passes import PassReport
 
 
-def lower_tied_head(model: ir.Model, target: Target) -> PassReport:
+def lower_tied_head(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Read every weight that is stored untransposed as it is stored."""
     report = PassReport("tied_head")
     for node, weight in tied_products(model):
         report.fire(node)
-        emit = Emitter(node.name or "")
+        emit = NodeBuilder(node.name or "")
         product = emit("FusedMatMul", node.inputs[0], weight, domain=CONTRIB, transA=0, transB=1)
         replace_node(node, emit, [product])
     return report

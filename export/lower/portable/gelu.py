@@ -7,17 +7,17 @@ import math
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import dtype_of
-from edgeformer.export.lower.target import Target
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import dtype_of
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.passes import PassReport
 
 
-def lower_gelu(model: ir.Model, target: Target) -> PassReport:
+def lower_gelu(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Write out every Gelu."""
     report = PassReport("Gelu")
     for node in [node for node in model.graph if node.domain == "" and node.op_type == "Gelu"]:
-        x, emit = node.inputs[0], Emitter(node.name or "")
+        x, emit = node.inputs[0], NodeBuilder(node.name or "")
         dtype = dtype_of(x)
         if node.attributes.get_string("approximate", "none") == "tanh":
             cube = emit("Mul", emit("Mul", x, x), x)

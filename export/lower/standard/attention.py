@@ -16,25 +16,25 @@ from typing import Any
 import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
-from edgeformer.export import cache_forms
-from edgeformer.export.bodies import length_of, split_packed, visible_keys, write_out
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dtype_of, head_dim_of
-from edgeformer.export.lower.target import Target
+from edgeformer.export.graph import cache_forms
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import canonical_nodes, dtype_of, head_dim_of
+from edgeformer.export.graph.function_bodies import decompose, length_of, split_packed, visible_keys
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.passes import PassReport
 
 HEADS_FIRST = [0, 2, 1, 3]
 
 
-def lower_attention(model: ir.Model, target: Target) -> PassReport:
+def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Use the op wherever it can say what ours does."""
     report = PassReport("GroupQueryAttention")
-    shared = _Shared(model, target.cache_form)
+    shared = _Shared(model, lowering.cache_form)
     for node in canonical_nodes(model, "GroupQueryAttention"):
         missing = _unknown(node)
         if missing is not None:
             report.miss(node, f"Attention has no {missing}")
-            write_out(node, target.cache_form)
+            decompose(node, lowering.cache_form)
             continue
         report.fire(node)
         _emit_attention(node, shared)
@@ -82,7 +82,7 @@ class _Shared:
         past = node.inputs[3] if self.form == "static" else None
         lengths = self.lengths(node) if past is not None else None
 
-        def make(emit: Emitter) -> ir.Value:
+        def make(emit: NodeBuilder) -> ir.Value:
             mask = _mask_of(node)
             if past is None or lengths is None:
                 slots = cache_forms.key_positions(emit, mask, self.form)
@@ -105,9 +105,9 @@ class _Shared:
 
         return self._once(node, key, make)
 
-    def _once(self, node: ir.Node, key: Hashable, make: Callable[[Emitter], ir.Value]) -> ir.Value:
+    def _once(self, node: ir.Node, key: Hashable, make: Callable[[NodeBuilder], ir.Value]) -> ir.Value:
         if key not in self.made:
-            emit = Emitter(f"attention/{len(self.made)}")
+            emit = NodeBuilder(f"attention/{len(self.made)}")
             self.made[key] = make(emit)
             self.model.graph.insert_before(node, emit.nodes)
         return self.made[key]
@@ -119,12 +119,12 @@ def _mask_of(node: ir.Node) -> ir.Value:
     return mask
 
 
-def _new(emit: Emitter, node: ir.Node) -> ir.Value:
+def _new(emit: NodeBuilder, node: ir.Node) -> ir.Value:
     """S as int64 [1]."""
     return length_of(emit, node, node.inputs[0])
 
 
-def _to_capacity(emit: Emitter, bias: ir.Value, past: ir.Value) -> ir.Value:
+def _to_capacity(emit: NodeBuilder, bias: ir.Value, past: ir.Value) -> ir.Value:
     """Bias [B or 1, H or 1, S, T] with columns for all slots of the cache; those behind T are hidden in any case."""
     room = emit("Sub", emit("Shape", past, start=2, end=3), emit("Shape", bias, start=3, end=4))
     return emit("Pad", bias, emit("Concat", emit.constant([0] * 7), room, axis=0))
@@ -140,7 +140,7 @@ def _emit_attention(node: ir.Node, shared: _Shared) -> None:
     in_place = shared.form == "static" and past_key is not None
     slots = (shared.first_slots(node), shared.lengths(node)) if in_place else None
 
-    emit = Emitter(node.name or "")
+    emit = NodeBuilder(node.name or "")
     query, key, value = split_packed(emit, node)
     if cos is not None:
         interleaved = attributes.get_int("rotary_interleaved")
@@ -175,7 +175,7 @@ def _emit_attention(node: ir.Node, shared: _Shared) -> None:
 
 
 def rotate(
-    emit: Emitter,
+    emit: NodeBuilder,
     x: ir.Value,
     positions: ir.Value | None,
     cos: ir.Value | None,
@@ -192,6 +192,6 @@ def rotate(
     )  # fmt: skip
 
 
-def _heads_first(emit: Emitter, x: ir.Value, heads: int, head_dim: int) -> ir.Value:
+def _heads_first(emit: NodeBuilder, x: ir.Value, heads: int, head_dim: int) -> ir.Value:
     """[B, S, H·D] → [B, H, S, D]."""
     return emit("Transpose", emit("Reshape", x, emit.constant([0, 0, heads, head_dim])), perm=HEADS_FIRST)

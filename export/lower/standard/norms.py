@@ -4,17 +4,17 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeformer.export.emit import Emitter, replace_node
-from edgeformer.export.graph import canonical_nodes, dim, dtype_of
-from edgeformer.export.lower.target import Target
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.passes import PassReport
 
 
-def lower_norms(model: ir.Model, target: Target) -> PassReport:
+def lower_norms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Use the op everywhere."""
     report = PassReport("norms")
     for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm", "SkipLayerNorm"):
-        emit = Emitter(node.name or "")
+        emit = NodeBuilder(node.name or "")
         options: dict[str, Any] = {"axis": -1, "epsilon": node.attributes.get_float("epsilon")}
         x, skip, weight, bias = _parts(node)
         total = emit("Add", x, skip) if skip is not None else x

@@ -1,0 +1,179 @@
+"""A model of transformers as a `ModelSpec`: from there on it is exported and verified as any other."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.deployment import Deployment
+from edgeformer.errors import BundleError, ConfigError
+from edgeformer.export.adapters.transformers_backend.hf_module import build, context_length, read_config
+from edgeformer.export.adapters.transformers_backend.patch_plan import Plan
+from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, patch
+from edgeformer.export.adapters.transformers_backend.planning import make_plan
+from edgeformer.export.adapters.transformers_backend.proof import prove
+from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights, TransformersWeights
+from edgeformer.export.bundle.transformers_js import without_transformers_js_config
+from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.calibrate.text import Calibration
+from edgeformer.export.lower import LoweringOptions
+from edgeformer.export.parity import Mode
+from edgeformer.manifest import CachePrecision, Manifest, Precision, Prefill
+from edgeformer.model_spec import ModelSpec
+from edgeformer.source import FoundModel
+
+LIMIT = "max_position_embeddings"
+KEPT = "edgeformer"
+"""Where config.json of a bundle keeps what it says otherwise than the model's own, for whoever rebuilds the module."""
+
+
+@dataclass(frozen=True)
+class PatchedCheckpoint:
+    """A model whose rerouting is planned. config: transformers' own; plan: what was found out about the module."""
+
+    config: Any
+    plan: Plan
+    model_spec: ModelSpec
+
+    def open_weights(self, folder: Path) -> Mapping[str, Tensor]:
+        """The checkpoint in a folder by the names of the rerouted module, which is proved with it.
+
+        Raises WeightsError for tensors that do not fit, and ExportError where the rerouted module computes something
+        else than transformers' own.
+        """
+        weights = TransformersWeights(folder, build(self.config, torch.float32, "eager"))
+        prove(self.config, self.plan, weights)
+        return PatchedWeights(weights, self.plan)
+
+
+def transformers_backend(hf_config: Mapping[str, Any], asked_context_length: int | None = None) -> PatchedCheckpoint:
+    """Plan the rerouting of the causal LM that a config.json describes; no weights are read.
+
+    Raises ConfigError and ExportError where the model cannot be rerouted, saying why.
+    """
+    config = read_config(hf_config)
+    plan = make_plan(config, context_length(config, asked_context_length))
+    model_spec = ModelSpec(
+        build=lambda dtype: _without_values(patch(config, plan, dtype)),
+        constants=lambda: dict(patch(config, plan, torch.float64).named_buffers()),
+        cache=plan.geometry,
+        vocab_size=plan.vocab_size,
+        context_length=plan.context_length,
+        streams=True,
+    )
+    return PatchedCheckpoint(config, plan, model_spec)
+
+
+def export_via_transformers(
+    found: FoundModel,
+    destination: Path,
+    *,
+    precision: Precision,
+    target: LoweringOptions,
+    deployment: Deployment,
+    cache_precision: CachePrecision | None,
+    prefill: Prefill | None,
+    smooth: bool,
+    calibration: Calibration | None,
+    context_length: int | None,
+    verify: Mode | None,
+    overwrite: bool,
+    progress: Progress,
+) -> Any:
+    """Export a model as transformers computes it; options and result are those of `export_model`."""
+    from edgeformer.export.pipeline import Provenance, export_model_spec
+
+    if found.random_weights is not None:
+        raise ConfigError(
+            f"{found.origin} has no checkpoint, and --backend transformers exports one. Export it without --backend."
+        )
+    progress("planning", 0)
+    backend = transformers_backend(found.hf_config, context_length)
+    found.fetch_weights()
+    progress("comparing with transformers", 0)
+    weights = backend.open_weights(found.folder)
+    provenance = Provenance(
+        name=found.name,
+        origin=found.origin,
+        tokens=found.special_tokens(),
+        folder=found.folder,
+        hf_config=_limited(found.hf_config, backend.model_spec.context_length),
+        backend="transformers",
+    )
+    exported = export_model_spec(
+        backend.model_spec,
+        weights,
+        provenance,
+        destination,
+        precision=precision,
+        target=target,
+        deployment=deployment,
+        cache_precision=cache_precision,
+        prefill=prefill,
+        smooth=smooth,
+        calibration=calibration,
+        verify=verify,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    graphs = {name: replace(lowered, notes=tuple(backend.plan.notes)) for name, lowered in exported.graphs.items()}
+    return replace(exported, graphs=graphs)
+
+
+def reopen(folder: Path, manifest: Manifest) -> PatchedCheckpoint:
+    """Plan the rerouting again from the config.json of a bundle."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise BundleError(f"{folder} was exported via transformers, and its config.json is missing. Export it again.")
+    stored = without_transformers_js_config(json.loads(path.read_text(encoding="utf-8")))
+    backend = transformers_backend(_unlimited(stored), manifest.context_length)
+    if backend.model_spec.cache != manifest.cache:
+        raise BundleError(
+            f"{folder} was exported via transformers {manifest.versions.get('transformers')}, and the one installed "
+            "makes another module of its config.json. Install that version, or export the model again."
+        )
+    return backend
+
+
+def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> Mapping[str, Tensor]:
+    """Open the weights that a bundle was exported from. Raises ConfigError where they are of another model."""
+    backend = reopen(folder, manifest)
+    if read_config(without_transformers_js_config(found.hf_config)).to_dict() != backend.config.to_dict():
+        raise ConfigError(
+            f"{found.origin} is another model than the one that {folder} was exported from: their configs differ."
+        )
+    found.fetch_weights()
+    return backend.open_weights(found.folder)
+
+
+def _limited(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:
+    """A config.json whose clients do not go past the positions that the graph has."""
+    if hf_config.get(LIMIT) == context_length:
+        return hf_config
+    return hf_config | {LIMIT: context_length, KEPT: {LIMIT: hf_config.get(LIMIT)}}
+
+
+def _unlimited(hf_config: dict[str, Any]) -> dict[str, Any]:
+    kept = hf_config.get(KEPT, {})
+    restored = {name: value for name, value in (hf_config | kept).items() if name != KEPT}
+    return {name: value for name, value in restored.items() if value is not None or name not in kept}
+
+
+def _without_values(module: PatchedModel) -> PatchedModel:
+    """Give parameters and buffers the device that tensors are made on: fake ones where they are faked."""
+    places: dict[int, tuple[Tensor, Tensor]] = {}  # with a hold on each old one, so that no id is used twice
+    for owner in (module.causal_lm, *module.modules()):
+        for tensors in (owner._parameters, owner._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = places.setdefault(id(tensor), (tensor, _empty(tensor)))[1]
+    return module
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    empty = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty

@@ -1,0 +1,57 @@
+"""What was found out about a module of transformers, once, before anything is exported.
+
+A plan is made by running the module on the meta device, without weights. Every later run, in whatever precision, does
+what the plan says and nothing else.
+"""
+
+from dataclasses import dataclass, field
+
+from edgeformer.contract import CacheGeometry
+from edgeformer.export.adapters.transformers_backend.norms import RMSNormForm
+from edgeformer.export.adapters.transformers_backend.rotary import RotaryForm, Turn
+
+
+@dataclass(frozen=True)
+class AttentionForm:
+    """What one layer asks of the attention op. module: its name; window: 0 for none, as in the op.
+
+    value_dim: elements of a value head, padded with zeros to head_dim where it is smaller.
+    """
+
+    module: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    scale: float
+    window: int
+    softcap: float
+    sinks: bool
+
+
+@dataclass
+class Plan:
+    """Attention by layer, norms and rotary modules by name, turns by function and sizes of heads.
+
+    A rotary module that serves several kinds of layers has a form for each, by the kind ("" where there is one).
+    notes: for people, what could not be one of our ops and why.
+    """
+
+    context_length: int
+    vocab_size: int = 0
+    attentions: dict[int, AttentionForm] = field(default_factory=dict)
+    norms: dict[str, RMSNormForm] = field(default_factory=dict)
+    rotaries: dict[str, dict[str, RotaryForm | None]] = field(default_factory=dict)
+    turns: dict[object, Turn | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Remember something for people, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def geometry(self) -> CacheGeometry:
+        """The cache: the same in every layer, which `check_plan` has seen to."""
+        first = self.attentions[0]
+        return CacheGeometry(num_layers=len(self.attentions), num_kv_heads=first.num_kv_heads, head_dim=first.head_dim)

@@ -1,0 +1,51 @@
+"""genai_config.json, with which onnxruntime-genai loads the same folder.
+
+Source: tested with onnxruntime-genai 0.18, which takes unknown keys as errors. `type: decoder` stands for any
+decoder-only graph; tensor names are its defaults.
+"""
+
+from typing import Any
+
+from edgeformer.config import DecoderConfig
+from edgeformer.manifest import Manifest
+
+# Clients allocate their cache for max_length; a user raises it up to context_length.
+MAX_LENGTH = 4096
+
+
+def genai_config(manifest: Manifest) -> dict[str, Any]:
+    """Build the content of genai_config.json."""
+    model, tokens, cache = manifest.model, manifest.tokens, manifest.cache
+    ids: dict[str, Any] = {"eos_token_id": list(tokens.eos)} if tokens.eos else {}
+    if tokens.bos is not None:
+        ids["bos_token_id"] = tokens.bos
+    # It insists on a padding token; the end of text never collides with padding on the right.
+    ids["pad_token_id"] = tokens.pad if tokens.pad is not None else (tokens.eos or (0,))[0]
+    # It reads neither for a graph like ours, and of a module that is not ours nobody knows them.
+    widths = (
+        {}
+        if not isinstance(model, DecoderConfig)
+        else {"hidden_size": model.hidden_size, "num_attention_heads": model.blocks[0].attention.num_heads}
+    )
+    provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.provider == "cuda" else []
+    return {
+        "model": {
+            "type": "decoder",
+            "context_length": manifest.context_length,
+            "vocab_size": manifest.vocab_size,
+            **ids,
+            "decoder": {
+                "filename": manifest.graph,
+                "head_size": cache.head_dim,
+                "num_key_value_heads": cache.num_kv_heads,
+                "num_hidden_layers": cache.num_layers,
+                **widths,
+                "session_options": {"provider_options": provider_options},
+            },
+        },
+        "search": {
+            "do_sample": False,
+            "max_length": min(manifest.context_length, MAX_LENGTH),
+            "past_present_share_buffer": manifest.cache_form != "dynamic",
+        },
+    }

@@ -1,0 +1,108 @@
+"""Read a bundle's own weights back: the tensors that its graph uses, as parameters of the module."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.errors import BundleError
+from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
+from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
+from edgeformer.export.quantize.packing import unpack
+from edgeformer.export.quantize.quantized_tensor import dequantized
+from edgeformer.manifest import Manifest, StoredWeight
+from edgeformer.model_spec import ModelSpec
+from edgeformer.quantization import WeightFormat
+
+
+def _load(path: Path) -> ir.Model:
+    """A graph whose weights are mapped into memory, or, in ORT format, in memory."""
+    return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
+
+
+class StoredWeights(Mapping[str, Tensor]):
+    """The parameters inside a bundle's external data, mapped into memory; each is read when it is asked for."""
+
+    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
+        """graphs: whose weights to read, by default those of all but the view for prompts."""
+        self._shapes = model_spec.parameter_shapes()
+        opened = [_load(folder / name).graph for name in graphs or manifest.graphs]
+        self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
+        # Of a quantized matrix, whose parts are several tensors, the integers stand for all.
+        self._place = {
+            parameter: (name, stored)
+            for name, stored in manifest.weights.items()
+            for parameter in stored.parameters
+            if parameter in self._shapes and stored.part in (None, "integers") and name in self._initializers
+        }
+        lost = sorted(self._shapes.keys() - self._place.keys())
+        if lost:
+            raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
+
+    @property
+    def formats(self) -> dict[str, WeightFormat]:
+        """The format of every parameter that is quantized."""
+        return {
+            parameter: stored.quantized
+            for parameter, (_, stored) in self._place.items()
+            if stored.quantized is not None
+        }
+
+    def __getitem__(self, parameter: str) -> Tensor:
+        name, stored = self._place[parameter]
+        recipe = TensorSource(stored.parameters, stored.transposed)
+        if stored.quantized is None:
+            value = unscaled(self._read(name), stored.scaled, -1)
+        else:
+            value = self._dequantize(name, stored)
+        return split_stored(value, recipe, self._shapes)[parameter]
+
+    def per_channel(self, parameter: str, value: Tensor) -> Tensor:
+        """A quantized parameter with a row for each output, whose blocks have a scale each."""
+        stored = self._place[parameter][1]
+        return value if stored.transposed == stored.columns else value.t()
+
+    def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
+        """Scales as stored and zero points float32, [N, B] each, of a quantized parameter whose rows are outputs."""
+        name, stored = self._place[parameter]
+        parts, form = self._parts(name, stored), stored.quantized
+        assert form is not None and stored.transposed == stored.columns
+        scales = parts["scales"].reshape(parts["scales"].shape[0], -1)
+        zeros = torch.full(scales.shape, float(form.zero))
+        if not form.symmetric:
+            zeros = unpack(parts["zero_points"], form.bits, scales.shape[1]).float()
+        # Parameters of one matrix lie below each other.
+        before = sum(self._shapes[other][0] for other in stored.parameters[: stored.parameters.index(parameter)])
+        rows = slice(before, before + self._shapes[parameter][0])
+        return scales[rows], zeros[rows]
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._initializers[name].const_value
+        assert tensor is not None
+        if tensor.dtype == ir.DataType.BFLOAT16:  # which numpy has not, so that torch takes it for nothing it knows
+            return torch.from_numpy(tensor.numpy().view("uint16").copy()).view(torch.bfloat16)
+        return torch.from_numpy(tensor.numpy().copy())
+
+    def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
+        """The matrix that integers, scales and zero points mean, as it would be stored if it were not scaled."""
+        assert stored.quantized is not None
+        rows = dequantized(self._parts(name, stored), stored.quantized)
+        return rows.t() if stored.columns else rows
+
+    def _parts(self, name: str, stored: StoredWeight) -> dict[str, Tensor]:
+        """What a quantized matrix is stored as but for what its outputs are times; name: of its integers."""
+        assert stored.quantized is not None
+        matrix = name.removesuffix(".flat").removesuffix(".integers")
+        scales = unscaled(self._read(f"{matrix}.scales"), stored.scaled, 0)
+        parts = {"integers": self._read(name), "scales": scales}
+        if not stored.quantized.symmetric:
+            parts["zero_points"] = self._read(f"{matrix}.zero_points")
+        return parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)

@@ -1,0 +1,102 @@
+"""What a model reads while its weights are rounded: a file of text, or token ids.
+
+A few thousand tokens of what the model is for are enough: they tell which inputs of its layers go together.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.errors import ExportError
+from edgeformer.model_spec import ModelSpec
+from edgeformer.quantization import CalibrationText
+from edgeformer.runtime.tokenizer import Tokenizer
+
+Tokens = NDArray[np.int64]
+Calibration = str | Path | Sequence[Sequence[int] | Tokens]
+"""A file of text, or texts as token ids."""
+
+LENGTH = 256
+"""Tokens of a piece of a file; shorter where the model's context is."""
+PIECES = 32
+"""Of one file, spread over it."""
+
+
+@dataclass(frozen=True)
+class CalibrationTokens:
+    """Token ids int64 [n] of each text, and where they are from."""
+
+    texts: list[Tokens]
+    source: CalibrationText
+
+
+def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_spec: ModelSpec) -> CalibrationTokens:
+    """Texts that a model can read, whatever it is.
+
+    given: a file in UTF-8, of which up to PIECES pieces of LENGTH tokens are taken, each with the special tokens that
+    the tokenizer puts around a text; or token ids, of each text as many as the context has. Raises ExportError where
+    there is nothing to read or nothing to read it with, and for models of speech.
+    """
+    vocab_size, context_length = sizes_of(model_spec)
+    if isinstance(given, str | Path):
+        path = Path(given)
+        texts, digest, name = _pieces(path, tokenizer_folder, context_length), _read(path), path.name
+    else:
+        texts = [np.asarray(text, np.int64)[:context_length] for text in given]
+        digest, name = b"".join(text.tobytes() for text in texts), "token ids"
+    texts = [text for text in texts if len(text)]
+    if not texts:
+        raise ExportError(f"{given if isinstance(given, str | Path) else name} has no tokens to calibrate with.")
+    lowest, highest = min(int(text.min()) for text in texts), max(int(text.max()) for text in texts)
+    if lowest < 0 or highest >= vocab_size:
+        raise ExportError(
+            f"the tokens to calibrate with are {lowest} to {highest}, and the model has {vocab_size} tokens. "
+            "Give the tokens of this model's own tokenizer."
+        )
+    count = sum(map(len, texts))
+    return CalibrationTokens(texts, CalibrationText(name=name, tokens=count, sha256=hashlib.sha256(digest).hexdigest()))
+
+
+def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
+    """Tokens and positions that all parts of a model have."""
+    config = model_spec.config
+    encoder = config.encoder if isinstance(config, Seq2SeqConfig) else config
+    if not isinstance(encoder, EncoderConfig):
+        return model_spec.vocab_size, model_spec.context_length
+    if encoder.audio is not None:
+        raise ExportError("the model reads recordings, and calibration is by text. Leave calibration out.")
+    return min(encoder.vocab_size, model_spec.vocab_size), min(encoder.context_length, model_spec.context_length)
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise ExportError(f"there is no file {path} to calibrate with. Give a file of text.")
+    return path.read_bytes()
+
+
+def _pieces(path: Path, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:
+    """Pieces of a file, all but a single one of equal length."""
+    if tokenizer_folder is None or not (tokenizer_folder / "tokenizer.json").is_file():
+        raise ExportError(
+            f"{path} cannot be read to calibrate with: the model has no tokenizer.json. Put the one that it was "
+            "trained with into its folder, or give token ids (calibration=[[…], …] of export_model)."
+        )
+    try:
+        text = _read(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ExportError(f"{path} is not text in UTF-8, and cannot be calibrated with.") from None
+    tokenizer = Tokenizer(tokenizer_folder)
+    plain, whole = tokenizer.encode(text, add_special_tokens=False), tokenizer.encode(text)
+    around = len(whole) - len(plain)
+    start = next(place for place in range(around + 1) if whole[place : place + len(plain)] == plain)
+    before, after = whole[:start], whole[start + len(plain) :]
+    room = max(1, min(LENGTH, context_length) - around)
+    count = max(1, len(plain) // room)
+    taken = np.unique(np.linspace(0, count - 1, min(count, PIECES)).astype(int))
+    pieces = [plain[place * room : (place + 1) * room] for place in taken]
+    return [np.array([*before, *piece, *after], np.int64) for piece in pieces if piece]

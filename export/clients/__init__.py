@@ -1,1 +1,0 @@
-"""Configuration that other runtimes need to load a bundle."""

@@ -1,0 +1,50 @@
+"""How a graph keeps its caches, in ONNX primitives; `CacheForm` says what that means to who runs it.
+
+any      past [B, K, P, D], padded to T where it is shorter, then written to at the positions of the new tokens
+static   the same without the padding: P is the capacity, and the past and the present may be one buffer
+growing  the new tokens are put behind the past: P + S = T
+"""
+
+import onnx_ir as ir
+
+from edgeformer.contract import CacheForm
+from edgeformer.export.graph.builder import NodeBuilder
+
+TO_THE_END = 2**63 - 1
+
+
+def key_positions(emit: NodeBuilder, attention_mask: ir.Value, form: CacheForm) -> ir.Value:
+    """Positions of the tokens in the cache: int64 [B, T]. Where a slot holds padding the number means nothing."""
+    if form == "dynamic":
+        # A token's position is how many come before it; padding in front of all is given 0, which every table has.
+        before = emit("Sub", emit("CumSum", attention_mask, emit.constant(1)), emit.constant(1))
+        return emit("Max", before, emit.constant(0))
+    total = emit("Squeeze", emit("Shape", attention_mask, start=1, end=2))
+    slots = emit("Range", emit.constant(0), total, emit.constant(1))
+    return emit("Expand", slots, emit("Shape", attention_mask))
+
+
+def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, form: CacheForm) -> ir.Value:
+    """Positions of the new tokens: int64 [B, S]; new: S as int64 [1]."""
+    if form == "dynamic":
+        ends = emit.constant([TO_THE_END])
+        return emit("Slice", key_positions(emit, attention_mask, form), emit("Neg", new), ends, emit.constant([1]))
+    length = emit("ReduceSum", attention_mask, emit.constant([1]), keepdims=1)  # [B, 1]
+    start = emit("Max", emit("Sub", length, new), emit.constant(0))  # [B, 1]
+    steps = emit("Range", emit.constant(0), emit("Squeeze", new), emit.constant(1))  # [S]
+    return emit("Add", start, steps)
+
+
+def store(
+    emit: NodeBuilder, past: ir.Value, new: ir.Value, positions: ir.Value, total: ir.Value, form: CacheForm
+) -> ir.Value:
+    """The present: past [B, K, P, D] with new [B, K, S, D] in it; positions int64 [B, S], total: T as int64 [1]."""
+    if form == "dynamic":
+        return emit("Concat", past, new, axis=2)
+    if form == "any":
+        room = emit("Max", emit("Sub", total, emit("Shape", past, start=2, end=3)), emit.constant([0]))
+        zeros = emit.constant([0, 0, 0, 0, 0, 0]), emit.constant([0])
+        # 4 starts, then 4 ends; the end of axis 2 is the 7th.
+        past = emit("Pad", past, emit("Concat", zeros[0], room, zeros[1], axis=0))
+    slots = emit("Expand", emit("Unsqueeze", positions, emit.constant([1, 3])), emit("Shape", new))
+    return emit("ScatterElements", past, slots, new, axis=2)

@@ -1,0 +1,138 @@
+"""Weights of a graph that is still without weights: tensors that know how to make themselves.
+
+A `StreamedTensor` has a name, a dtype, a shape and a recipe: which parameters of the module it is made of, side by side
+along its last axis, transposed or not. Passes rearrange weights by rewriting recipes; bytes are read, rearranged and
+released one tensor at a time, when the bundle is written. The recipes go into the manifest, so that the parameters can
+be read back from a bundle.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.errors import ExportError
+from edgeformer.manifest import Arithmetic, ScaledOutputs, StoredWeight
+
+TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
+
+TORCH_DTYPES = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
+    ir.DataType.DOUBLE: torch.float64,
+    ir.DataType.INT64: torch.int64,
+    ir.DataType.INT32: torch.int32,
+    ir.DataType.BOOL: torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """Parameters joined along the last axis of the stored tensor; a transposed one stores [in, out] for [out, in].
+
+    scaled: what is multiplied along that axis, once they are joined.
+    """
+
+    parameters: tuple[str, ...]
+    transposed: bool = False
+    scaled: ScaledOutputs | None = None
+
+
+class StreamedTensor(ir.LazyTensor):
+    """An initializer computed from `values` by its recipe whenever it is asked for, and never kept.
+
+    storage: tensors of equal storage are the same bytes in the file, whatever shapes they have.
+    """
+
+    def __init__(
+        self, name: str, dtype: ir.DataType, shape: ir.Shape, recipe: TensorSource, values: Mapping[str, Tensor]
+    ):
+        super().__init__(self._evaluate, dtype=dtype, shape=shape, name=name, cache=False)
+        self.source = recipe
+        self.values = values
+        self.storage = name
+
+    @property
+    def sizes(self) -> list[int]:
+        """The shape as plain numbers."""
+        return [int(size) for size in self.shape.numpy()]
+
+    def stored(self) -> StoredWeight:
+        """What the manifest says of it."""
+        recipe = self.source
+        return StoredWeight(parameters=recipe.parameters, transposed=recipe.transposed, scaled=recipe.scaled)
+
+    def of(self, values: Mapping[str, Tensor]) -> "StreamedTensor":
+        """The same tensor, made of other values."""
+        tensor = self._copy()
+        tensor.values = values
+        return tensor
+
+    def scaled(self, outputs: int, factor: float) -> "StreamedTensor":
+        """The same weight or bias, with which the first outputs of a product are times a factor."""
+        tensor = self._copy()
+        tensor.source = replace(self.source, scaled=ScaledOutputs(outputs=outputs, factor=factor))
+        return tensor
+
+    def _copy(self) -> "StreamedTensor":
+        return StreamedTensor(self.name or "", self.dtype, self.shape, self.source, self.values)
+
+    def _evaluate(self) -> ir.TensorProtocol:
+        return ir.tensor_adapters.TorchTensor(self.read())
+
+    def read(self) -> Tensor:
+        """Read the parameters and arrange them."""
+        dtype = TORCH_DTYPES[self.dtype]
+        parts = [self._read_parameter(parameter, dtype) for parameter in self.source.parameters]
+        joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+        return multiplied(joined, self.source.scaled, -1).contiguous()
+
+    def _read_parameter(self, parameter: str, dtype: torch.dtype) -> Tensor:
+        stored = self.values[parameter]
+        value = stored.to(dtype)
+        if dtype == torch.float16 and torch.isinf(value).any() and not torch.isinf(stored).any():
+            raise ExportError(
+                f"{parameter} holds values up to {stored.abs().max().item():.3g}, beyond float16's 65504. "
+                "Export with --precision fp32."
+            )
+        return value.t() if self.source.transposed else value
+
+
+def transpose(tensor: StreamedTensor) -> StreamedTensor:
+    """The same matrix with its axes exchanged."""
+    assert len(tensor.source.parameters) == 1, "transpose before joining"
+    recipe = replace(tensor.source, transposed=not tensor.source.transposed)
+    shape = ir.Shape(tensor.sizes[::-1])
+    return StreamedTensor(tensor.name or "", tensor.dtype, shape, recipe, tensor.values)
+
+
+def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
+    """Matrices or vectors side by side along the last axis."""
+    first = tensors[0]
+    assert len({tensor.source.transposed for tensor in tensors}) == 1, "all transposed, or none"
+    parameters = tuple(parameter for tensor in tensors for parameter in tensor.source.parameters)
+    shape = ir.Shape([*first.sizes[:-1], sum(tensor.sizes[-1] for tensor in tensors)])
+    return StreamedTensor(name, first.dtype, shape, TensorSource(parameters, first.source.transposed), first.values)
+
+
+def multiplied(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
+    """A tensor whose first outputs, along an axis, are times their factor."""
+    if scaled is None:
+        return stored
+    first, rest = stored.tensor_split([scaled.outputs], axis)
+    return torch.cat([first * scaled.factor, rest], axis)
+
+
+def unscaled(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
+    """What `multiplied` made its result of."""
+    return multiplied(stored, scaled and replace(scaled, factor=1 / scaled.factor), axis)
+
+
+def split_stored(stored: Tensor, recipe: TensorSource, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Undo a recipe: the parameters inside one stored tensor."""
+    widths = [shapes[name][0 if recipe.transposed else -1] for name in recipe.parameters]
+    parts = stored.split(widths, -1)
+    return {name: part.t() if recipe.transposed else part for name, part in zip(recipe.parameters, parts, strict=True)}

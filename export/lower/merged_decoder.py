@@ -1,0 +1,141 @@
+"""A decoder for clients that know one decoder graph and no other: transformers.js and Optimum.
+
+    encoder_model.onnx   … → last_hidden_state → projections → present.{i}.encoder.key|value
+    decoder_model.onnx   past_key_values.{i}.encoder.key|value → attention to the source → …
+
+    decoder_model_merged.onnx
+        If use_cache_branch:  past_key_values.{i}.encoder.key|value ─────────────────┐
+        else:                 encoder_hidden_states → the encoder graph's projections ┴→ present.{i}.encoder.key|value
+        present.{i}.encoder.key|value → attention to the source → …
+
+Such clients know the encoder by its states alone: they have keys and values made of them in the first run, and hand
+these back in all others. They have no mask of the tokens written so far, since all of them count. Everything else is
+the decoder graph's, so that both read the same weights and compute the same, whatever the weights are stored as.
+"""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from edgeformer.config import Seq2SeqConfig
+from edgeformer.contract import merged_input_names, merged_output_names, past_names, present_names
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import producer, streamed
+
+STATES, CACHED = "encoder_hidden_states", "use_cache_branch"
+PREFIX = "source"
+"""Of the names of values that come from the encoder graph: it and the decoder graph call theirs alike."""
+
+
+def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) -> ir.Model:
+    """Make the graph of two lowered ones, which stay as they are.
+
+    Requires that the encoder graph makes keys and values of its last_hidden_state, and of nothing else but the mask.
+    """
+    own, source = config.decoder.cache_geometry, config.decoder.cross_geometry
+    assert source is not None
+    merged = decoder.clone()
+    graph, first = merged.graph, merged.graph[0]
+    named = {value.name: value for value in graph.inputs}
+    states = named[STATES] = _like(encoder.graph.outputs[0], STATES)
+    cached = named[CACHED] = ir.Value(name=CACHED, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
+
+    emit = NodeBuilder("masks")
+    tokens = _past_and_new(emit, named[past_names(own, "decoder.")[0]], named["input_ids"])
+    ir.convenience.replace_all_uses_with(named["decoder_attention_mask"], _ones(emit, tokens))
+    mask, masked = named["encoder_attention_mask"], config.encoder.audio is None
+    if not masked:
+        ir.convenience.replace_all_uses_with(mask, _ones(emit, emit("Shape", states, start=0, end=2)))
+
+    pasts = [named[name] for name in past_names(source, "encoder.")]
+    readers = [list(past.uses()) for past in pasts]
+    choice = NodeBuilder(PREFIX)
+    presents = choice.many(
+        "If", cached, outputs=len(pasts),
+        then_branch=_passed_on(pasts),
+        else_branch=_projections(encoder.graph, merged, states, mask, present_names(source, "encoder.")),
+    )  # fmt: skip
+    for past, present, uses, name in zip(pasts, presents, readers, present_names(source, "encoder."), strict=True):
+        present.name, present.type, present.shape = name, past.type, past.shape
+        for node, index in uses:
+            node.replace_input_with(index, present)
+        assert past.shape is not None
+        past.shape = ir.Shape([size if axis != 2 else "past_source_length" for axis, size in enumerate(past.shape)])
+
+    graph.insert_before(first, [*emit.nodes, *choice.nodes])
+    outputs = {value.name: value for value in (*graph.outputs, *presents)}
+    graph.inputs[:] = [named[name] for name in merged_input_names(own, source, masked)]
+    graph.outputs[:] = [outputs[name] for name in merged_output_names(own, source)]
+    return merged
+
+
+def _like(value: ir.Value, name: str) -> ir.Value:
+    return ir.Value(name=name, type=value.type, shape=value.shape)
+
+
+def _past_and_new(emit: NodeBuilder, past: ir.Value, ids: ir.Value) -> ir.Value:
+    """The shape [batch_size, past_sequence_length + sequence_length]."""
+    before = emit("Concat", emit.constant([0]), emit("Shape", past, start=2, end=3), axis=0)
+    return emit("Add", emit("Shape", ids), before)
+
+
+def _ones(emit: NodeBuilder, shape: ir.Value) -> ir.Value:
+    """A mask without padding."""
+    return emit("ConstantOfShape", shape, value=ir.tensor([1], dtype=ir.DataType.INT64))
+
+
+def _passed_on(pasts: Sequence[ir.Value]) -> ir.Graph:
+    """The branch of keys and values that are there already."""
+    emit = NodeBuilder(f"{PREFIX}/past")
+    outputs = [emit("Identity", past) for past in pasts]
+    for output, past in zip(outputs, pasts, strict=True):
+        output.name, output.type, output.shape = f"{PREFIX}/{past.name}", past.type, past.shape
+    return ir.Graph([], outputs, nodes=emit.nodes, name="past")
+
+
+def _projections(
+    encoder: ir.Graph, merged: ir.Model, states: ir.Value, mask: ir.Value, presents: Sequence[str]
+) -> ir.Graph:
+    """The branch that makes them of states: the nodes of the encoder graph behind its own last_hidden_state.
+
+    Their weights and constants become those of the merged graph: a branch reads what is around it.
+    """
+    made = encoder.outputs[0]
+    rounded = producer(made, "Cast")  # float16 states leave the encoder graph as float32
+    made = made if rounded is None else rounded.inputs[0]  # type: ignore[assignment]
+    branch = ir.convenience.extract(encoder, [made, *encoder.inputs], presents)
+    branch.name = "projections"
+    for output in (output for node in branch for output in node.outputs):
+        output.name = f"{PREFIX}/{output.name}"
+    _move_initializers(branch, [name for name in encoder.initializers if name in branch.initializers], merged)
+    inner, *inputs = branch.inputs
+    if rounded is not None:
+        emit = NodeBuilder(PREFIX)
+        states = emit("Cast", states, to=branch.outputs[0].dtype)
+        states.name = f"{PREFIX}/{STATES}"
+        branch.insert_before(branch[0], emit.nodes)
+    ir.convenience.replace_all_uses_with(inner, states)
+    for value in inputs:
+        if value.name == "attention_mask":
+            ir.convenience.replace_all_uses_with(value, mask)
+            continue
+        # Tokens and recordings are asked for their sizes alone, and those of a recording are numbers but for the rows.
+        assert all(use.node.op_type == "Shape" for use in value.uses()), f"projections read {value.name}"
+        ir.convenience.replace_all_uses_with(value, mask if value.name == "input_ids" else states)
+    branch.inputs.clear()
+    return branch
+
+
+def _move_initializers(branch: ir.Graph, names: Sequence[str], merged: ir.Model) -> None:
+    """Let a branch read its weights and constants around it: weights that are there already are the same.
+
+    names: of them all, in an order that is the same in every export; the branch has them in any.
+    """
+    for name in names:
+        value = branch.initializers.pop(name)
+        weight, known = streamed(value) is not None, merged.graph.initializers.get(name)
+        if weight and known is not None:
+            ir.convenience.replace_all_uses_with(value, known)
+            continue
+        value.name = name if weight else f"{PREFIX}/{name}"
+        merged.graph.register_initializer(value)

@@ -1,0 +1,98 @@
+"""Make one product of those of a module that read the same input.
+
+    x → QuantizedMatMul(W₁) → y₁
+    x → QuantizedMatMul(W₂) → y₂     becomes     x → QuantizedMatMul([W₁ W₂]) → Split → y₁, y₂
+
+Requires a CPU, one format in blocks, weights that nothing else reads and no outputs of which are scaled, and no biases:
+the kernel adds those itself, but not behind a Split. And no result may be an output of the graph.
+
+The product of one token is so short that starting the threads for it shows: with gate and up in one, a decode step of
+SmolLM2-135M takes 2 to 5 % less time on an Intel and as much on an AMD, one of TinyLlama-1.1B 0 to 2 % less.
+"""
+
+import onnx_ir as ir
+
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import (
+    add_initializer,
+    canonical_nodes,
+    dtype_of,
+    read_once,
+    remove_if_unused,
+    same_type,
+    streamed,
+)
+from edgeformer.export.lower.options import LoweringOptions
+from edgeformer.export.passes import PassReport
+from edgeformer.export.quantize.quantized_tensor import QuantizedTensor, concatenate_quantized
+
+
+def fuse_gemms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
+    """Join all products that meet the requirements."""
+    report = PassReport("side by side")
+    groups: dict[object, list[ir.Node]] = {}
+    for node in canonical_nodes(model, "QuantizedMatMul"):
+        if lowering.provider == "cpu" and all(map(_joinable, node.inputs[1:])) and not _biased(node.outputs[0]):
+            tensor = _tensors(node)[0]
+            groups.setdefault((node.inputs[0], tensor.form, _module(tensor)), []).append(node)
+    for nodes in groups.values():
+        if len(nodes) > 1:
+            report.fire(nodes[0])
+            _join(model, nodes)
+    return report
+
+
+def _joinable(weight: ir.Value | None) -> bool:
+    tensor = streamed(weight)
+    return (
+        isinstance(tensor, QuantizedTensor)
+        and read_once(weight)  # type: ignore[arg-type]
+        and tensor.columns
+        and tensor.form.block is not None
+        and tensor.source.scaled is None
+    )
+
+
+def _biased(product: ir.Value) -> bool:
+    """Whether a weight is added to a product, or may be by whoever reads the graph's outputs."""
+    added = [value for node in product.consumers() if node.op_type == "Add" for value in node.inputs]
+    return product.is_graph_output() or any(streamed(value) is not None for value in added)
+
+
+def _tensors(node: ir.Node) -> list[QuantizedTensor]:
+    """The parts of a product's weight."""
+    return [streamed(value) for value in node.inputs[1:]]  # type: ignore[misc]
+
+
+def _module(tensor: QuantizedTensor) -> str:
+    """blocks.0.feed_forward of blocks.0.feed_forward.gate.weight."""
+    return _layer(tensor).rpartition(".")[0]
+
+
+def _layer(tensor: QuantizedTensor) -> str:
+    return (tensor.matrix.name or "").removesuffix(".weight")
+
+
+def _join(model: ir.Model, nodes: list[ir.Node]) -> None:
+    first, tensors = nodes[0], [_tensors(node) for node in nodes]
+    layers = "_".join(_layer(parts[0]).rpartition(".")[2] for parts in tensors)
+    name = ".".join(filter(None, [_module(tensors[0][0]), layers, "weight"]))
+    weights = [add_initializer(model, part) for part in concatenate_quantized(name, tensors)]
+    sizes = [node.attributes.get_int("outputs") for node in nodes]
+    x, form, emit = first.inputs[0], tensors[0][0].form, NodeBuilder(first.name or "")
+    product = emit(
+        "QuantizedMatMul", x, *weights,
+        domain=DOMAIN,
+        bits=form.bits,
+        block=form.block or 0,
+        inputs=first.attributes.get_int("inputs"),
+        outputs=sum(sizes),
+    )  # fmt: skip
+    product.dtype = dtype_of(x)
+    results = emit.many("Split", product, emit.constant(sizes), outputs=len(nodes), axis=-1)
+    model.graph.insert_before(first, emit.nodes)
+    for node, result in zip(nodes, results, strict=True):
+        same_type(result, node.outputs[0])
+        node.outputs[0].replace_all_uses_with(result)
+        remove_if_unused(model, node)

@@ -1,0 +1,1 @@
+"""The certificate: a report drawn as a page with plots."""

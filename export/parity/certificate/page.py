@@ -1,0 +1,298 @@
+"""The parity certificate of a bundle: a `Report` as JSON, as pictures, and as a page that people read.
+
+All words about a report are made here, from its figures; `plots.py` only draws, and `page.html.jinja` only sets
+out the page. The page holds everything it shows: it loads nothing, and runs no script.
+"""
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from edgeformer import schema
+from edgeformer.export.parity.certificate import plots
+from edgeformer.export.parity.report import Check, Report, Rounding
+
+TEMPLATE = Path(__file__).with_name("page.html.jinja")
+JSON_FILE, PAGE_FILE = "report.json", "report.html"
+
+READING = {
+    "checks": "A row is a figure, and a dot one run of the graph. How far right it stands is how much of its limit it "
+    "takes; beyond the line it fails. Rings are eager PyTorch's own figures, held against the same limits. Where "
+    "agreement is asked for, the disagreement is drawn.",
+    "error_by_position": "The distance of the logits from float64, token by token, a panel for each way to feed the "
+    "graph. Two implementations that only round stay together; a blue line that leaves the grey one shows from where "
+    "on the graph computes something else.",
+    "error_by_layer": "The error of each layer's cache relative to its size. Errors add up from layer to layer; a step "
+    "that eager PyTorch does not make tells which layer to look at.",
+    "kl_divergence": "How far the graph's probabilities of the next token are from those of float64, at the positions "
+    "drawn above; 0 is the same. Left is good; a second heap on the right would be positions where something else "
+    "happens.",
+}
+"""How to read each picture."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One picture of the page. name: of its PNG. title: what it shows."""
+
+    name: str
+    title: str
+    draw: Callable[[Report, str], plots.Picture]
+
+
+def write_certificate(report: Report, folder: Path, title: str) -> None:
+    """Write report.json, report.html and the page's pictures as PNG files into a folder, which is made if absent.
+
+    title: what the certificate is of, such as the bundle's name. Raises ValueError for a report without checks.
+    """
+    pictures = {section: section.draw(report, section.title) for section in sections(report)}
+    page = _page(report, title, pictures)
+    folder.mkdir(parents=True, exist_ok=True)
+    for section, picture in pictures.items():
+        (folder / f"{section.name}.png").write_bytes(picture.png)
+    text = json.dumps(report.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+    (folder / JSON_FILE).write_text(text + "\n", encoding="utf-8")
+    (folder / PAGE_FILE).write_text(page, encoding="utf-8")
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """What the manifest keeps of a report, as plain data that strict JSON can hold."""
+    worst, greedy = worst_check(report), report.greedy
+    return schema.to_json({
+        "passed": report.passed,
+        "mode": report.mode,
+        "reference": report.reference,
+        "worst": {"name": worst.name, "value": worst.value, "limit": worst.limit},
+        "greedy": {"steps": greedy.steps, "divergence": greedy.divergence, "excused": greedy.excused},
+    })  # fmt: skip
+
+
+def paragraph(report: Report) -> str:
+    """Two to four Markdown sentences for the README of a bundle."""
+    worst, failures = worst_check(report), len(report.failures())
+    checks = f"{_count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
+    verdict = (
+        f"Its parity is certified: all {checks} passed"
+        if report.passed
+        else f"**It is not at parity:** {failures} of {checks} failed"
+    )
+    sentences = [
+        f"{verdict}, against {_markdown(report.reference)}.",
+        f"The figure {'closest to' if report.passed else 'furthest beyond'} its limit is “{_markdown(worst.name)}”: "
+        f"{figures(worst)}.",
+    ]
+    if report.greedy.steps:
+        sentences.append(greedy_words(report))
+    if report.quantization is not None:
+        loss = report.quantization
+        sentences.append(
+            f"Quantization costs a KL divergence of {figure(loss.mean_kl)} nats in the mean against the original "
+            f"model, and {figure(100 - 100 * loss.top1_agreement)} % of the favourite tokens (on random tokens)."
+        )
+    return " ".join(sentences)
+
+
+def worst_check(report: Report) -> Check:
+    """The check that is nearest to its limit or furthest beyond it. Raises ValueError for a report without checks."""
+    if not report.checks:
+        raise ValueError("a report without checks certifies nothing")
+    return report.closest()
+
+
+def figure(value: float, *apart_from: float) -> str:
+    """Print a figure with three digits, or with as many as it takes not to look like one of `apart_from`."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{value:,.0f}"
+    digits = 3
+    while digits < 17 and any(float(f"{value:.{digits}g}") == other != value for other in apart_from):
+        digits += 1
+    text = f"{value:.{digits - 1}e}" if 0 < abs(value) < 1e-3 else f"{value:#.{digits}g}"
+    number, _, exponent = text.partition("e")
+    return f"{number.removesuffix('.00')}e{int(exponent)}" if exponent else number.rstrip(".")
+
+
+def figures(check: Check) -> str:
+    """A check's figure and its limit, in words."""
+    least = "at least" if check.at_least else "at most"
+    return f"{figure(check.value, check.limit, 1)}, where {least} {figure(check.limit, 1)} is allowed"
+
+
+def greedy_words(report: Report) -> str:
+    """What became of the free-running text, in a sentence."""
+    return f"{report.greedy.describe()}." if report.greedy.steps else "No free-running text was made."
+
+
+def rounding_words(report: Report) -> str | None:
+    """What storing the weights in the graph's precision costs, in a few sentences; None where that was not measured."""
+    if report.rounding is None:
+        return None
+    used = ""
+    if report.quantization is not None:
+        used = f" With all that it rounds to 8 bits as it is used, it is {_loss_words(report.quantization)}."
+    return (
+        f"Storing the weights in {report.precision} moves the model itself from the original one, whatever runs it: "
+        f"{_loss_words(report.rounding)}.{used} No limit is set on it: it is the price of the precision, not an error "
+        "of the graph."
+    )
+
+
+def _loss_words(rounding: Rounding) -> str:
+    return (
+        f"KL divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at the worst, the "
+        f"same favourite token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean square "
+        f"error {figure(rounding.nmse)}"
+    )
+
+
+def verdict(report: Report) -> str:
+    """A sentence or two for whoever decides whether the bundle ships."""
+    checks, failures = _count(len(report.checks), "check"), report.failures()
+    if report.passed:
+        kept = "its only check" if len(report.checks) == 1 else f"all {checks}"
+        return f"The exported model computes what the original computes, to within rounding: it passed {kept}."
+    nothing = " In places it gives no numbers at all." if any(math.isnan(check.value) for check in failures) else ""
+    return (
+        f"The exported model does not compute what the original computes: it failed {len(failures)} of {checks}."
+        f"{nothing} Do not ship it."
+    )
+
+
+def sections(report: Report) -> tuple[Section, ...]:
+    """The pictures in the order of the page."""
+    positions = [
+        (f"{curve.run}, position {curve.first_position + index}", graph, eager)
+        for curve in report.curves
+        for index, (graph, eager) in enumerate(zip(curve.graph, curve.eager, strict=True))
+    ]
+    layers = [
+        place
+        for layer in report.layers
+        for place in (
+            (f"keys of layer {layer.layer}", layer.graph_key, layer.eager_key),
+            (f"values of layer {layer.layer}", layer.graph_value, layer.eager_value),
+        )
+    ]
+    divergences = [value for curve in report.curves for value in curve.kl]
+    everywhere = "in every layer's keys and values"
+    return (
+        Section("checks", _checks_finding(report), plots.draw_checks),
+        Section("error_by_position", _errors_finding(positions, "at every position"), plots.draw_error_by_position),
+        Section("error_by_layer", _errors_finding(layers, everywhere), plots.draw_error_by_layer),
+        Section("kl_divergence", _kl_finding(divergences), plots.draw_kl_divergence),
+    )
+
+
+def _checks_finding(report: Report) -> str:
+    worst, failures = worst_check(report), report.failures()
+    if failures:
+        finding = f"{len(failures)} of {_count(len(report.checks), 'check')} failed; the worst is"
+    else:
+        finding = "Every check keeps its limit; the closest to it is"
+    return f"{finding} “{worst.name}”: {figures(worst)}"
+
+
+def _errors_finding(places: Sequence[tuple[str, float, float]], everywhere: str) -> str:
+    """Say how the graph's errors compare with eager's, given (where, graph, eager); no more than the figures show."""
+    broken = [where for where, graph, _ in places if not math.isfinite(graph)]
+    if broken:
+        return f"The graph gives NaN or infinity in {len(broken):,} of {len(places):,} places; the first: {broken[0]}"
+    ratios = [
+        (graph / eager if eager else math.inf if graph else 1.0, where)
+        for where, graph, eager in places
+        if math.isfinite(eager)
+    ]
+    if not ratios:
+        return "There is nothing to compare with eager PyTorch"
+    if len(ratios) < len(places):
+        everywhere = "wherever eager gives numbers"
+    (least, _), (worst, where) = min(ratios), max(ratios)
+    if least >= 0.5 and worst <= 2:
+        factor = math.ceil(100 * max(worst, 1 / least)) / 100
+        return f"Graph and eager PyTorch err alike {everywhere}, within a factor of {factor:g}"
+    if worst <= 1:
+        return f"The graph errs no more than eager PyTorch {everywhere}"
+    if worst == math.inf:
+        return f"The graph errs where eager PyTorch is exact: {where}"
+    middle = figure(statistics.median(ratio for ratio, _ in ratios))
+    return f"The graph's error over eager PyTorch's is {middle} at the median place, {figure(worst)} at {where}"
+
+
+def _kl_finding(values: Iterable[float]) -> str:
+    values = list(values)
+    numbers = [value for value in values if math.isfinite(value)]
+    if not values:
+        return "No KL divergence was measured"
+    if not numbers:
+        return "No position has a KL divergence that is a number"
+    half, most = figure(statistics.median(numbers)), figure(max(numbers))
+    finding = f"KL divergence is {half} nats at the median of {len(numbers):,} positions and {most} at the worst"
+    if len(numbers) == 1:
+        finding = f"KL divergence is {most} nats at the only position"
+    return finding + (f"; {len(values) - len(numbers):,} more gave no number" if len(numbers) < len(values) else "")
+
+
+def _page(report: Report, title: str, pictures: dict[Section, plots.Picture]) -> str:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"figure": figure, "unbroken": _unbroken}
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        report=report,
+        title=title,
+        verdict=verdict(report),
+        tiles=_tiles(report),
+        greedy=greedy_words(report),
+        rounding=rounding_words(report),
+        sections=[(section, Markup(picture.wide), Markup(picture.narrow)) for section, picture in pictures.items()],
+        groups=plots.by_figure(report.checks),
+        figures=figures,
+        READING=READING,
+    )
+
+
+def _tiles(report: Report) -> list[tuple[str, str, str]]:
+    """What stands out, as (name, figure, note)."""
+    worst, greedy = worst_check(report), report.greedy
+    passed = len(report.checks) - len(report.failures())
+    tiles = [
+        ("Checks passed", f"{passed} of {len(report.checks)}", f"{report.mode} verification, {report.precision}"),
+        (
+            "Closest to its limit" if report.passed else "Furthest beyond its limit",
+            figure(worst.value, worst.limit, 1),
+            f"{worst.name}, {'at least' if worst.at_least else 'at most'} {figure(worst.limit, 1)}",
+        ),
+    ]
+    divergences = [value for curve in report.curves for value in curve.kl]
+    if divergences:
+        most = max(divergences) if all(map(math.isfinite, divergences)) else math.nan
+        tiles.append(("Largest KL divergence", figure(most), f"nats, over {_count(len(divergences), 'position')}"))
+    if greedy.steps:
+        same = greedy.steps if greedy.divergence is None else greedy.divergence
+        how = "as in float64" if greedy.divergence is None else "as in float64, then a tie"
+        how = how if greedy.excused else "as in float64, then others"
+        tiles.append(("Free-running tokens", f"{same} of {greedy.steps}", how))
+    return tiles
+
+
+def _unbroken(text: str) -> Markup:
+    """Escape text, and keep a browser from breaking lines behind the e- of its numbers."""
+    return Markup(re.sub(r"[\d.]+e-\d+", r'<span class="number">\g<0></span>', str(escape(text))))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _markdown(text: str) -> str:
+    """Escape text for Markdown, on one line."""
+    return re.sub(r"([\\`*_<>&\[\]#|$])", r"\\\1", " ".join(text.split()))

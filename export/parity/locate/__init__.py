@@ -1,0 +1,1 @@
+"""Find the node of a graph that computes something else."""

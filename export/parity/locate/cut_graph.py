@@ -1,0 +1,175 @@
+"""Run every node of a graph by itself: each reads reference values in place of what the nodes before it computed.
+
+    a → Node → b → Node → c     becomes     a → Node → b/computed     b (fed) → Node → c/computed
+
+So an error stays where it is made. The file of weights is read where it lies; the graph is never written.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
+
+from edgeformer.export.parity.locate.node_values import Array
+from edgeformer.manifest import Provider
+from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, usable_cores
+
+COMPUTED = "/computed"
+
+ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(int32)": np.dtype(np.int32),
+    "tensor(bool)": np.dtype(np.bool_),
+}
+"""How onnxruntime writes the types of values."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    computed: for each feed, what the nodes gave, by the name of the value. refused: values whose node did not run, and
+    why.
+    """
+
+    computed: list[dict[str, Array]]
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """A graph, cut at every value in `forced`: what its consumers read instead, feed by feed, in the graph's own types.
+
+    A value that is not in `forced` still flows from node to node.
+    """
+
+    model: onnx.ModelProto
+    folder: Path
+    feeds: Sequence[Mapping[str, Array]]
+    forced: Mapping[str, Sequence[Array]]
+    provider: Provider
+
+    def run(self) -> Outcome:
+        """Run all nodes on all feeds, in one session if onnxruntime takes them all."""
+        outcome = Outcome([{} for _ in self.feeds])
+        self._run(self._units(), outcome)
+        return outcome
+
+    def _run(self, units: list[list[onnx.NodeProto]], outcome: Outcome) -> None:
+        """Run units in one session; where it refuses, halve them until the ones that it refuses are alone."""
+        if not units:
+            return
+        nodes = [node for unit in units for node in unit]
+        part = self._part(nodes)
+        names = [output.name for output in part.graph.output]
+        try:
+            session = open_model(part, self.folder, self.provider, optimise=False)
+            results = [session.run(names, self._inputs(session, place)) for place in range(len(self.feeds))]
+        except onnxruntime_errors() as refusal:
+            if len(units) > 1:
+                middle = len(units) // 2
+                self._run(units[:middle], outcome)
+                self._run(units[middle:], outcome)
+            else:
+                outcome.refused |= dict.fromkeys((name for node in nodes for name in node.output), first_line(refusal))
+            return
+        for computed, arrays in zip(outcome.computed, results, strict=True):
+            computed |= {name.removesuffix(COMPUTED): array for name, array in zip(names, arrays, strict=True)}
+
+    def _units(self) -> list[list[onnx.NodeProto]]:
+        """Nodes that must run together, since a value flows between them; almost always one node each."""
+        units: dict[int, list[onnx.NodeProto]] = {}
+        unit_of: dict[str, int] = {}
+        for number, node in enumerate(self.model.graph.node):
+            before = dict.fromkeys(unit_of[name] for name in node.input if name in unit_of)
+            units[number] = [each for earlier in before for each in units.pop(earlier)] + [node]
+            for name, unit in unit_of.items():
+                if unit in before:
+                    unit_of[name] = number
+            unit_of |= {name: number for name in node.output if name and name not in self.forced}
+        judged = set(self.forced)
+        return [unit for unit in units.values() if any(judged.intersection(node.output) for node in unit)]
+
+    def _part(self, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
+        """A model of these nodes, cut."""
+        model = onnx.ModelProto(ir_version=self.model.ir_version)
+        model.opset_import.extend(self.model.opset_import)
+        model.functions.extend(self.model.functions)
+        graph = model.graph
+        graph.name = self.model.graph.name
+        read: set[str] = set()
+        for node in nodes:
+            read.update(node.input)
+            added = graph.node.add()
+            added.CopyFrom(node)
+            for index, name in enumerate(node.output):
+                if name in self.forced:
+                    added.output[index] = name + COMPUTED
+                    graph.output.add(name=added.output[index])
+        graph.input.extend(each for each in self.model.graph.input if each.name in read)
+        graph.initializer.extend(each for each in self.model.graph.initializer if each.name in read)
+        for name in sorted(read & self.forced.keys()):
+            element = np_dtype_to_tensor_dtype(self.forced[name][0].dtype)
+            graph.input.append(make_tensor_value_info(name, element, None))
+        return model
+
+    def _inputs(self, session: Any, place: int) -> dict[str, Array]:
+        names = [each.name for each in session.get_inputs()]
+        return {name: self.forced[name][place] if name in self.forced else self.feeds[place][name] for name in names}
+
+
+def open_model(
+    model: onnx.ModelProto, folder: Path, provider: Provider, *, optimise: bool, save_as: Path | None = None
+) -> Any:
+    """Open a session on a model in memory whose external data lies in `folder`; weights stay mapped to their file.
+
+    save_as: where to write the graph that onnxruntime really runs, with its weights beside it.
+    """
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = usable_cores()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # a node that is refused is reported by us
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if save_as is not None:
+        options.optimized_model_filepath = str(save_as)
+        data = f"{save_as.name}_data"
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if provider == "cuda":
+        ort.preload_dlls()
+        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=providers, enable_fallback=0)
+
+
+def optimised(model: onnx.ModelProto, folder: Path, provider: Provider, place: Path) -> onnx.ModelProto:
+    """The graph that onnxruntime makes of a model; its weights are written to `place`, a folder."""
+    path = place / "model.onnx"
+    open_model(model, folder, provider, optimise=True, save_as=path)
+    return onnx.load(path, load_external_data=False)
+
+
+def element_types(model: onnx.ModelProto) -> dict[str, np.dtype[Any]]:
+    """Element types of all values that nodes make, as onnxruntime infers them. The model has no external data."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    given = {each.name for each in probe.graph.output}
+    names = [name for node in probe.graph.node for name in node.output if name and name not in given]
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    session = open_model(probe, Path(), "cpu", optimise=False)
+    return {each.name: ELEMENT_TYPES[each.type] for each in session.get_outputs()}
+
+
+def first_line(refusal: Exception) -> str:
+    """What onnxruntime says, without the codes before it and the stack after it."""
+    return str(refusal).strip().splitlines()[0].rpartition("Status Message: ")[2][:300]

@@ -1,0 +1,349 @@
+"""Which node of a graph computes something else? Every node is run by itself and held against float64.
+
+What each node should compute comes from the model spec and weights alone (`node_values`); the nodes run on those
+values instead of on each other's (`teacher_forcing`), so that an error shows where it is made and nowhere after; what
+differs from a fresh lowering is said beside it (`wiring`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan, nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from edgeformer.errors import BundleError
+from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.lower import lowering_options_of
+from edgeformer.export.parity.locate.cut_graph import CutGraph, element_types, first_line, open_model, optimised
+from edgeformer.export.parity.locate.findings import SAME, Findings, Localisation, Suspect, describe, worst
+from edgeformer.export.parity.locate.node_differences import Wiring, node_differences, wrong_weights
+from edgeformer.export.parity.locate.node_values import Array, Expected, NodeOrigin, NodeValues, difference
+from edgeformer.export.parity.trials.smoothing import smoothed_as_stored
+from edgeformer.manifest import Arithmetic, Manifest, Provider
+from edgeformer.model_spec import ModelSpec
+from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
+
+__all__ = ["Localisation", "Locator", "Suspect", "describe", "locate"]
+
+# Of 60 clean random Llamas (2 and 3 blocks, all kinds of heads and activations, CPU kernels and written out), the worst
+# node was off by 6.6e-7 in fp32 and by 9.3e-4 in fp16; of 30 blocks of SmolLM2's size, by 7.7e-7 and 9.5e-4.
+FLOOR: dict[Arithmetic, float] = {"fp32": 1e-5, "fp16": 1e-2}
+"""The smallest max |Δ| / max |value| that puts a node out of line."""
+
+FLOOR_IF_DIFFERENT: dict[Arithmetic, float] = {"fp32": 2e-6, "fp16": 3e-3}
+"""The same for a node that is not what a fresh lowering has there: a slip in epsilon moves little."""
+
+ROUNDING = 8.0
+"""A node is also allowed this many times what rounding its inputs does to it: softmax of large scores amplifies it."""
+
+UNKNOWN = NodeOrigin("unknown", "made by something else than edgeformer")
+
+
+def locate(
+    folder: Path,
+    manifest: Manifest,
+    model_spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    progress: Progress = lambda what, part: None,
+) -> Localisation:
+    """Find the nodes of the graphs in a bundle folder that do not compute what the model computes with these weights.
+
+    weights: the parameters by name; they are rounded as the graphs store them. Raises BundleError for a graph whose
+    nodes are not named as edgeformer names them.
+    """
+    weights = smoothed_as_stored(folder, manifest, model_spec, weights)
+    return Locator(manifest, model_spec, weights, progress).locate(folder)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What was seen of one node: its worst output on its worst feed.
+
+    rounding: what rounding explains of the error, None for integers. refusal: why onnxruntime did not run it.
+    """
+
+    node: onnx.NodeProto
+    error: float
+    rounding: float | None
+    feed: str
+    refusal: str = ""
+
+    def limit(self, floor: float) -> float:
+        """What is allowed to a node; integers must be exact."""
+        return 0.0 if self.rounding is None else max(floor, self.rounding)
+
+    def out_of_line(self, floor: float) -> bool:
+        """Whether this node computes something else; NaN always does."""
+        return not self.error <= self.limit(floor)
+
+
+class Locator:
+    """Judges any number of bundles that should hold one model; reference values are computed once."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        model_spec: ModelSpec,
+        weights: Mapping[str, Tensor],
+        progress: Progress = lambda what, part: None,
+    ) -> None:
+        if manifest.precision not in FLOOR:
+            raise BundleError(
+                f"nodes are located in graphs of fp32 and fp16, and this one is {manifest.precision}. Export the model "
+                "with --precision fp32, and locate there what is wrong in both."
+            )
+        if manifest.cache_scales is not None:
+            raise BundleError(
+                "nodes are located in graphs whose cache is as exact as they are, and this one's is int8. Export the "
+                "model without --cache-precision, and locate there what is wrong in both."
+            )
+        if not manifest.graph.endswith(".onnx"):
+            raise BundleError(
+                f"nodes are located in ONNX files, and onnxruntime has fused those of {manifest.graph}. Export the "
+                "model without --deployment mobile."
+            )
+        files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
+        self.graphs = []
+        for index, (file, spec) in enumerate(zip(files, model_spec.graphs, strict=True)):
+            progress(f"computing the value of every node of {file} in float64", 0.4 * index / len(files))
+            values = NodeValues(model_spec, weights, manifest.arithmetic, lowering_options_of(manifest), spec)
+            self.graphs.append(GraphLocator(file, values, manifest.arithmetic, manifest.provider))
+        self._progress = progress
+
+    def locate(self, folder: Path) -> Localisation:
+        """Judge the graphs in a bundle folder; see `locate`."""
+        found = []
+        for index, graph in enumerate(self.graphs):
+            self._progress(f"running every node of {graph.file} by itself", 0.4 + 0.6 * index / len(self.graphs))
+            found.append(graph.locate(folder))
+        return Localisation(tuple(found))
+
+
+class GraphLocator:
+    """Judges one graph of such bundles, by its values."""
+
+    def __init__(self, file: str, values: NodeValues, precision: Arithmetic, provider: Provider) -> None:
+        self.file = file
+        self.values = values
+        self._precision = precision
+        self._floor = FLOOR[precision]
+        has_cuda = "CUDAExecutionProvider" in onnxruntime().get_available_providers()
+        self._provider: Provider = "cuda" if provider == "cuda" and has_cuda else "cpu"
+        self._types = element_types(values.fresh)
+        self._fresh = Wiring(values.fresh.graph)
+        self._feeds = [
+            {
+                name: _cast(array, values.precision) if array.dtype.kind == "f" else array
+                for name, array in feed.inputs.items()
+            }
+            for feed in values.feeds
+        ]
+
+    def locate(self, folder: Path) -> Findings:
+        """Judge the graph in a bundle folder."""
+        path = folder / self.file
+        model, data = self._load(path), path.parent
+        meaning = {
+            name: meant
+            for node in model.graph.node
+            for index, name in enumerate(node.output)
+            if name and (meant := self.values.at(node.name, index, name)) is not None
+        }
+        verdicts = self._judge(model, data, meaning)
+        suspects = self._suspects(model, verdicts, wrong_weights(model.graph, data, self.values.weights))
+        differences = self._other_differences(model, suspects)
+        outputs: dict[str, float] = {}
+        runtime_fault = False
+        # A graph with a fault may read out of bounds, and its outputs would tell nothing new.
+        if not suspects:
+            outputs = {
+                form: self._error_of_outputs(model, data, optimise, differences)
+                for form, optimise in (("as it is", False), ("optimised", True))
+            }
+            plain, fast = outputs.values()
+            runtime_fault = not isnan(plain) and not fast <= max(self._floor, ROUNDING * plain)
+            if runtime_fault:
+                suspects = self._suspects_of_the_runtime(model, data, meaning)
+        return Findings(
+            graph=self.file,
+            suspects=tuple(suspects),
+            blocks=_by_block(verdicts),
+            outputs=outputs,
+            runtime_fault=runtime_fault,
+            differences=tuple(differences),
+        )
+
+    def _load(self, path: Path) -> onnx.ModelProto:
+        try:
+            model = onnx.load(path, load_external_data=False)
+        except (OSError, DecodeError) as error:
+            raise BundleError(f"{path} cannot be read as an ONNX graph: {error}. Copy or export it again.") from error
+        names = {node.name for node in model.graph.node}
+        ours = self._fresh.nodes.keys()
+        if len(names & ours) < len(ours) / 2:
+            raise BundleError(
+                f"{path} has {len(names & ours)} of the {len(ours)} nodes that edgeformer gives this model, by their "
+                "names: something else made or rewrote it, and its nodes cannot be told. Locate the fault in the graph "
+                "as edgeformer wrote it; make that with: edgeformer export"
+            )
+        strange = sorted({each.name for each in model.graph.input} - self._feeds[0].keys())
+        if strange:
+            raise BundleError(
+                f"{path} has inputs that this graph of edgeformer has not: {', '.join(strange)}. Export it again."
+            )
+        return model
+
+    def _judge(self, model: onnx.ModelProto, folder: Path, meaning: Mapping[str, str]) -> list[_Verdict]:
+        """Run every node by itself. meaning: which value of a fresh lowering each value should be."""
+        forced = {
+            name: [_cast(expected.value, self._types[meant]) for expected in self.values[meant]]
+            for name, meant in meaning.items()
+        }
+        outcome = CutGraph(model, folder, self._feeds, forced, self._provider).run()
+        verdicts = []
+        for node in model.graph.node:
+            names = [name for name in node.output if name in meaning]
+            refusal = next((outcome.refused[name] for name in names if name in outcome.refused), None)
+            if refusal is not None:
+                verdicts.append(_Verdict(node, nan, 0.0, self.values.feeds[0].name, refusal))
+            elif names:
+                seen = [
+                    self._verdict(node, computed[name], self.values[meaning[name]][place], place)
+                    for name in names
+                    for place, computed in enumerate(outcome.computed)
+                ]
+                verdicts.append(max(seen, key=self._excess))
+        return verdicts
+
+    def _verdict(self, node: onnx.NodeProto, actual: Array, expected: Expected, place: int) -> _Verdict:
+        error = difference(actual, expected.value, expected.valid)
+        if expected.value.dtype.kind != "f":
+            return _Verdict(node, error, None, self.values.feeds[place].name)
+        moved = 0.0 if isnan(expected.moved) else expected.moved
+        return _Verdict(node, error, ROUNDING * moved, self.values.feeds[place].name)
+
+    def _excess(self, verdict: _Verdict) -> float:
+        """Orders verdicts: how many times over its limit."""
+        if verdict.out_of_line(inf) or isnan(verdict.error):
+            return inf
+        return verdict.error / max(verdict.limit(self._floor), 1e-30)
+
+    def _suspects(
+        self, model: onnx.ModelProto, verdicts: Sequence[_Verdict], wrong: Mapping[str, float]
+    ) -> list[Suspect]:
+        wiring = Wiring(model.graph)
+        suspects = []
+        for verdict in verdicts:
+            node, error, feed = verdict.node, verdict.error, verdict.feed
+            reasons = [f"cannot run ({verdict.refusal})"] if verdict.refusal else []
+            if node.name in self._fresh.nodes:
+                reasons += node_differences(wiring, self._fresh, node.name)
+            floor = FLOOR_IF_DIFFERENT[self._precision] if reasons else self._floor
+            limit = verdict.limit(floor)
+            weights = {name: wrong[name] for name in node.input if name in wrong}
+            reasons += [f"has another {name} than was given, off by {off:.1e}" for name, off in weights.items()]
+            if not verdict.out_of_line(floor):
+                if not weights:
+                    continue
+                error, feed = max(weights.values(), key=worst), "weights"
+                limit = float(np.finfo(self.values.precision).eps)
+            origin = self.values.origins.get(node.name, UNKNOWN)
+            suspects.append(self._suspect(node, origin, error, limit, feed, "; ".join(reasons)))
+        return suspects
+
+    def _other_differences(self, model: onnx.ModelProto, suspects: Sequence[Suspect]) -> list[str]:
+        """Nodes that differ from a fresh lowering's and yet compute the right values here, or have no counterpart."""
+        wiring, explained = Wiring(model.graph), {suspect.node for suspect in suspects}
+        differences = []
+        for node in model.graph.node:
+            if node.name not in self._fresh.nodes:
+                differences.append(f"{node.name or 'an unnamed node'} ({node.op_type}) is none of its nodes")
+            elif node.name not in explained:
+                reasons = "; ".join(node_differences(wiring, self._fresh, node.name))
+                differences += [f"{node.name} {reasons}"] if reasons else []
+        differences += [f"{name} is missing" for name in self._fresh.nodes if name not in wiring.nodes]
+        differences += [f"output {name} is missing" for name in self.values.outputs if name not in wiring.outputs]
+        return differences
+
+    def _error_of_outputs(self, model: onnx.ModelProto, folder: Path, optimise: bool, differences: list[str]) -> float:
+        """Error of the outputs of the uncut graph, caches apart; a refusal is NaN and a difference."""
+        names = [name for name in self.values.outputs if not name.startswith("present.")]
+        errors = []
+        try:
+            session = open_model(model, folder, self._provider, optimise=optimise)
+            for place, feed in enumerate(self._feeds):
+                computed = session.run(names, {each.name: feed[each.name] for each in session.get_inputs()})
+                expected = [self.values[name][place] for name in names]
+                errors += [
+                    difference(ours, each.value, each.valid) for ours, each in zip(computed, expected, strict=True)
+                ]
+        except onnxruntime_errors() as refusal:
+            differences.append(f"onnxruntime refuses the graph as a whole ({first_line(refusal)})")
+            return nan
+        return max(errors, key=worst)
+
+    def _suspects_of_the_runtime(
+        self, model: onnx.ModelProto, folder: Path, meaning: Mapping[str, str]
+    ) -> list[Suspect]:
+        """Judge the graph as onnxruntime optimises it. Optimised or not, a value of one name is one value."""
+        with TemporaryDirectory() as place:
+            form = optimised(model, folder, self._provider, Path(place))
+            verdicts = self._judge(form, Path(place), meaning)
+        made_by = NodeOrigin("several nodes", "made by the optimiser of onnxruntime")
+        return [
+            self._suspect(
+                verdict.node,
+                self.values.origins.get(verdict.node.name, made_by),
+                verdict.error,
+                verdict.limit(self._floor),
+                verdict.feed,
+                "computes the right thing as long as onnxruntime does not optimise the graph",
+            )
+            for verdict in verdicts
+            if verdict.out_of_line(self._floor)
+        ]
+
+    def _suspect(
+        self, node: onnx.NodeProto, origin: NodeOrigin, error: float, limit: float, feed: str, difference: str
+    ) -> Suspect:
+        return Suspect(
+            graph=self.file,
+            node=node.name,
+            canonical=origin.canonical,
+            op=node.op_type,
+            error=error,
+            limit=limit,
+            block=_block(node.name),
+            made_by=origin.made_by,
+            feed=feed,
+            difference=difference or SAME,
+        )
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(all="ignore"):  # padding may hold anything
+        return array.astype(dtype)
+
+
+def _block(node: str) -> str:
+    """blocks.1, embedding, final_norm…; `model` for what stands outside of them."""
+    module, separator, _ = node.partition("/")
+    if not separator:
+        return "model"
+    numbered = re.match(r".*?\.\d+(?=\.|$)", module)  # whatever a module calls its list of blocks
+    return numbered[0] if numbered else module
+
+
+def _by_block(verdicts: Sequence[_Verdict]) -> dict[str, float]:
+    blocks: dict[str, float] = {}
+    for verdict in verdicts:
+        block = _block(verdict.node.name)
+        blocks[block] = max(blocks.get(block, 0.0), verdict.error, key=worst)
+    return blocks

@@ -1,0 +1,79 @@
+"""How a node of a stored graph differs from the node of the same name in a fresh lowering, in words."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgeformer.export.graph.tensors import StreamedTensor
+
+
+class Wiring:
+    """What every node of a graph reads, named by who makes it: two graphs may number their values differently."""
+
+    def __init__(self, graph: onnx.GraphProto):
+        self.nodes = {node.name: node for node in graph.node}
+        self.outputs = {output.name for output in graph.output}
+        self._made = {
+            name: f"output {index} of {node.name or 'an unnamed ' + node.op_type}"
+            for node in graph.node
+            for index, name in enumerate(node.output)
+            if name
+        }
+        self._constants = {
+            tensor.name: f"the constant {onnx.numpy_helper.to_array(tensor).tolist()}"
+            for tensor in graph.initializer
+            if tensor.data_location != onnx.TensorProto.EXTERNAL and np.prod(tensor.dims) <= 8
+        }
+
+    def reads(self, name: str) -> str:
+        """Who makes a value, or what it is."""
+        return self._made.get(name) or self._constants.get(name) or name or "nothing"
+
+
+def node_differences(stored: Wiring, fresh: Wiring, name: str) -> Iterator[str]:
+    """Op, inputs and attributes in which one node differs from a fresh lowering's of the same name."""
+    ours, theirs = stored.nodes[name], fresh.nodes[name]
+    if (ours.domain, ours.op_type) != (theirs.domain, theirs.op_type):
+        yield f"is a {ours.op_type} where a fresh lowering has a {theirs.op_type}"
+    for index in range(max(len(ours.input), len(theirs.input))):
+        read, meant = (
+            wiring.reads(node.input[index] if index < len(node.input) else "")
+            for wiring, node in ((stored, ours), (fresh, theirs))
+        )
+        if read != meant:
+            yield f"reads {read} where a fresh lowering reads {meant}"
+    for made, meant in zip(ours.output, theirs.output, strict=False):
+        if made != meant and not stored.outputs.isdisjoint((made, meant)):
+            yield f"makes {made} where a fresh lowering makes {meant}"
+    settings = [{each.name: _setting(each) for each in node.attribute} for node in (ours, theirs)]
+    for key in sorted(settings[0].keys() | settings[1].keys()):
+        has, should = (setting.get(key, "unset") for setting in settings)
+        if has != should:
+            yield f"has {key} {has} where a fresh lowering has {should}"
+
+
+def _setting(attribute: onnx.AttributeProto) -> str:
+    value = onnx.helper.get_attribute_value(attribute)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def wrong_weights(graph: onnx.GraphProto, folder: Path, weights: Mapping[str, StreamedTensor]) -> dict[str, float]:
+    """Weights of a stored graph that are not those given: max |Δ| / max |weight|, NaN for another shape.
+
+    A difference of one rounding is let pass: another machine may compute the last bit of a position table otherwise.
+    """
+    wrong = {}
+    for tensor in graph.initializer:
+        if tensor.name not in weights:
+            continue
+        stored, given = onnx.numpy_helper.to_array(tensor, str(folder)), weights[tensor.name].read().numpy()
+        if stored.shape != given.shape:
+            wrong[tensor.name] = float("nan")
+        elif not np.array_equal(stored, given):
+            with np.errstate(over="ignore"):
+                error = float(np.abs(stored - given).max()) / (float(np.abs(given).max()) or 1.0)
+            if not error <= np.finfo(given.dtype).eps:
+                wrong[tensor.name] = error
+    return wrong

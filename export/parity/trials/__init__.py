@@ -1,0 +1,1 @@
+"""Trials: what each kind of graph is run through when it is verified."""

@@ -1,0 +1,88 @@
+"""The view for prompts of a decoder: a graph over int8 weights that gives logits of the last token alone."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from edgeformer.contract import CacheGeometry, past_names
+from edgeformer.errors import ExportError
+from edgeformer.export.bundle.writer import GraphWriter, Progress
+from edgeformer.export.calibrate.text import CalibrationTokens
+from edgeformer.export.calibrate.weights import calibrated_target
+from edgeformer.export.capture import capture_graph
+from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
+from edgeformer.export.passes import last_token
+from edgeformer.export.quantize import calibrated_weights as calibrated
+from edgeformer.graph_specs import GRAPH
+from edgeformer.manifest import Arithmetic, PrefillGraph
+from edgeformer.model_spec import ModelSpec
+from edgeformer.quantization import prefill_quantization
+from edgeformer.runtime.session import open_session
+
+PREFILL_GRAPH = "onnx/model_prefill.onnx"
+TRIED = (1, 2, 4, 8, 16, 32, 64)
+ROUNDS = 5
+
+
+def write_prefill_graph(
+    model_spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    arithmetic: Arithmetic,
+    lowering: LoweringOptions,
+    folder: Path,
+    writer: GraphWriter,
+    text: CalibrationTokens | None,
+    progress: Progress,
+) -> tuple[PrefillGraph, Lowered]:
+    """Write the view for prompts beside a decoder's graph, and measure from how many tokens it is faster."""
+    quantization = prefill_quantization(lowering.quantization, None if text is None else text.source)
+    lowering = replace(lowering, quantization=quantization, calibrated=None)
+    lowering = calibrated_target(lowering, model_spec, weights, text, folder / calibrated.FOLDER / "prefill", progress)
+    spec = model_spec.graphs[-1]
+    graph = capture_graph(model_spec, weights, arithmetic, spec)
+    cut = last_token(graph)
+    if cut.missed:
+        raise ExportError(f"there can be no view for prompts: {cut.missed[0]}. Leave prefill out.")
+    lowered = lower_captured(graph, spec, lowering)
+    writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
+    from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, model_spec.cache)
+    view = PrefillGraph(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
+    return view, replace(lowered, passes=[cut, *lowered.passes])
+
+
+def measure_crossover(graph: Path, view: Path, geometry: CacheGeometry) -> int:
+    """The fewest tokens of `TRIED` from which on the view is faster; the next power of two where it never is."""
+    runs = [_run(path, geometry) for path in (graph, view)]
+    crossover = 2 * TRIED[-1]
+    for tokens in reversed(TRIED):
+        seconds: list[list[float]] = [[], []]
+        for _ in range(ROUNDS):
+            for run, times in zip(runs, seconds, strict=True):
+                start = time.perf_counter()
+                run(tokens)
+                times.append(time.perf_counter() - start)
+        if median(seconds[1]) >= median(seconds[0]):
+            break
+        crossover = tokens
+    return crossover
+
+
+def _run(path: Path, geometry: CacheGeometry) -> Callable[[int], Any]:
+    """A function that feeds so many tokens to an empty cache."""
+    session = open_session(path, "cpu")
+    types = {value.name: value.type for value in session.get_inputs()}
+    dtype = np.int8 if types[past_names(geometry)[0]] == "tensor(int8)" else np.float32
+    empty = {name: np.zeros((1, geometry.num_kv_heads, 0, geometry.head_dim), dtype) for name in past_names(geometry)}
+
+    def run(tokens: int) -> Any:
+        ids = np.zeros((1, tokens), np.int64)
+        return session.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids), **empty})
+
+    run(1)
+    return run

@@ -1,0 +1,99 @@
+"""What a decoder reads of the texts (or recordings) that it writes about: computed once, and bound for every step.
+
+    encoder graph:  sources, padded on the right  →  keys and values for every layer of the decoder [B, H, source, D]
+
+The decoder takes them as inputs that nobody writes to again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.config import Seq2SeqConfig
+from edgeformer.contract import past_names, present_names
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.session import CACHE_DTYPES
+
+STATES = "last_hidden_state"
+
+
+class EncoderOutputs:
+    """The encoder's keys and values of `batch_size` sources, each for `copies` rows of the decoder that stand together.
+
+    mask: int64 [rows, source], zero where a source is padded. states: what the encoder gives at last [batch_size,
+    source, E]; the decoder does not read it. bytes: of the keys and values.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        manifest: Manifest,
+        inputs: Mapping[str, NDArray[Any]],
+        mask: NDArray[np.int64],
+        provider: Provider,
+        copies: int = 1,
+    ):
+        config = manifest.model
+        assert isinstance(config, Seq2SeqConfig)
+        geometry = config.decoder.cross_geometry
+        assert geometry is not None
+        batch, length = mask.shape
+        dtype = CACHE_DTYPES[manifest.arithmetic]
+        shape = (batch, geometry.num_kv_heads, length, geometry.head_dim)
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        self.states = np.empty((batch, length, config.encoder.hidden_size), np.float32)
+        states = self.states
+        binding.bind_output(STATES, "cpu", 0, states.dtype, states.shape, states.ctypes.data)
+        buffers = [Buffer(shape, dtype, provider) for _ in past_names(geometry)]
+        for name, buffer in zip(present_names(geometry, "encoder."), buffers, strict=True):
+            buffer.bind_output(binding, name)
+        session.run_with_iobinding(binding)
+        self.mask = np.ascontiguousarray(np.repeat(mask, copies, 0))
+        if copies > 1:
+            buffers = [_repeated(buffer, copies, provider) for buffer in buffers]
+        self._buffers = dict(zip(past_names(geometry, "encoder."), buffers, strict=True))
+        self.bytes = sum(buffer.nbytes for buffer in buffers)
+
+    def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Copies of the keys and values of each layer: [rows, H, source, D]."""
+        arrays = [buffer.host().copy() for buffer in self._buffers.values()]
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
+
+    def bind(self, binding: Any, row: int | None = None) -> None:
+        """Bind the inputs of a decoder graph to all rows, or to one of them."""
+        mask = self.mask if row is None else self.mask[row : row + 1]
+        binding.bind_input("encoder_attention_mask", "cpu", 0, mask.dtype, mask.shape, mask.ctypes.data)
+        for name, buffer in self._buffers.items():
+            buffer.bind_input(binding, name, row)
+
+
+def _repeated(buffer: Buffer, copies: int, provider: Provider) -> Buffer:
+    """Every row `copies` times."""
+    repeated = Buffer((buffer.shape[0] * copies, *buffer.shape[1:]), buffer.dtype.type, provider)
+    repeated.put(np.repeat(buffer.host(), copies, 0))
+    return repeated
+
+
+def pad_right(rows: list[list[int]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Token ids of several texts as one array, and its mask: int64 [B, longest] each."""
+    longest = max(map(len, rows))
+    ids = np.full((len(rows), longest), pad, np.int64)
+    mask = np.zeros((len(rows), longest), np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+        mask[index, : len(row)] = 1
+    return ids, mask
+
+
+def check_length(tokens: int, context_length: int, what: str) -> None:
+    """Raise RequestError for a text that is longer than an encoder can read."""
+    if tokens > context_length:
+        raise RequestError(
+            f"{what} has {tokens} tokens, and the model reads {context_length} at most. Shorten it or split it."
+        )

@@ -1,0 +1,124 @@
+"""Eager PyTorch in several orders of its sums: how much a model amplifies rounding, where one run was lucky."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+
+from edgeformer.export.bundle.stored_weights import StoredWeights
+from edgeformer.export.parity.report import Check
+from edgeformer.export.reference.reference import Reference
+from edgeformer.export.reference.summation_orders import run_in_summation_orders
+from edgeformer.manifest import Manifest
+from edgeformer.model_spec import model_spec_of
+
+parity = import_module("edgeformer.export.parity.verify")  # the package has a function of this name
+
+
+@pytest.fixture(scope="module")
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 64))
+
+
+def outcomes(module, x, orders):
+    """What single runs give, each in another order."""
+    found = []
+    run_in_summation_orders(module, orders, lambda: found.append(module(x)) or found[-1])
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def test_orders_differ_by_rounding_and_leave_the_module_as_it_was(layers):
+    x = torch.randn(40, 256)
+    plain = layers(x)
+    assert torch.equal(run_in_summation_orders(layers, 1, lambda: layers(x)), plain)
+    every = outcomes(layers, x, 8)
+    assert torch.equal(every[0], plain), "the first order is the module's own"
+    assert len({each.numpy().tobytes() for each in every}) == 8
+    torch.testing.assert_close(every, plain.expand_as(every), rtol=1e-4, atol=1e-5)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_in_summation_orders(layers, 2, lambda: layers(x[:, :3]))
+    assert torch.equal(layers(x), plain) and not any("forward" in vars(layer) for layer in layers)
+
+
+@torch.no_grad()
+def test_it_errs_as_much_as_runs_do():
+    """Of one number a position, a third of single runs err less than half of what such runs do; of these a sixth."""
+    torch.manual_seed(1)
+    module, x = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 1)), torch.randn(500, 256)
+    every, chosen = outcomes(module, x, 8), run_in_summation_orders(module, 8, lambda: module(x))
+    exact = module.double()(x.double())
+    squares, chosen = ((made - exact).square().mean(-1) for made in (every, chosen))
+    typical = squares.mean(0)
+    assert 1 <= (chosen.mean() / typical.mean()).sqrt() < 1.5
+    lucky, alone = ((each < typical / 4).double().mean() for each in (chosen, squares[0]))
+    assert lucky < 0.25 < alone
+
+
+def test_of_each_vector_the_one_that_is_a_little_more_than_typical():
+    """Distances from the mean: at the first position 0, 1, 1, 4 and −6 (root mean square 3.3), at the other all 0."""
+    values = iter([[[0.0], [7.0]], [[1.0], [7.0]], [[1.0], [7.0]], [[4.0], [7.0]], [[-6.0], [7.0]]])
+
+    def run():
+        logits = torch.tensor(next(values))
+        return logits, [(logits + 1,)]
+
+    logits, [(key,)] = run_in_summation_orders(nn.Identity(), 5, run)
+    assert logits.tolist() == [[4.0], [7.0]] and key.tolist() == [[5.0], [8.0]]
+
+
+def test_parameters_may_be_streamed(llama_bundle):
+    manifest = Manifest.read(llama_bundle)
+    model_spec = model_spec_of(manifest.model)
+    weights = StoredWeights(llama_bundle, manifest, model_spec)
+    ids = torch.arange(1, 20)[None]
+    found = []
+    for streams in (False, True):
+        reference = Reference(replace(model_spec, streams=streams), weights, torch.float32, orders=4)
+        for _ in range(2):
+            logits, caches = reference.run(ids)
+            found.append((logits, *(part for cache in caches for part in cache)))
+    for parts in zip(*found, strict=True):
+        assert all(torch.equal(part, parts[0]) for part in parts)
+
+
+def a_check(value, limit=1.0, **options):
+    return Check(name="prefill: max error", what="", value=value, limit=limit, eager=None, reason="", **options)
+
+
+@pytest.mark.parametrize(
+    ("checks", "orders"),
+    [
+        ([a_check(0.9)], [1]),
+        ([a_check(3.6), a_check(0.5)], [1, parity.ORDERS]),
+        ([a_check(3.6), a_check(0.98, at_least=True)], [1, parity.ORDERS]),
+        ([a_check(3.6), a_check(1e4)], [1]),
+        ([a_check(3.6), a_check(float("nan"))], [1]),
+        ([a_check(3.6), a_check(1.0, limit=0.0)], [1]),
+    ],
+)
+def test_what_luck_can_do_is_verified_once_more(llama_bundle, monkeypatch, checks, orders):
+    whole, asked = parity.verify(llama_bundle, mode="quick"), []
+
+    def verified(*arguments):
+        asked.append(arguments[7] if len(arguments) > 7 else 1)
+        return replace(whole, checks=tuple(checks))
+
+    monkeypatch.setattr(parity, "_verified", verified)
+    parity.verify(llama_bundle, mode="quick")
+    assert asked == orders
+
+
+def test_a_graph_that_is_a_little_wrong_fails_in_any_order(llama_bundle):
+    """A matrix of the reference is off by 1e-5 of itself: as little as luck could do, yet refused."""
+    manifest = Manifest.read(llama_bundle)
+    model_spec = model_spec_of(manifest.model)
+    weights = dict(StoredWeights(llama_bundle, manifest, model_spec).items())
+    name = "blocks.1.feed_forward.down.weight"
+    weights[name] = weights[name] * (1 + 1e-5)
+    report = parity.verify_graph(llama_bundle, manifest, model_spec, weights)
+    assert report.orders == parity.ORDERS and not report.passed
+    assert any("median ratio" in check.name for check in report.failures())

@@ -1,0 +1,426 @@
+"""`--backend transformers`: architectures without a family, exported, verified, and run by plain onnxruntime.
+
+The oracle is transformers' untouched module over the same checkpoint in float32; the runner imports neither edgeformer
+nor torch. Each model stands for something that routing must get right; `tools/survey_transformers.py` tries them all.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_utils import AttentionInterface
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from tiny_transformers import CONTEXT, WINDOW, tiny_config
+
+import edgeformer.source
+from edgeformer.cli.main import cli
+from edgeformer.errors import ConfigError, ExportError, WeightsError
+from edgeformer.export import export_model, verify
+from edgeformer.export.adapters.transformers_backend.adapter import transformers_backend
+from edgeformer.export.adapters.transformers_backend.hf_module import build
+from edgeformer.export.adapters.transformers_backend.masks import window_of
+from edgeformer.export.adapters.transformers_backend.norms import rms_norm_form
+from edgeformer.export.adapters.transformers_backend.proof import prove
+from edgeformer.export.adapters.transformers_backend.rotary import Turn
+from edgeformer.export.adapters.transformers_backend.weights import TransformersWeights
+from edgeformer.manifest import Manifest
+
+PROMPT, STEPS, LENGTHS, GREEDY = 24, 24, (24, 9, 1), 32
+LIMIT = 1e-5
+LAYERS = 2
+
+# What each adds to the others, and our ops that must be in its graph.
+MODELS = {
+    "olmo3": "a window in every other layer, norms behind the projections and behind the blocks",
+    "glm4": "half of each head turned, in interleaved pairs; four norms a layer",
+    "cohere2": "layers without rotation, a LayerNorm of its own that stays",
+    "nanochat": "norms without weights, rotation by the negative angle",
+    "youtu": "latent attention: values narrower than keys, pairs gathered on the way",
+    "vaultgemma": "weights of norms around zero, softcaps, a scaled embedding",
+    "granite_swa": "sinks, several rotary modules, a scale that is no root of the width",
+    "persimmon": "one projection for query, key and value, a norm of heads, a quarter of each head turned",
+}
+NORMS = {
+    "olmo3": 4,
+    "glm4": 4,
+    "cohere2": 0,
+    "nanochat": 4,
+    "youtu": 4,
+    "vaultgemma": 2,
+    "granite_swa": 2,
+    "persimmon": 0,
+}
+"""RMSNorms of each layer; another one stands at the end."""
+
+
+def sizes(model_type, **options):
+    if model_type == "youtu":
+        # transformers sets the embedding of its padding token to zero when it loads it, whatever is stored.
+        options["pad_token_id"] = None
+    fields = tiny_config(model_type, num_hidden_layers=LAYERS, **options)
+    kinds = fields.get("layer_types")
+    return fields | ({"layer_types": kinds[:LAYERS]} if kinds else {})
+
+
+@pytest.fixture(scope="module")
+def folders(make_model):
+    """Checkpoints by model type."""
+    return {name: make_model(**sizes(name)) for name in MODELS}
+
+
+@pytest.fixture(scope="module")
+def bundles(folders, tmp_path_factory):
+    """What was exported of each, with the quick gates of parity."""
+    work = tmp_path_factory.mktemp("bundles")
+    return {name: export_model(folder, work / name, backend="transformers") for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def outputs(bundles, folders, tmp_path_factory):
+    """What plain onnxruntime made of every bundle, and the logits of transformers."""
+    work = tmp_path_factory.mktemp("outputs")
+    jobs, expected = [], {}
+    for index, (name, folder) in enumerate(folders.items()):
+        tokens = np.random.default_rng(index).integers(0, 131, (len(LENGTHS), PROMPT + STEPS))
+        inputs = work / f"{name}.in.npz"
+        np.savez(inputs, tokens=tokens, prompt=PROMPT, lengths=np.array(LENGTHS), greedy=GREEDY)
+        jobs.append({"bundle": str(bundles[name].path), "inputs": str(inputs), "outputs": str(work / f"{name}.npz")})
+        expected[name] = oracle(folder, tokens)
+    (work / "jobs.json").write_text(json.dumps(jobs))
+    script = Path(__file__).parents[1] / "families" / "plain_onnxruntime.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(work / "jobs.json")], capture_output=True, text=True, cwd=work, check=False
+    )
+    assert "ran without edgeformer and torch" in done.stdout, done.stderr
+    return {name: (np.load(work / f"{name}.npz"), logits) for name, logits in expected.items()}
+
+
+def oracle(folder, tokens):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens), use_cache=False).logits.numpy()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_plain_onnxruntime_matches_untouched_transformers(outputs, name):
+    found, logits = outputs[name]
+    parts = {
+        "prefill": (found["prefill"], logits[:1, :PROMPT]),
+        "decode": (found["decode"], logits[:1, PROMPT:]),
+        "chunks": (found["chunks"], logits[:1]),
+        "dynamic": (found["dynamic"], logits[:1]),
+    }
+    for row, length in enumerate(LENGTHS):
+        parts[f"batch row {row}"] = (found["batch_prefill"][row, :length], logits[row, :length])
+        parts[f"batch row {row} decode"] = (found["batch_decode"][row], logits[row, length : length + 8])
+    errors = {part: np.abs(left - right).max() / np.abs(right).max() for part, (left, right) in parts.items()}
+    assert max(errors.values()) <= LIMIT, errors
+    assert found["cache_tail_is_untouched"].all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_and_norms_are_kernels_of_onnxruntime(bundles, name):
+    graph = onnx.load(bundles[name].path / "onnx" / "model.onnx", load_external_data=False).graph
+    ops = [node.op_type for node in graph.node]
+    assert ops.count("GroupQueryAttention") == LAYERS
+    norms = ops.count("SimplifiedLayerNormalization") + ops.count("SkipSimplifiedLayerNormalization")
+    # The models without any have none at the end either; nanochat has one more behind its embedding.
+    assert norms == NORMS[name] * LAYERS + bool(NORMS[name]) + (name == "nanochat")
+    assert not {"Sin", "Cos", "SequenceAt", "CastLike", "Softmax"} & set(ops)
+    assert {node.domain for node in graph.node} <= {"", "com.microsoft"}
+
+
+def test_rotations_become_part_of_the_attention(bundles):
+    for name in ("olmo3", "glm4", "vaultgemma"):
+        graph = onnx.load(bundles[name].path / "onnx" / "model.onnx", load_external_data=False).graph
+        attentions = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
+        assert all(attribute.i for node in attentions for attribute in node.attribute if attribute.name == "do_rotary")
+
+
+def test_a_model_with_a_family_becomes_the_graph_of_the_family(llama_folder, llama_bundle, tmp_path):
+    bundle = export_model(llama_folder, tmp_path / "bundle", backend="transformers", verify=None).path
+    graphs = [
+        onnx.load(each / "onnx" / "model.onnx", load_external_data=False).graph for each in (bundle, llama_bundle)
+    ]
+    ours, familys = (Counter((node.domain, node.op_type) for node in graph.node) for graph in graphs)
+    assert ours == familys
+
+
+def test_windows_are_those_of_the_masks(bundles):
+    assert bundles["olmo3"].manifest.windows == (WINDOW, None)
+
+
+def test_a_bundle_can_be_verified_without_the_checkpoint_and_against_it(bundles, folders):
+    bundle = bundles["glm4"].path
+    assert Manifest.read(bundle).backend == "transformers"
+    assert verify(bundle, mode="quick").passed
+    assert verify(bundle, folders["glm4"], mode="quick").passed
+    with pytest.raises(ConfigError, match="is another model than the one that .* was exported from"):
+        verify(bundle, folders["cohere2"], mode="quick")
+
+
+def test_the_command_exports_in_half_precision_for_a_shorter_context(folders, tmp_path):
+    line = ["export", "--model", str(folders["nanochat"]), "--backend", "transformers", "--precision", "fp16"]
+    done = CliRunner().invoke(cli, [*line, "--context-length", "128", "-o", str(tmp_path / "bundle")])
+    assert done.exit_code == 0, done.output
+    assert "checks passed" in done.output
+    config = json.loads((tmp_path / "bundle" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 128
+    assert verify(tmp_path / "bundle", mode="quick").passed
+
+
+def test_transformers_is_left_as_it_was_found(bundles, monkeypatch):
+    from transformers.models.olmo3 import modeling_olmo3
+
+    register = nn.Module.register_parameter
+    turn = modeling_olmo3.apply_rotary_pos_emb
+    transformers_backend(sizes("olmo3"))
+    monkeypatch.setattr("edgeformer.export.adapters.transformers_backend.attention.find_turn", lambda *_: 1 / 0)
+    with pytest.raises(ExportError, match="could not be run with our attention: ZeroDivisionError"):
+        transformers_backend(sizes("olmo3"))
+    assert modeling_olmo3.apply_rotary_pos_emb is turn
+    assert turn.__module__.startswith("transformers.")
+    assert nn.Module.register_parameter is register
+    assert "edgeformer" not in (*AttentionInterface._global_mapping, *AttentionMaskInterface._global_mapping)
+    assert torch.get_default_dtype() == torch.float32
+
+
+# What the proof must see
+
+
+@pytest.fixture(scope="module")
+def olmo3(folders):
+    backend = transformers_backend(sizes("olmo3"))
+    return backend, TransformersWeights(folders["olmo3"], build(backend.config, torch.float32, "eager"))
+
+
+def test_the_proof_holds_to_rounding_of_float64(olmo3):
+    backend, weights = olmo3
+    assert prove(backend.config, backend.plan, weights) < 1e-13
+
+
+def test_a_window_longer_than_the_text_of_the_proof_is_read_from_the_mask(make_model):
+    fields = sizes("ministral", sliding_window=600, max_position_embeddings=1024)
+    backend = transformers_backend(fields)
+    assert {form.window for form in backend.plan.attentions.values()} == {600}
+    backend.open_weights(make_model(**fields))
+
+
+def with_attention(plan, layer, **changes):
+    forms = plan.attentions | {layer: replace(plan.attentions[layer], **changes)}
+    return replace(plan, attentions=forms)
+
+
+def with_epsilon(plan, epsilon):
+    return replace(plan, norms={name: replace(form, epsilon=epsilon) for name, form in plan.norms.items()})
+
+
+FAULTS = {
+    "pairing": (lambda plan: replace(plan, turns=dict.fromkeys(plan.turns, Turn("interleaved", 1, False))), 0),
+    "window one short": (lambda plan: with_attention(plan, 0, window=WINDOW - 1), 0),
+    "window one long": (lambda plan: with_attention(plan, 0, window=WINDOW + 1), 0),
+    "window forgotten": (lambda plan: with_attention(plan, 0, window=0), 0),
+    "scale": (lambda plan: with_attention(plan, 1, scale=plan.attentions[1].scale * 1.000001), 1),
+    "epsilon": (lambda plan: with_epsilon(plan, 1.01e-5), 0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_proof_refuses_a_wrong_plan_and_names_the_layer(olmo3, fault):
+    backend, weights = olmo3
+    change, layer = FAULTS[fault]
+    where = rf"first differ after layer {layer} \(model.layers.{layer}, "
+    with pytest.raises(ExportError, match=f"does not compute what it computes in transformers.*{where}"):
+        prove(backend.config, change(backend.plan), weights)
+
+
+def test_positions_that_start_elsewhere_are_refused(make_model, tmp_path):
+    """RoBERTa counts from its padding token on where nobody gives positions."""
+    folder = make_model(**sizes("roberta"))
+    with pytest.raises(
+        ExportError, match="RobertaForCausalLM does not compute .* after layer 0 .* does not count its tokens"
+    ):
+        export_model(folder, tmp_path / "bundle", backend="transformers")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_module_that_transformers_itself_cannot_run_is_refused(make_model, tmp_path):
+    """Without a padding token, RoBERTa knows no positions."""
+    folder = make_model(**sizes("roberta"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    with pytest.raises(ExportError, match="RobertaForCausalLM of transformers cannot be run itself: TypeError"):
+        export_model(folder, tmp_path / "bundle", backend="transformers")
+
+
+# Refusals
+
+
+REFUSALS = {
+    "mixtral": "mixture of experts .MixtralExperts.",
+    "mamba": "keeps no cache of keys and values",
+    "bamba": "keep a recurrent or convolution state instead of keys and values",
+    "bloom": "takes no position_ids",
+    "falcon": "takes none through transformers' attention interface. Only a family file",
+    "gpt_neox_japanese": "did not attend through transformers' attention interface",
+    "diffllama": "attends to keys that it did not just give to the cache: a second time",
+    "gemma4_text": r"caches of different sizes .heads × head_dim: 2 × 32, 2 × 512.",
+    "doge": "attends with a mask that it made or changed itself",
+}
+
+
+@pytest.mark.parametrize("model_type", REFUSALS)
+def test_what_cannot_be_rerouted_is_refused_without_weights(model_type):
+    with pytest.raises(ExportError, match=REFUSALS[model_type]):
+        transformers_backend(tiny_config(model_type), CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "no_such_model"}, "has no model_type 'no_such_model'"),
+        ({"model_type": "own", "auto_map": {}}, "brings code of its own .auto_map., which is not run"),
+        ({"model_type": "t5"}, "is not a causal language model"),
+        ({"model_type": "gemma3"}, r"made of several models .vision_config, text_config in its config.json"),
+        ({"model_type": "olmo3", "quantization_config": {"bits": 4}}, "its weights are quantized"),
+        ({"model_type": "olmo3", "num_hidden_layers": "four"}, "does not take this config.json"),
+    ],
+)
+def test_configs_of_something_else_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        transformers_backend(fields)
+
+
+def test_a_model_that_is_not_told_to_be_a_decoder_is_refused():
+    with pytest.raises(ExportError, match="attends to tokens after it.*is one only with is_decoder"):
+        transformers_backend(sizes("bert", is_decoder=False))
+
+
+def test_rotation_that_depends_on_the_length_is_refused_beyond_it():
+    factors = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "original_max_position_embeddings": 64}
+    fields = sizes("arcee") | {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0} | factors}
+    with pytest.raises(ExportError, match="turns by other angles where a text is longer.*--context-length 64"):
+        transformers_backend(fields)
+    assert transformers_backend(fields, 64).model_spec.context_length == 64
+
+
+def test_a_context_that_the_model_does_not_have_is_refused():
+    with pytest.raises(ConfigError, match=f"--context-length 257 is not between 1 and the {CONTEXT} positions"):
+        transformers_backend(sizes("olmo3"), CONTEXT + 1)
+
+
+def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
+    folder = Path(shutil.copytree(folders["cohere2"], tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.extra"] = tensors.pop("model.layers.0.self_attn.q_proj.weight")
+    tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(2, 3)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(WeightsError) as error:
+        export_model(folder, tmp_path / "bundle", backend="transformers")
+    for line in (
+        "missing: model.layers.0.self_attn.q_proj.weight [128, 64]",
+        "misshapen: model.layers.1.mlp.up_proj.weight is [2, 3], and the config implies [96, 64]",
+        "unexpected: model.layers.0.self_attn.q_proj.extra",
+    ):
+        assert line in str(error.value)
+
+
+def test_a_preset_without_checkpoint_is_refused(tmp_path, monkeypatch):
+    noise = tmp_path / "presets" / "noise"
+    noise.mkdir(parents=True)
+    shutil.copyfile(edgeformer.source.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
+    (noise / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
+    monkeypatch.setattr(edgeformer.source, "PRESETS", noise.parent)
+    with pytest.raises(ConfigError, match="preset noise has no checkpoint"):
+        export_model("noise", tmp_path / "bundle", backend="transformers")
+
+
+def test_transformers_is_imported_only_for_its_own_modules():
+    script = """
+import sys
+import edgeformer.export
+assert "transformers" not in sys.modules
+sys.modules["transformers"] = None
+try:
+    edgeformer.export.export_model("tiny-llama", via="transformers")
+except edgeformer.errors.MissingDependencyError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "transformers is not installed" in done.stdout
+    assert "edgeformer[transformers]" in done.stdout
+
+
+def test_layers_with_a_rotary_module_each_share_one_table():
+    backend = transformers_backend(sizes("moshi"))
+    assert len(backend.plan.rotaries) == LAYERS
+    assert [name for name in backend.model_spec.constants() if name.endswith("cos")] == [
+        "model.layers.0.self_attn.rotary_emb.cos"
+    ]
+
+
+# What the probes tell apart
+
+
+@pytest.mark.parametrize(
+    ("pattern", "window"),
+    [
+        (lambda b, h, q, k: k <= q, 0),
+        (lambda b, h, q, k: (k <= q) & (k > q - 16), 16),
+        (lambda b, h, q, k: (k <= q) & (k > q - 64), 0),  # no shorter than the context
+        (lambda b, h, q, k: (k <= q) & (k >= q), 1),
+    ],
+)
+def test_windows_are_found_by_asking_the_mask(pattern, window):
+    assert window_of(pattern, 64) == window
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        lambda b, h, q, k: (k <= q) & (k // 16 == q // 16),
+        lambda b, h, q, k: (k <= q) & ((k > q - 16) | (k < 4)),
+        lambda b, h, q, k: (k <= q) & (k % 2 == 0),
+    ],
+)
+def test_masks_that_are_no_window_are_refused(pattern):
+    with pytest.raises(ExportError, match="neither causal attention nor a window"):
+        window_of(pattern, 64)
+
+
+class NearlyRMSNorm(nn.Module):
+    """The formula with ε outside the root."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+        self.eps = 1e-5
+
+    def forward(self, x):
+        return self.weight * x / (x.square().mean(-1, keepdim=True).sqrt() + self.eps)
+
+
+def test_norms_are_known_by_what_they_compute():
+    from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    assert rms_norm_form(LlamaRMSNorm(16, eps=1e-3), 16).epsilon == 1e-3
+    assert rms_norm_form(LlamaRMSNorm(16), 16).gain == "weight"
+    assert rms_norm_form(GemmaRMSNorm(16), 16).gain == "1 + weight"
+    assert rms_norm_form(nn.LayerNorm(16), 16) is None
+    assert rms_norm_form(NearlyRMSNorm(), 16) is None

@@ -1,0 +1,103 @@
+"""Bundles for browsers in a headless Chromium: weights in several files, embeddings of integers, two graphs.
+
+transformers.js is taken from EDGEFORMER_NODE_MODULES or examples/browser/node_modules; where it or Chromium is missing
+the tests are skipped and say what would install it.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conformance_clients.browser import BrowserClient, link_bundle, open_page, program, served, write
+from conformance_clients.chromium import open_chromium
+from conformance_clients.client import EXAMPLES, TIMEOUT, Places
+from conformance_clients.programs import with_modules
+
+from edgeformer.deployment import DEPLOYMENTS
+from edgeformer.export import export_model
+from edgeformer.runtime import load
+
+PROMPTS = ("Once upon a time", "470 + 119 =")
+SOURCE = "The cat sees a dog."
+
+TRANSLATE = """
+<script type="module">
+  import { env, pipeline } from "./node_modules/@huggingface/transformers/dist/transformers.min.js";
+  env.allowLocalModels = true;
+  env.allowRemoteModels = false;
+  env.useBrowserCache = false;
+  env.backends.onnx.wasm.wasmPaths = new URL("node_modules/onnxruntime-web/dist/", location.href).href;
+  try {
+    const write = await pipeline("text2text-generation", "./model", { device: "wasm" });
+    const [{ generated_text }] = await write(SOURCE, { max_new_tokens: 32, num_beams: 1, do_sample: false });
+    window.answer = generated_text;
+  } catch (error) {
+    window.answer = `It does not work: ${error.message}`;
+  }
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def places():
+    modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "browser" / "node_modules")
+    found = Places(node_modules=Path(modules))
+    lacking = BrowserClient().missing(found)
+    if lacking is not None:
+        pytest.skip(f"2026-11-22: needs a client that pip does not install here: {lacking}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def writer(places, tmp_path_factory):
+    """The preset, whose weights are cut into files of a megabyte."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DEPLOYMENTS, "web", replace(DEPLOYMENTS["web"], largest_data=1 << 20))
+        bundle = tmp_path_factory.mktemp("writer") / "bundle"
+        return export_model("tiny-llama", bundle, deployment="web", verify=None).path
+
+
+def test_a_page_writes_what_our_runtime_writes(writer, places):
+    assert len(list((writer / "onnx").glob("model.onnx_data*"))) == 5
+    with open_page(writer, places) as page:
+        for prompt in PROMPTS:
+            expected = load(writer).generate(prompt, max_new_tokens=64).token_ids
+            assert [int(word) for word in write(page, prompt).split()] == expected
+
+
+def with_counts(bundle, copy, counts):
+    """A copy of a bundle whose config.json tells of other files of weights."""
+    shutil.copytree(bundle, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["transformers.js_config"]["use_external_data_format"] |= counts
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def test_a_file_that_is_not_counted_is_missed(writer, places, tmp_path):
+    bundle = with_counts(writer, tmp_path / "bundle", {"model.onnx": 4})
+    with pytest.raises(RuntimeError, match="It does not work here"), open_page(bundle, places):
+        pass
+
+
+def translation(bundle, places):
+    """What a page makes of the source."""
+    with with_modules(EXAMPLES / "browser", places) as folder:
+        link_bundle(bundle, Path(folder) / "model", words_are_ids=False)
+        (Path(folder) / "translate.html").write_text(TRANSLATE.replace("SOURCE", json.dumps(SOURCE)))
+        with served(Path(folder)) as address, open_chromium(program(places), TIMEOUT) as page:
+            page.open(f"{address}/translate.html")
+            page.wait_for("window.answer !== undefined")
+            return page.value("window.answer")
+
+
+def test_a_page_translates_as_our_runtime_does(places, tmp_path):
+    bundle = export_model("tiny-translate", tmp_path / "web", deployment="web", verify=None).path
+    expected = load(bundle).generate(SOURCE, max_new_tokens=32).text
+    assert translation(bundle, places) == expected
+    assert "Katze" in expected
+    unnamed = with_counts(bundle, tmp_path / "unnamed", {"encoder_model.onnx": 0})
+    assert translation(unnamed, places).startswith("It does not work")
