@@ -3,14 +3,19 @@
 What a user asks for goes before what a target proposes. A bundle for no target in particular has every file.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError
 from edgeformer.manifest import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
-from edgeformer.quantization import DEFAULTS, Activations, Quantization, recipe
+from edgeformer.quantization import (
+    DEFAULTS,
+    NO_OVERRIDES,
+    Activations,
+    Quantization,
+    QuantizationOverrides,
+    make_quantization,
+)
 
 LARGEST_ARRAY = 0x7FE00000
 """Bytes of an array in Chrome, into which a page loads a file.
@@ -24,7 +29,7 @@ READ_TODAY = ("generation_config.json", "tokenizer.json", "tokenizer_config.json
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Options for one kind of model. head, activations: of the recipe of that precision, as for `recipe`."""
+    """Options for one kind of model. head, activations: as in `QuantizationOverrides`."""
 
     precision: Precision
     head: str | None = None
@@ -65,7 +70,7 @@ class Deployment:
         """What it proposes for decoders, in a few words."""
         proposal = self.decoder
         parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
-        parts += ["activations by token" if proposal.activations == "token" else ""]
+        parts += ["per-token activations" if proposal.activations == "per_token" else ""]
         parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
@@ -93,14 +98,14 @@ class Deployment:
         provider: Provider = "cpu",
         precision: Precision | None = None,
         quantization: Quantization | None = None,
-        changes: Mapping[str, Any] | None = None,
+        overrides: QuantizationOverrides = NO_OVERRIDES,
         calibrated: bool = False,
         prefill: PrefillChoice | None = None,
     ) -> "Chosen":
         """What a user asks for, and what is proposed where nothing was asked for.
 
-        quantization: a recipe; otherwise one is made with `changes`, arguments of `recipe`, of which None asks for
-        nothing. calibrated: whether there is a text to go by. What is proposed for weights of one precision is left
+        quantization: the whole config; otherwise one is made with `overrides`. calibrated: whether a calibration text
+        is given. What is proposed for weights of one precision is left
         out with another.
         """
         proposal = self.proposal(config, ops, provider)
@@ -109,19 +114,23 @@ class Deployment:
         if prefill is not None:
             view = None if prefill == "none" else prefill
         if quantization is None and precision in DEFAULTS:
-            given = {name: value for name, value in (changes or {}).items() if value not in (None, ())}
             if precision == proposal.precision:
-                given = _proposed(proposal, given) | given
-            quantization = recipe(precision, calibrated=calibrated, everywhere=not self.block_kernels, **given)
+                overrides = _proposed(proposal, overrides)
+            quantization = make_quantization(
+                precision, overrides, calibrated=calibrated, everywhere=not self.block_kernels
+            )
         return Chosen(precision=precision, quantization=quantization, prefill=view)
 
 
-def _proposed(proposal: Proposal, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is proposed for a recipe: not one scale an output where other blocks, or zero points, are asked for."""
-    proposed = {"head": proposal.head} if proposal.head else {}
-    if proposal.activations and not {"block", "symmetric"} & given.keys():
-        proposed["activations"] = proposal.activations
-    return proposed
+def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:
+    """Return the overrides, completed by what is proposed.
+
+    Per-token activations are not proposed where another block or zero points are asked for: they allow neither.
+    """
+    activations = overrides.activations
+    if activations is None and overrides.block is None and overrides.symmetric is None:
+        activations = proposal.activations
+    return replace(overrides, head=overrides.head or proposal.head, activations=activations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +143,7 @@ class Chosen:
 
 
 _PLAIN = Proposal(precision="fp32")
-_PER_TOKEN = Proposal(precision="int8", activations="token")
+_PER_TOKEN = Proposal(precision="int8", activations="per_token")
 
 ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
 """No target in particular: nothing is rounded that nobody asked to have rounded."""

@@ -16,8 +16,8 @@ from edgeformer.schema import check
 
 Bits = Literal[4, 8]
 Rounding = Literal["nearest", "mse", "gptq"]
-Activations = Literal["block", "token"]
-"""Which inputs of a product share a scale when they are rounded: those of a block of its weights, or all of a token."""
+Activations = Literal["block", "per_token"]
+"""Which inputs of a product share an activation scale: those that a block of weights reads, or all of a token."""
 BLOCKS = (16, 32, 64, 128, 256)
 
 VOCABULARY = ("*head.weight", "*embedding.weight")
@@ -172,59 +172,82 @@ CALIBRATED = {name: replace(form, block=128, rounding="gptq") for name, form in 
 """With a text to go by, longer blocks lose no more than short ones without, and are faster."""
 
 
-def recipe(
+@dataclass(frozen=True, kw_only=True)
+class QuantizationOverrides:
+    """What a user asks for instead of the defaults of a precision. None and () override nothing.
+
+    block, symmetric, rounding: fields of `WeightFormat`, for all quantized matrices. activations: int8 only, how the
+    inputs of products are quantized. head: the precision of the head and the embeddings (`fp32`, `int8`, `int4`).
+    keep: shell patterns of parameter names that are not quantized.
+    """
+
+    block: int | None = None
+    symmetric: bool | None = None
+    rounding: Rounding | None = None
+    activations: Activations | None = None
+    head: str | None = None
+    keep: tuple[str, ...] = ()
+
+
+NO_OVERRIDES = QuantizationOverrides()
+
+
+def make_quantization(
     precision: str,
+    overrides: QuantizationOverrides = NO_OVERRIDES,
     *,
-    block: int | None = None,
-    symmetric: bool | None = None,
-    rounding: Rounding | None = None,
-    head: str | None = None,
-    keep: tuple[str, ...] = (),
     calibrated: bool = False,
-    activations: Activations | None = None,
     everywhere: bool = False,
 ) -> Quantization:
-    """The recipe of a precision, `int4` or `int8`.
+    """Return the quantization config of a precision, `int4` or `int8`.
 
-    block, symmetric, rounding: instead of the defaults. head: precision of the head and the embeddings, if another;
-    `fp32` leaves them as they are. keep: patterns of parameters to leave as they are. calibrated: whether there is a
-    text to go by, with which the rounding is gptq unless another is given; its defaults are those of CALIBRATED.
-    activations: with `token`, of int8, products have one scale an output and round their inputs with one a token; in
-    blocks stay embeddings, heads, and the decoder of a pair but for what it does with the whole source at once.
-    everywhere: with such activations, these are by token as well, for runtimes without kernels for blocks.
-    Raises ConfigError for what is not possible.
+    calibrated: a calibration text is given. Rounding is then `gptq` unless it is overridden, and the defaults are those
+    of CALIBRATED. everywhere: dynamic per-token activation quantization includes embeddings, heads and all of the
+    decoder of an encoder-decoder, for runtimes that have no kernels for blocks. Otherwise these stay in blocks, except
+    for the cross-attention layers that read all encoder outputs at once.
+
+    Raises ConfigError for a combination that no kernel computes.
     """
-    if activations not in (None, *get_args(Activations)):
-        raise ConfigError(f"activations is {activations!r}; it must be one of {', '.join(get_args(Activations))}.")
-    if activations == "token" and (precision != "int8" or symmetric is False):
+    per_token = overrides.activations == "per_token"
+    if overrides.activations not in (None, *get_args(Activations)):
+        allowed = ", ".join(get_args(Activations))
+        raise ConfigError(f"activations is {overrides.activations!r}; it must be one of {allowed}.")
+    if per_token and (precision != "int8" or overrides.symmetric is False):
         raise ConfigError(
-            "activations are rounded token by token with int8 weights without zero points, and no others."
+            "dynamic per-token activation quantization needs symmetric int8 weights. Choose the precision int8 "
+            "without zero points, or leave activations out."
         )
-    rounding = rounding or ("gptq" if calibrated else None)
-    given = {"block": block, "symmetric": symmetric, "rounding": rounding}
-    changes = {name: value for name, value in given.items() if value is not None}
-
-    def of(name: str) -> WeightFormat | None:
-        if name == "fp32":
-            return None
-        if name not in DEFAULTS:
-            raise ConfigError(f"the precision of weights is {name!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
-        return replace((CALIBRATED if rounding == "gptq" else DEFAULTS)[name], **changes)  # type: ignore[arg-type]
-
-    chosen = of(precision)
-    rules: list[tuple[str, WeightFormat | None]] = [(pattern, None) for pattern in (*keep, *SMALL_TABLES)]
-    if head is not None or (activations == "token" and not everywhere):
-        rules += [(pattern, of(head or precision)) for pattern in VOCABULARY]
-    if activations == "token":
+    chosen = _weight_format(precision, overrides, calibrated)
+    rules: list[tuple[str, WeightFormat | None]] = [(pattern, None) for pattern in (*overrides.keep, *SMALL_TABLES)]
+    if overrides.head is not None or (per_token and not everywhere):
+        head = _weight_format(overrides.head or precision, overrides, calibrated)
+        rules += [(pattern, head) for pattern in VOCABULARY]
+    if per_token:
         assert chosen is not None
-        per_token = replace(chosen, block=None)
+        per_channel = replace(chosen, block=None)
         if not everywhere:
-            rules += [*((pattern, per_token) for pattern in OF_SOURCES), (OF_DECODERS, chosen)]
-        rules.append((MATRICES, per_token))
-    if activations != "token" or not everywhere:
-        # Last, since what is looked up passes over rules of one scale an output.
+            rules += [*((pattern, per_channel) for pattern in OF_SOURCES), (OF_DECODERS, chosen)]
+        rules.append((MATRICES, per_channel))
+    if not (per_token and everywhere):
+        # This rule is last because embedding gathers skip per-channel rules: it gives them their format.
         rules.append((MATRICES, chosen))
     return Quantization(rules=tuple(QuantizationRule(pattern=pattern, format=form) for pattern, form in rules))
+
+
+def _weight_format(precision: str, overrides: QuantizationOverrides, calibrated: bool) -> WeightFormat | None:
+    """Return the format of matrices of a precision, None for `fp32`."""
+    if precision == "fp32":
+        return None
+    if precision not in DEFAULTS:
+        raise ConfigError(f"the precision of weights is {precision!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
+    rounding = overrides.rounding or ("gptq" if calibrated else None)
+    form = (CALIBRATED if rounding == "gptq" else DEFAULTS)[precision]
+    return WeightFormat(
+        bits=form.bits,
+        block=form.block if overrides.block is None else overrides.block,
+        symmetric=form.symmetric if overrides.symmetric is None else overrides.symmetric,
+        rounding=rounding or form.rounding,
+    )
 
 
 def prefill_quantization(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:

@@ -20,7 +20,7 @@ from edgeformer.manifest import (
     Provider,
 )
 from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import DEFAULTS, Quantization, recipe
+from edgeformer.quantization import DEFAULTS, Quantization, make_quantization
 
 
 def check_options(
@@ -53,7 +53,7 @@ def _recipe_of(
     text.
     """
     if precision in DEFAULTS:
-        chosen = quantization or recipe(precision, calibrated=calibration is not None)
+        chosen = quantization or make_quantization(precision, calibrated=calibration is not None)
         if chosen.needs_calibration and calibration is None:
             raise ExportError(
                 "the rounding gptq goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or "

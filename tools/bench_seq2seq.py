@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgeformer.manifest import Precision
-from edgeformer.quantization import Activations, recipe
+from edgeformer.quantization import Activations, QuantizationOverrides, make_quantization
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """What CTranslate2 calls a precision."""
@@ -274,7 +274,9 @@ def main(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_seq2seq.")))
         write_checkpoint(geometry, folder / "checkpoint")
-        quantization = recipe(precision, activations=activations) if activations else None
+        quantization = (
+            make_quantization(precision, QuantizationOverrides(activations=activations)) if activations else None
+        )
         export_model(
             folder / "checkpoint", folder / "bundle", precision=precision, quantization=quantization, verify=None
         )

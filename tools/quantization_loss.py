@@ -38,7 +38,16 @@ from rich.console import Console
 from rich.table import Table
 
 from edgeformer.export import export_model
-from edgeformer.quantization import MATRICES, VOCABULARY, Quantization, QuantizationRule, Rounding, WeightFormat, recipe
+from edgeformer.quantization import (
+    MATRICES,
+    VOCABULARY,
+    Quantization,
+    QuantizationOverrides,
+    QuantizationRule,
+    Rounding,
+    WeightFormat,
+    make_quantization,
+)
 from edgeformer.runtime import load
 from edgeformer.runtime.session import usable_cores
 from edgeformer.source import ModelSource, open_source
@@ -80,7 +89,10 @@ class Loss:
 
 def blocks(precision: Any, rounding: Rounding, **changes: Any) -> Options:
     """Integers in blocks, as exported by default but for what is given."""
-    return {"precision": precision, "quantization": recipe(precision, rounding=rounding, **changes)}
+    return {
+        "precision": precision,
+        "quantization": make_quantization(precision, QuantizationOverrides(rounding=rounding, **changes)),
+    }
 
 
 def per_token(rounding: Rounding) -> Options:

@@ -10,7 +10,7 @@ from edgeformer.cli._explain import explain
 from edgeformer.cli._output import json_option, note, print_json, progress_bar
 from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.manifest import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
-from edgeformer.quantization import DEFAULTS, Activations, Rounding
+from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, QuantizationOverrides, Rounding
 from edgeformer.sentence_transformers import Pooling
 
 
@@ -63,8 +63,8 @@ from edgeformer.sentence_transformers import Pooling
 )
 @click.option(
     "--activations",
-    type=click.Choice(get_args(Activations)),
-    help="Of int8: which inputs of a product share a scale. For encoders, token is faster. [default: block]",
+    type=click.Choice(["block", "per-token", "token"]),
+    help="Of int8: which inputs of a product share a scale. For encoders, per-token is faster. [default: block]",
 )
 @click.option(
     "--calibrate",
@@ -98,7 +98,7 @@ def export_command(
     block: int | None,
     asymmetric: bool,
     rounding: Rounding | None,
-    activations: Activations | None,
+    activations: str | None,
     head_precision: str | None,
     keep: tuple[str, ...],
     as_json: bool,
@@ -110,14 +110,14 @@ def export_command(
     """Export a model to a bundle, and verify it."""
     if full_verify and no_verify:
         raise click.UsageError("--full-verify and --no-verify exclude each other.")
-    changes: dict[str, Any] = {
-        "block": block,
-        "symmetric": False if asymmetric else None,
-        "rounding": rounding,
-        "activations": activations,
-        "head": head_precision,
-        "keep": keep,
-    }
+    overrides = QuantizationOverrides(
+        block=block,
+        symmetric=False if asymmetric else None,
+        rounding=rounding,
+        activations=None if activations is None else "block" if activations == "block" else "per_token",
+        head=head_precision,
+        keep=keep,
+    )
     config = None
     if options["backend"] is None:
         from edgeformer.source import open_source
@@ -129,11 +129,11 @@ def export_command(
         ops=options["ops"],
         provider=options["provider"],
         precision=precision,
-        changes=changes,
+        overrides=overrides,
         calibrated=options["calibration"] is not None,
         prefill=prefill,
     )
-    if chosen.quantization is None and (any(changes.values()) or asymmetric):
+    if chosen.quantization is None and overrides != NO_OVERRIDES:
         raise click.UsageError(
             "--block, --asymmetric, --rounding, --activations, --head-precision and --keep are for --precision int4 "
             "and int8."

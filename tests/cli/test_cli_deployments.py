@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.manifest import Manifest
-from edgeformer.quantization import recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization
 
 
 def run(*arguments):
@@ -18,7 +18,7 @@ def test_help_says_what_is_chosen():
     for words in (
         "server: int8, --prefill int8;",
         "desktop: int4, a head in int8, --prefill int8;",
-        "web: int8, activations by token;",
+        "web: int8, per-token activations;",
         "mobile: int4, a head in int8, .ort files",
     ):
         assert words in said
@@ -42,7 +42,7 @@ def test_options_go_before_it(llama_folder, tmp_path):
     assert json.loads(result.stdout)["target"] == "desktop"
     manifest = Manifest.read(tmp_path / "b")
     assert (manifest.precision, manifest.prefill) == ("int8", None)
-    assert manifest.quantization == recipe("int8", head="fp32")
+    assert manifest.quantization == make_quantization("int8", QuantizationOverrides(head="fp32"))
 
 
 def test_options_of_quantization_are_for_what_a_target_quantizes(tmp_path):

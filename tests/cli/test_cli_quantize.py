@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.export import verify
 from edgeformer.manifest import Manifest, sha256
-from edgeformer.quantization import recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.source import find_model
 
 
@@ -45,8 +45,11 @@ def test_export_says_how_it_stored_the_weights_and_verifies_them(exported):
 
 def test_options_are_those_of_a_recipe(exported):
     manifest = Manifest.read(exported[0])
-    assert manifest.quantization == recipe(
-        "int4", block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.feed_forward.*",)
+    assert manifest.quantization == make_quantization(
+        "int4",
+        QuantizationOverrides(
+            block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.feed_forward.*",)
+        ),
     )
     formats = {name: stored.quantized for stored in manifest.weights.values() for name in stored.parameters}
     assert formats["blocks.0.feed_forward.up.weight"] is None
@@ -135,7 +138,9 @@ def test_a_text_calibrates(make_llama, tmp_path):
     assert result.exit_code == 0, result.output
     manifest = Manifest.read(tmp_path / "b")
     source = manifest.quantization.calibration
-    assert manifest.quantization == replace(recipe("int4", rounding="gptq"), calibration=source)
+    assert manifest.quantization == replace(
+        make_quantization("int4", QuantizationOverrides(rounding="gptq")), calibration=source
+    )
     assert (source.name, source.sha256) == ("story.txt", sha256(text))
     line = f"weights: int4 in blocks of 128, gptq; calibrated with {source.tokens:,} tokens of story.txt"
     assert line in result.stdout.splitlines()
@@ -180,7 +185,10 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
             ["--rounding", "mse", "--calibrate", "a.txt"],
             "error: a text to calibrate with is for int4 and int8 with the",
         ),
-        (["--activations", "token"], "error: activations are rounded token by token with int8 weights without zero"),
+        (
+            ["--activations", "per-token"],
+            "error: dynamic per-token activation quantization needs symmetric int8 weights",
+        ),
         (["--keep", "*.query.weight"], "error: the recipe has different formats for blocks.0.attention.query.weight, "),
     ],
 )

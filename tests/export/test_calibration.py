@@ -27,7 +27,13 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import CalibrationText, WeightFormat, prefill_quantization, recipe
+from edgeformer.quantization import (
+    CalibrationText,
+    QuantizationOverrides,
+    WeightFormat,
+    make_quantization,
+    prefill_quantization,
+)
 from edgeformer.runtime.tokenizer import Tokenizer
 from edgeformer.source import open_source
 from edgeformer.weights import RandomWeights
@@ -41,6 +47,8 @@ FORMATS = [
     WeightFormat(bits=8, block=None, rounding="gptq"),
 ]
 SIZE = 128
+INT4 = make_quantization("int4")
+GPTQ = make_quantization("int4", QuantizationOverrides(rounding="gptq"))
 
 
 def seeded(seed):
@@ -360,7 +368,7 @@ def calibrated(model_spec, weights, folder, chosen=None, texts=TEXTS):
     return calibrate(
         model_spec,
         weights,
-        chosen or recipe("int4", rounding="gptq", block=32),
+        chosen or make_quantization("int4", QuantizationOverrides(rounding="gptq", block=32)),
         read_calibration(texts, None, model_spec),
         folder,
     )
@@ -387,7 +395,9 @@ def test_every_layer_that_multiplies_is_rounded_and_an_embedding_only_if_it_is_t
 
 def test_skips_and_other_formats_are_those_of_the_recipe(tmp_path):
     model_spec, weights = opened(LLAMA)
-    chosen = recipe("int4", rounding="gptq", head="fp32", keep=("blocks.0.*",), block=64)
+    chosen = make_quantization(
+        "int4", QuantizationOverrides(rounding="gptq", head="fp32", keep=("blocks.0.*",), block=64)
+    )
     found = calibrated(model_spec, weights, tmp_path, chosen)
     assert all(name.startswith("blocks.1.") for name in found.formats) and len(found.formats) == 7
     assert {form.block for form in found.formats.values()} == {64, 32}, "64 does not divide the 96 inputs of one"
@@ -535,7 +545,7 @@ def trained(preset):
 
 def test_a_head_that_is_an_embedding_gains_by_the_text_as_well(trained, tmp_path):
     model_spec, weights, texts, others = trained
-    chosen = recipe("int4", rounding="gptq", keep=("blocks.*",))
+    chosen = make_quantization("int4", QuantizationOverrides(rounding="gptq", keep=("blocks.*",)))
     needs_calibration, plain = rounded_by(calibrated(model_spec, weights, tmp_path, chosen, texts), weights)
     assert needs_calibration.keys() == {"embedding.weight"}
     assert divergence(model_spec, weights, needs_calibration, others) < 0.75 * divergence(
@@ -549,7 +559,13 @@ def test_layers_make_up_for_what_those_before_them_err(trained, tmp_path, monkey
     losses = []
     for place in ("made up for", "not"):
         (tmp_path / place).mkdir()
-        found = calibrated(model_spec, weights, tmp_path / place, recipe("int4", rounding="gptq"), texts)
+        found = calibrated(
+            model_spec,
+            weights,
+            tmp_path / place,
+            GPTQ,
+            texts,
+        )
         losses.append(divergence(model_spec, weights, rounded_by(found, weights)[0], others))
         monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: torch.zeros_like(g))
     assert losses[0] < 0.75 * losses[1]
@@ -576,8 +592,8 @@ def test_what_is_not_finite_is_named(tmp_path, value, message):
 
 
 def test_recipes_say_what_they_were_calibrated_with():
-    chosen = recipe("int4", rounding="gptq")
-    assert chosen.needs_calibration and not recipe("int4").needs_calibration
+    chosen = GPTQ
+    assert chosen.needs_calibration and not make_quantization("int4").needs_calibration
     source = CalibrationText(name="story.txt", tokens=8192, sha256="0" * 64)
     assert str(replace(chosen, calibration=source)) == (
         "int4 in blocks of 128, gptq; calibrated with 8,192 tokens of story.txt"
@@ -596,7 +612,7 @@ def bundles(make_llama, tmp_path_factory):
     """Bundles by whether they are symmetric, and their checkpoint; the one that is not is verified, with a view."""
     checkpoint = make_llama(vocab_size=97, num_hidden_layers=2, max_position_embeddings=64)
     place, options = tmp_path_factory.mktemp("bundles"), {"precision": "int4", "calibration": TEXTS}
-    asymmetric = recipe("int4", rounding="gptq", symmetric=False)
+    asymmetric = make_quantization("int4", QuantizationOverrides(rounding="gptq", symmetric=False))
     return {
         True: export_model(checkpoint, place / "symmetric", verify=None, **options).path,
         False: export_model(
@@ -611,7 +627,9 @@ def test_a_bundle_says_how_it_was_rounded_and_keeps_nothing_else(bundles, symmet
     manifest = Manifest.read(place)
     digest = hashlib.sha256(b"".join(text.tobytes() for text in TEXTS)).hexdigest()
     source = CalibrationText(name="token ids", tokens=sum(map(len, TEXTS)), sha256=digest)
-    assert manifest.quantization == replace(recipe("int4", rounding="gptq", symmetric=symmetric), calibration=source)
+    assert manifest.quantization == replace(
+        make_quantization("int4", QuantizationOverrides(rounding="gptq", symmetric=symmetric)), calibration=source
+    )
     forms = {name: stored.quantized for name, stored in manifest.weights.items() if stored.part == "integers"}
     lookups = {name: form.rounding for name, form in forms.items() if "embedding" in name}
     assert set(lookups.values()) == {"mse"}
@@ -742,8 +760,8 @@ def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(mak
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"quantization": recipe("int4", rounding="gptq")}, "the rounding gptq goes by a text of what the model is for"),
-    ({"quantization": recipe("int4"), "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the"),
+    ({"quantization": GPTQ}, "the rounding gptq goes by a text of what the model is for"),
+    ({"quantization": INT4, "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the"),
     ({"precision": "fp32", "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the rounding gp"),
     ({"calibration": "lost.txt"}, "lost.txt"),
 ])  # fmt: skip

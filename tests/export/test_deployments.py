@@ -19,7 +19,7 @@ from edgeformer.export.bundle.transformers_js import with_transformers_js_config
 from edgeformer.export.parity import open_subject, verify
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.manifest import FileEntry, Manifest, sha256
-from edgeformer.quantization import WeightFormat, recipe
+from edgeformer.quantization import QuantizationOverrides, WeightFormat, make_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.optimize import optimize
 from edgeformer.source import find_model, open_source
@@ -39,18 +39,18 @@ def configs():
     return {name: open_source(name).config for name in MODELS}
 
 
-PER_TOKEN = recipe("int8", activations="token")
-EVERYWHERE = recipe("int8", activations="token", everywhere=True)
-HEAD_OF_8 = recipe("int4", head="int8")
+PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
+EVERYWHERE = make_quantization("int8", QuantizationOverrides(activations="per_token"), everywhere=True)
+HEAD_OF_8 = make_quantization("int4", QuantizationOverrides(head="int8"))
 
 
 @pytest.mark.parametrize(
     ("target", "decoder", "encoder"),
     [
-        ("server", ("int8", recipe("int8"), "int8"), ("int8", PER_TOKEN, None)),
+        ("server", ("int8", make_quantization("int8"), "int8"), ("int8", PER_TOKEN, None)),
         ("desktop", ("int4", HEAD_OF_8, "int8"), ("int8", PER_TOKEN, None)),
         ("web", ("int8", EVERYWHERE, None), ("int8", EVERYWHERE, None)),
-        ("mobile", ("int4", HEAD_OF_8, None), ("int8", recipe("int8"), None)),
+        ("mobile", ("int4", HEAD_OF_8, None), ("int8", make_quantization("int8"), None)),
         (None, ("fp32", None, None), ("fp32", None, None)),
     ],
 )
@@ -71,24 +71,40 @@ def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
 @pytest.mark.parametrize(
     ("target", "asked", "expected"),
     [
-        ("web", {"precision": "int4"}, ("int4", recipe("int4"), None)),
-        ("web", {"changes": {"head": "fp32"}}, ("int8", replace(EVERYWHERE, rules=()), None)),
-        ("web", {"changes": {"block": 64}}, ("int8", recipe("int8", block=64), None)),
+        ("web", {"precision": "int4"}, ("int4", make_quantization("int4"), None)),
+        ("web", {"overrides": QuantizationOverrides(head="fp32")}, ("int8", replace(EVERYWHERE, rules=()), None)),
+        (
+            "web",
+            {"overrides": QuantizationOverrides(block=64)},
+            ("int8", make_quantization("int8", QuantizationOverrides(block=64)), None),
+        ),
         ("server", {"precision": "fp32"}, ("fp32", None, None)),
-        ("server", {"prefill": "none"}, ("int8", recipe("int8"), None)),
+        ("server", {"prefill": "none"}, ("int8", make_quantization("int8"), None)),
         ("server", {"ops": "standard"}, ("fp32", None, None)),
         ("server", {"provider": "cuda"}, ("fp16", None, None)),
-        ("desktop", {"precision": "int8"}, ("int8", recipe("int8"), "int8")),
-        ("desktop", {"changes": {"head": "int4"}}, ("int4", recipe("int4", head="int4"), "int8")),
-        ("desktop", {"quantization": recipe("int4", block=64)}, ("int4", recipe("int4", block=64), "int8")),
-        ("desktop", {"calibrated": True}, ("int4", recipe("int4", head="int8", calibrated=True), "int8")),
+        ("desktop", {"precision": "int8"}, ("int8", make_quantization("int8"), "int8")),
+        (
+            "desktop",
+            {"overrides": QuantizationOverrides(head="int4")},
+            ("int4", make_quantization("int4", QuantizationOverrides(head="int4")), "int8"),
+        ),
+        (
+            "desktop",
+            {"quantization": make_quantization("int4", QuantizationOverrides(block=64))},
+            ("int4", make_quantization("int4", QuantizationOverrides(block=64)), "int8"),
+        ),
+        (
+            "desktop",
+            {"calibrated": True},
+            ("int4", make_quantization("int4", QuantizationOverrides(head="int8"), calibrated=True), "int8"),
+        ),
         ("mobile", {"prefill": "int8"}, ("int4", HEAD_OF_8, "int8")),
-        (None, {"precision": "int4"}, ("int4", recipe("int4"), None)),
+        (None, {"precision": "int4"}, ("int4", make_quantization("int4"), None)),
     ],
 )
 def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
     chosen = DEPLOYMENTS[target].choose(configs["tiny-llama"], **asked)
-    if asked == {"changes": {"head": "fp32"}}:
+    if asked == {"overrides": QuantizationOverrides(head="fp32")}:
         assert chosen.quantization.format_of("head.weight") is None
         assert chosen.quantization.format_of("blocks.0.feed_forward.up.weight").block is None
         return
@@ -277,7 +293,7 @@ def test_pieces_are_counted_by_whole_names(bundles):
 )
 def test_a_plain_lookup_finds_what_the_integers_mean(form, make_llama, tmp_path):
     checkpoint = make_llama(3, num_hidden_layers=1, hidden_size=48, num_attention_heads=3, num_key_value_heads=3)
-    chosen = recipe(f"int{form.bits}", block=form.block, symmetric=form.symmetric)
+    chosen = make_quantization(f"int{form.bits}", QuantizationOverrides(block=form.block, symmetric=form.symmetric))
     if form.block is None:
         chosen = EVERYWHERE
     result = export_model(checkpoint, tmp_path / "bundle", deployment="web", quantization=chosen, verify=None)

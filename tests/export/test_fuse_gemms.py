@@ -11,7 +11,7 @@ from edgeformer.export.lower.build import build_graph
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.families import read_model_config
 from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import prefill_quantization, recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization, prefill_quantization
 from edgeformer.weights import RandomWeights
 
 LLAMA = {
@@ -49,7 +49,7 @@ def products(graph):
 
 @pytest.mark.parametrize(("bits", "symmetric"), [("int4", True), ("int4", False), ("int8", True), ("int8", False)])
 def test_joined_products_are_the_same_to_the_last_bit(bits, symmetric, monkeypatch):
-    chosen = recipe(bits, symmetric=symmetric, rounding="nearest")
+    chosen = make_quantization(bits, QuantizationOverrides(symmetric=symmetric, rounding="nearest"))
     graph, report = lowered(LLAMA, chosen)
     assert report.changed == 2
     others = [rule for rule in op_set.RULES if rule is not fuse_gemms]
@@ -61,7 +61,7 @@ def test_joined_products_are_the_same_to_the_last_bit(bits, symmetric, monkeypat
 
 
 def test_the_weight_has_the_names_of_both_and_is_the_only_one_left():
-    graph, report = lowered(LLAMA, recipe("int4"))
+    graph, report = lowered(LLAMA, make_quantization("int4"))
     names = [name for name in graph.graph.initializers if "feed_forward." in name and name.startswith("blocks.1.")]
     assert sorted(names) == [
         f"blocks.1.feed_forward.{layer}.weight.{part}"
@@ -74,12 +74,12 @@ def test_the_weight_has_the_names_of_both_and_is_the_only_one_left():
 
 
 @pytest.mark.parametrize(("data", "target"), [
-    (LLAMA, {"quantization": recipe("int4", keep=("*.up.weight",))}),  # one of them stays
-    (LLAMA, {"quantization": recipe("int4", keep=("*.gate.weight",))}),
-    (LLAMA, {"quantization": prefill_quantization(recipe("int4"))}),  # per-token products stay apart
-    (LLAMA, {"quantization": recipe("int4"), "provider": "cuda"}),
-    (LLAMA | {"mlp_bias": True}, {"quantization": recipe("int4")}),  # the kernel adds biases, but to no part
-    (GPT2, {"quantization": recipe("int4")}),  # nothing beside anything
+    (LLAMA, {"quantization": make_quantization("int4", QuantizationOverrides(keep=("*.up.weight",)))}),  # one stays
+    (LLAMA, {"quantization": make_quantization("int4", QuantizationOverrides(keep=("*.gate.weight",)))}),
+    (LLAMA, {"quantization": prefill_quantization(make_quantization("int4"))}),  # per-token products stay apart
+    (LLAMA, {"quantization": make_quantization("int4"), "provider": "cuda"}),
+    (LLAMA | {"mlp_bias": True}, {"quantization": make_quantization("int4")}),  # the kernel adds biases, but to no part
+    (GPT2, {"quantization": make_quantization("int4")}),  # nothing beside anything
     (LLAMA, {"quantization": None}),
 ])  # fmt: skip
 def test_others_are_left_as_they_are(data, target):

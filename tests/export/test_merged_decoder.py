@@ -17,7 +17,7 @@ from edgeformer.export.bundle.transformers_js import with_transformers_js_config
 from edgeformer.export.parity.float_products import remove_rounding
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
-from edgeformer.quantization import recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime.prepacked import opened_graphs
 
 TOKENS = {"vocab_size": 97, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
@@ -175,7 +175,9 @@ def test_it_is_right_whatever_weights_are_stored_as(precision, export):
 
 
 def test_integer_products_in_a_branch_are_unrounded_too(export):
-    bundle = export("t5", precision="int8", quantization=recipe("int8", activations="token"))
+    bundle = export(
+        "t5", precision="int8", quantization=make_quantization("int8", QuantizationOverrides(activations="per_token"))
+    )
     names = [check.name for check in merged_checks(bundle.report)]
     assert {name.startswith("int8 activations, ") for name in names} == {True, False}
     model = onnx.load(bundle.path / MERGED_GRAPH, load_external_data=False)

@@ -26,7 +26,7 @@ from edgeformer.families import read_model_config
 from edgeformer.manifest import ScaledOutputs
 from edgeformer.model_spec import model_spec_of
 from edgeformer.models import Decoder
-from edgeformer.quantization import recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.weights import RandomWeights
 
 LAYERS = 2
@@ -222,7 +222,7 @@ def test_the_ort_graph_has_nothing_but_the_ops_it_should():
     assert {node.domain for node in graph.graph} == {"", "com.microsoft"}
 
 
-INT4 = recipe("int4", block=16)
+INT4 = make_quantization("int4", QuantizationOverrides(block=16))
 
 
 @pytest.mark.parametrize(("options", "dtype", "target", "scaled"), [

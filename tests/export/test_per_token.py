@@ -15,11 +15,11 @@ from edgeformer.export.parity.float_products import remove_rounding
 from edgeformer.export.reference import reference
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.manifest import Manifest
-from edgeformer.quantization import recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime.session import open_session
 
 ACTIVATIONS = "int8 activations, "
-PER_TOKEN = recipe("int8", activations="token")
+PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
 WHISPER = {
     "vocab_size": 97, "d_model": 64, "num_mel_bins": 8, "max_source_positions": 24, "max_target_positions": 32,
     "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
@@ -82,7 +82,9 @@ def nodes(graph):
 
 
 def test_a_recipe_keeps_what_it_is_told(bundle, make_model, tmp_path):
-    chosen = recipe("int8", activations="token", head="int4", block=64, keep=("blocks.0.*",))
+    chosen = make_quantization(
+        "int8", QuantizationOverrides(activations="per_token", head="int4", block=64, keep=("blocks.0.*",))
+    )
     family, auto, options = MODELS["llama"]
     place = tmp_path / "kept"
     export_model(make_model(family, auto=auto, **options), place, precision="int8", quantization=chosen, verify=None)
@@ -104,14 +106,14 @@ def test_a_recipe_says_what_it_is():
 @pytest.mark.parametrize(
     ("precision", "options", "message"),
     [
-        ("int4", {}, "with int8 weights without zero points, and no others"),
-        ("int8", {"symmetric": False}, "with int8 weights without zero points, and no others"),
-        ("int8", {"activations": "tokens"}, "activations is 'tokens'; it must be one of block, token"),
+        ("int4", {}, "needs symmetric int8 weights"),
+        ("int8", {"symmetric": False}, "needs symmetric int8 weights"),
+        ("int8", {"activations": "tokens"}, "activations is 'tokens'; it must be one of block, per_token"),
     ],
 )
 def test_other_weights_are_refused(precision, options, message):
     with pytest.raises(ConfigError, match=message):
-        recipe(precision, **{"activations": "token", **options})
+        make_quantization(precision, QuantizationOverrides(**{"activations": "per_token", **options}))
 
 
 def test_other_providers_are_refused(bundle, tmp_path):

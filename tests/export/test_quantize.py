@@ -33,7 +33,13 @@ from edgeformer.export.quantize.rounding import round_blocks
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import Quantization, QuantizationRule, WeightFormat, recipe
+from edgeformer.quantization import (
+    Quantization,
+    QuantizationOverrides,
+    QuantizationRule,
+    WeightFormat,
+    make_quantization,
+)
 from edgeformer.source import open_source
 from edgeformer.weights import RandomWeights
 
@@ -341,15 +347,19 @@ def test_the_first_rule_that_fits_decides():
 
 
 def test_a_recipe_of_options():
-    options = recipe("int4", block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.*",))
+    options = make_quantization(
+        "int4", QuantizationOverrides(block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.*",))
+    )
     assert options.format_of("blocks.0.attention.query.weight") is None
     asymmetric = {"symmetric": False, "rounding": "nearest", "block": 64}
     assert options.format_of("blocks.1.attention.query.weight") == WeightFormat(bits=4, **asymmetric)
     assert options.format_of("head.weight") == options.format_of("embedding.weight")
     assert options.format_of("head.weight") == WeightFormat(bits=8, **asymmetric)
-    assert recipe("int4", head="fp32").format_of("encoder.embedding.weight") is None
-    assert recipe("int4").format_of("blocks.1.feed_forward.up.weight") == WeightFormat(bits=4, block=32, rounding="mse")
-    assert recipe("int8").format_of("blocks.1.feed_forward.up.weight") == WeightFormat(bits=8, block=128)
+    assert make_quantization("int4", QuantizationOverrides(head="fp32")).format_of("encoder.embedding.weight") is None
+    assert make_quantization("int4").format_of("blocks.1.feed_forward.up.weight") == WeightFormat(
+        bits=4, block=32, rounding="mse"
+    )
+    assert make_quantization("int8").format_of("blocks.1.feed_forward.up.weight") == WeightFormat(bits=8, block=128)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +370,7 @@ def test_a_recipe_of_options():
     ],
 )  # fmt: skip
 def test_tables_are_left_as_they_are(name):
-    assert recipe("int4").format_of(name) is None
+    assert make_quantization("int4").format_of(name) is None
 
 
 @pytest.mark.parametrize(
@@ -373,7 +383,7 @@ def test_tables_are_left_as_they_are(name):
 )
 def test_what_is_no_recipe_is_said(options, message):
     with pytest.raises(ConfigError, match=message):
-        recipe("int4", **options)
+        make_quantization("int4", QuantizationOverrides(**options))
 
 
 @pytest.mark.parametrize(
@@ -405,7 +415,7 @@ def ops(graph):
 
 
 def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
-    graph, report = lowered(config(), recipe("int8"))
+    graph, report = lowered(config(), make_quantization("int8"))
     assert (report.changed, report.missed) == (2 * 5 + 2, [])
     assert (ops(graph).count("MatMulNBits"), ops(graph).count("GatherBlockQuantized")) == (2 * 4 + 1, 1)
     assert "MatMul" not in ops(graph)
@@ -421,7 +431,7 @@ def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
 
 
 def test_a_matrix_that_no_block_divides_is_left_and_said():
-    graph, report = lowered(config(intermediate_size=40), recipe("int4"))
+    graph, report = lowered(config(intermediate_size=40), make_quantization("int4"))
     reason = "blocks.{}.feed_forward.down.weight has 40 inputs, which no block of 16 or more divides"
     assert report.missed == [f"blocks.{layer}.feed_forward.down/MatMul: {reason.format(layer)}" for layer in range(2)]
     assert ops(graph).count("MatMul") == 2
@@ -434,7 +444,7 @@ def test_products_with_a_sum_stay_and_it_is_said():
         "model_type": "bert", "vocab_size": 31, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
         "num_attention_heads": 4, "max_position_embeddings": 32, "architectures": ["BertForSequenceClassification"],
     }  # fmt: skip
-    graph, report = lowered(read_model_config(data)[1], recipe("int4"))
+    graph, report = lowered(read_model_config(data)[1], make_quantization("int4"))
     assert report.missed == [
         f"classifier.{name}/Gemm: classifier.{name}.weight is in a product with a sum, a Gemm"
         for name in ("dense", "output")
@@ -443,14 +453,14 @@ def test_products_with_a_sum_stay_and_it_is_said():
 
 
 def test_kept_parameters_and_a_head_in_float32_stay():
-    graph, _ = lowered(config(), recipe("int4", head="fp32", keep=("blocks.0.*",)))
+    graph, _ = lowered(config(), make_quantization("int4", QuantizationOverrides(head="fp32", keep=("blocks.0.*",))))
     stored = [name for name in graph.graph.initializers if name.endswith(".integers")]
     assert sorted(stored) == [
         f"blocks.1.{name}.weight.integers"
         for name in ("attention.output", "attention.qkv", "feed_forward.down", "feed_forward.gate_up")
     ]
     assert "Gather" in ops(graph) and "head.weight" in graph.graph.initializers
-    tied, _ = lowered(config(tie_word_embeddings=True), recipe("int4", head="fp32"))
+    tied, _ = lowered(config(tie_word_embeddings=True), make_quantization("int4", QuantizationOverrides(head="fp32")))
     assert "FusedMatMul" in ops(tied)
 
 
@@ -460,7 +470,7 @@ def test_parameters_of_one_matrix_want_one_format():
         "blocks.0.attention.value.weight, which are stored as one matrix. Write a pattern that fits all of them."
     )
     with pytest.raises(ExportError, match=message):
-        lowered(config(), recipe("int4", keep=("*.query.weight",)))
+        lowered(config(), make_quantization("int4", QuantizationOverrides(keep=("*.query.weight",))))
 
 
 def test_tables_of_positions_and_distances_are_not_quantized(make_model, tmp_path):
@@ -496,7 +506,7 @@ def exported(make_llama, tmp_path_factory):
     made = {}
     for name, folder in folders.items():
         for precision in ("int4", "int8"):
-            options = recipe(precision, symmetric=name == "free")
+            options = make_quantization(precision, QuantizationOverrides(symmetric=name == "free"))
             result = export_model(
                 folder, place / f"{name}-{precision}", precision=precision, quantization=options, verify=None
             )
@@ -552,7 +562,7 @@ def test_a_tied_embedding_is_stored_once_and_read_by_two_nodes(exported, precisi
 def test_the_manifest_keeps_the_recipe(exported):
     for (head, precision), bundle in exported[0].items():
         manifest = Manifest.read(bundle)
-        assert manifest.quantization == recipe(precision, symmetric=head == "free")
+        assert manifest.quantization == make_quantization(precision, QuantizationOverrides(symmetric=head == "free"))
         assert (manifest.precision, manifest.arithmetic) == (precision, "fp32")
 
 
@@ -583,7 +593,10 @@ def test_other_precisions_are_written_as_ever(exported, tmp_path, precision):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp32", "quantization": recipe("int4")}, "a recipe of quantization is for int4 and int8, and"),
+        (
+            {"precision": "fp32", "quantization": make_quantization("int4")},
+            "a recipe of quantization is for int4 and int8, and",
+        ),
         ({"precision": "int4", "ops": "standard"}, "quantized products are ops of onnxruntime's own. Leave ops stand"),
         ({"precision": "int8", "ops": "portable"}, "quantized products are ops of onnxruntime's own. Leave ops porta"),
         ({"precision": "int2"}, "precision is 'int2'; it must be one of fp32, fp16, bf16, int8, int4."),
@@ -645,7 +658,7 @@ def test_one_matrix_at_a_time_is_in_memory_and_rounded_once(tmp_path, monkeypatc
         return result
 
     monkeypatch.setattr(weights, "round_blocks", watching)
-    graph, _ = lowered(model, recipe("int4", symmetric=False), watched)
+    graph, _ = lowered(model, make_quantization("int4", QuantizationOverrides(symmetric=False)), watched)
     assert watched.read == []
     GraphWriter(tmp_path, lambda what, part: None).write(graph, "onnx/model.onnx")
     assert sorted(watched.read) == sorted(watched.weights), "each is read once"

@@ -21,9 +21,9 @@ from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.quantize.smoothed_weights import Smoothed
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
-from edgeformer.quantization import SmoothedNorm, recipe
+from edgeformer.quantization import QuantizationOverrides, SmoothedNorm, make_quantization
 
-PER_TOKEN = recipe("int8", activations="token")
+PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
 GPT2 = {"model_type": "gpt2", "vocab_size": 97, "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 64}
 PHI = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"} | {"model_type": "phi"}
 GEMMA = LLAMA | {"model_type": "gemma", "head_dim": 16}
@@ -163,7 +163,7 @@ def test_what_cannot_be_smoothed_is_said():
         smoothing_factors(model_spec, weights, [PER_TOKEN], text)
     model_spec, weights = opened(LLAMA)
     with pytest.raises(ExportError, match="nothing of this model can be smoothed"):
-        smoothing_factors(model_spec, weights, [recipe("int8")], text)
+        smoothing_factors(model_spec, weights, [make_quantization("int8")], text)
     weights["blocks.1.attention_norm.weight"] *= 1e39
     with pytest.raises(ExportError, match="inputs of blocks.1.attention.query.weight that are not finite"):
         smoothing_factors(model_spec, weights, [PER_TOKEN], text)
@@ -205,7 +205,7 @@ def checkpoint(make_llama, tmp_path_factory):
     return folder
 
 
-NEAREST = recipe("int8", activations="token", rounding="nearest")
+NEAREST = make_quantization("int8", QuantizationOverrides(activations="per_token", rounding="nearest"))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import reference
 from edgeformer.export.reference.quantized_activations import rounded
 from edgeformer.manifest import Manifest
-from edgeformer.quantization import recipe
+from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime import load
 from edgeformer.source import open_source
 
@@ -90,8 +90,9 @@ def bundle(make_model, tmp_path_factory):
         if key not in bundles:
             place = tmp_path_factory.mktemp("bundles") / "-".join(map(str, key))
             options = {"context_length": 64} if name == "t5" else {}
+            quantization = make_quantization(precision, QuantizationOverrides(symmetric=symmetric))
             bundles[key] = export_model(
-                folders[name], place, precision=precision, quantization=recipe(precision, symmetric=symmetric),
+                folders[name], place, precision=precision, quantization=quantization,
                 verify=None, **options,
             ).path  # fmt: skip
         return bundles[key], folders[name]
@@ -171,11 +172,12 @@ def own_module(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("precision", "options"), [("int4", {}), ("int8", {"symmetric": False}), ("int8", {"activations": "token"})]
+    ("precision", "options"), [("int4", {}), ("int8", {"symmetric": False}), ("int8", {"activations": "per_token"})]
 )
 def test_a_module_of_ones_own_passes(own_module, tmp_path, precision, options):
+    quantization = make_quantization(precision, QuantizationOverrides(**options))
     result = export_module(
-        own_module, tmp_path / "own", precision=precision, quantization=recipe(precision, **options), verify=None,
+        own_module, tmp_path / "own", precision=precision, quantization=quantization, verify=None,
         **SIZES_OF_CACHE,
     )  # fmt: skip
     quantized = {name for stored in result.manifest.weights.values() if stored.quantized for name in stored.parameters}

@@ -20,12 +20,12 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
     (quantization_loss.py). Checkpoints of random weights have no text to go by, and the speed is the same.
     """
     from edgeformer.export import export_model  # here, because what runs a bundle has no torch
-    from edgeformer.quantization import CALIBRATED, recipe
+    from edgeformer.quantization import CALIBRATED, QuantizationOverrides, make_quantization
 
     if precision == "fp32":
         export_model(checkpoint, folder / BUNDLE, precision=precision, verify=None)
         return
-    quantization = recipe(precision, block=CALIBRATED[precision].block)
+    quantization = make_quantization(precision, QuantizationOverrides(block=CALIBRATED[precision].block))
     export_model(
         checkpoint, folder / BUNDLE, precision=precision, quantization=quantization, prefill="int8", verify=None
     )
