@@ -1,4 +1,4 @@
-"""What an export did to a graph, in words: where each pass and rule fired, and why it left places that looked right."""
+"""Text of `edgeformer export --explain`: where each pass and rule fired, and why it skipped other places."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # edgeformer.export imports torch
 
 
 def explain(graph: str, lowered: "Lowered", width: int | None = None) -> str:
-    """One paragraph a pass and rule, as wide as the terminal by default."""
+    """Return one paragraph per pass and rule, `width` columns wide (default: the terminal)."""
     width = width or shutil.get_terminal_size().columns
     lines = [f"{graph}:"]
     for report in [*lowered.passes, *lowered.rules]:
@@ -39,7 +39,7 @@ def _report(report: "PassReport", width: int) -> Iterator[str]:
 
 
 def summarised(places: Iterable[str]) -> list[str]:
-    """Names of nodes, those that differ in the number of their block alone said once: blocks.0–5.attention/MatMul."""
+    """Return names of nodes with the numbers of blocks merged: `blocks.0–5.attention/MatMul`."""
     blocks: dict[str, list[int]] = {}
     for place in places:
         found = re.search(r"(?<=\bblocks\.)\d+", place)
@@ -49,7 +49,7 @@ def summarised(places: Iterable[str]) -> list[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """0, 1, 2, 4 as 0–2,4."""
+    """Return 0, 1, 2, 4 as `0–2,4`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What the commands share in talking to a terminal: results go to stdout, everything else to stderr."""
+"""Output that the commands share: results go to stdout, everything else to stderr."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +10,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-
 
 def print_json(data: Any) -> None:
-    """Print a result for programs."""
+    """Print a result as JSON on stdout."""
     click.echo(json.dumps(data, indent=1, ensure_ascii=False))
 
 
 def print_table(rows: Sequence[tuple[str, ...]], *header: str) -> None:
-    """Print a result for people; the last columns are aligned to the right where they hold numbers."""
+    """Print rows of text as a table on stdout; columns in which every cell starts with a digit are right-aligned.
+
+    Args:
+        rows: at least one row; all of one length.
+        header: titles of the columns, or none for a table without a header.
+    """
     table = Table(box=None, pad_edge=False, show_header=bool(header))
     for index in range(len(rows[0])):
         numeric = all(row[index][:1].isdigit() for row in rows)
@@ -30,13 +33,13 @@ def print_table(rows: Sequence[tuple[str, ...]], *header: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say something to the person at the terminal."""
+    """Print a remark on stderr."""
     click.echo(text, err=True)
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Yield a function that shows what is being done and how far it is; silent unless stderr is a terminal."""
+    """Yield `update(description, fraction done)`, which draws a bar on stderr if that is a terminal."""
     console = Console(stderr=True)
     columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

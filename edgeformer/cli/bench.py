@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json, print_table, progress_bar
+from edgeformer.cli._options import OUTPUT, Command, execution_options, json_option, option
+from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError, require
 
 if TYPE_CHECKING:
@@ -14,41 +15,42 @@ if TYPE_CHECKING:
     from edgeformer.runtime.benchmark.result import Kernels, Spread, Workload
 
 TEXTS = {"causal-lm": "prompt", "seq2seq-lm": "source", "encoder": "text"}
-"""What a kind of model reads."""
+"""Name of the input in tables, by task."""
 
 UNKNOWN = "?"
+"""Printed where a figure could not be measured."""
 
 SHOWN = 0.01
-"""Of the time: what takes less has no row of its own."""
+"""Fraction of the time below which an op has no row of its own in the profile."""
 
 
-@click.command("bench")
+@click.command("bench", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--prompt", "prompts", type=int, multiple=True, metavar="N",
     help="Tokens of the prompts, sources or texts; may be given several times. [default: 128 and 512]",
 )  # fmt: skip
-@click.option("--new", "new_tokens", type=int, metavar="N", help="Tokens to generate. [default: 64]")
-@click.option(
+@option("--new", "new_tokens", type=int, metavar="N", help="Tokens to generate. [default: 64]")
+@option(
     "--batch", "batch_sizes", type=int, multiple=True, metavar="N",
-    help="Texts at once; may be given several times. [default: 1]",
+    help="Texts per call; may be given several times. [default: 1]",
 )  # fmt: skip
-@click.option("--rounds", type=int, metavar="N", help="Turns of everything. [default: 5]")
-@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
-@click.option("--profile", is_flag=True, help="Tell where the time goes, too, op by op.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw a roofline there, a PNG file.")
+@option("--rounds", type=int, metavar="N", help="Repetitions of every measurement. [default: 5]")
+@execution_options
+@option("--profile", is_flag=True, topic=OUTPUT, help="Show where the time goes, op by op, too.")
+@option("--plot", type=click.Path(path_type=Path), topic=OUTPUT, help="Draw a roofline into this PNG file.")
 @json_option
 def bench_command(bundle: Path, plot: Path | None, as_json: bool, profile: bool, **options: Any) -> None:
-    """Measure how fast BUNDLE runs here, and how near that is to what this machine can do.
+    """Measure how fast BUNDLE runs here.
 
-    Everything takes turns, round after round. Figures are medians, with the smallest and the largest of the rounds.
+    Every round measures everything once. Figures are medians, with the smallest and the largest of the rounds, and are
+    compared with what this machine can do.
     """
     from edgeformer.runtime.benchmark import benchmark
 
     if plot is not None:
         _check_plot(plot)
-    # What was not given is left to the runtime, the one home of defaults.
+    # Defaults are those of the runtime: pass only the options that were given.
     options = {name: value for name, value in options.items() if value not in (None, ())}
     with progress_bar() as progress:
         result = benchmark(bundle, profile=profile, progress=progress, **options)
@@ -61,7 +63,7 @@ def bench_command(bundle: Path, plot: Path | None, as_json: bool, profile: bool,
 
 
 def _check_plot(path: Path) -> None:
-    """Refuse what cannot be drawn before minutes of measuring."""
+    """Raise RequestError for a plot that cannot be written, before minutes of measuring."""
     require("matplotlib", "export")
     folder = path.absolute().parent
     if path.suffix.lower() != ".png":
@@ -110,7 +112,7 @@ def _show(result: "BenchmarkResult") -> None:
 
 
 def _show_kernels(what: str, workload: "Workload") -> None:
-    """Where the time goes, if that was asked for."""
+    """Print where the time goes, if the workload was profiled."""
     place = f"a {what} of {workload.tokens:,} tokens, batch {workload.batch_size}"
     for phase, name in ((workload.prefill, f"reading {place}"), (workload.decode, f"a step behind {place}")):
         if phase is None or phase.kernels is None:
@@ -186,7 +188,7 @@ def _spread(spread: "Spread", factor: float = 1.0, unit: str = "") -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, or what stands before the point."""
+    """Format a number with three significant digits, or all digits before the point if those are more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 

@@ -8,27 +8,29 @@ import click
 
 from edgeformer.check import Finding, Report, check
 from edgeformer.check.clients import CLIENTS
-from edgeformer.cli._output import json_option, print_json, print_table
+from edgeformer.cli._options import Command, json_option, option
+from edgeformer.cli._output import print_json, print_table
 
 WIDTH = 80
+"""Columns of the text of findings."""
 
 
-@click.command("check")
+@click.command("check", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--client",
     "clients",
     type=click.Choice(list(CLIENTS)),
     multiple=True,
     metavar="CLIENT",
-    help=f"Must load it; repeatable. One of {', '.join(CLIENTS)}.",
+    help=f"Exit with 1 if this client will not load it; may be given several times. One of {', '.join(CLIENTS)}.",
 )
 @json_option
 def check_command(bundle: Path, clients: Sequence[str], as_json: bool) -> None:
-    """Say which clients will load BUNDLE, and why one won't. Reads no weights and runs nothing.
+    """Say which clients will load BUNDLE, and why one won't.
 
-    Exits with 1 if BUNDLE breaks the contract, or a client named with --client will not load it. BUNDLE may also be a
-    folder that somebody else made.
+    Reads no weights and runs nothing. Exits with 1 if BUNDLE breaks the contract, or a client named with --client will
+    not load it. BUNDLE may also be a folder that another exporter made.
     """
     report = check(bundle)
     if as_json:

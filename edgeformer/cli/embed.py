@@ -6,23 +6,24 @@ from typing import Any
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json, print_table
+from edgeformer.cli._options import OUTPUT, Command, execution_options, json_option, option
+from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
 
 
-@click.command("embed")
+@click.command("embed", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the vectors there, as a .npy file.")
-@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
+@execution_options
+@option("--output", "-o", type=click.Path(path_type=Path), topic=OUTPUT, help="Save the vectors as this .npy file.")
 @json_option
 def embed_command(
     bundle: Path, texts: tuple[str, ...], output: Path | None, provider: Any, threads: int | None, as_json: bool
 ) -> None:
-    """Turn TEXTS (or the lines of standard input) into vectors with the encoder in BUNDLE.
+    """Turn TEXTS into vectors with the encoder in BUNDLE.
 
-    Prints how near each text is to the first, the nearest first; --json prints the vectors, --output saves them.
+    Without TEXTS, every line of standard input is a text. Prints the cosine similarity of each text with the first
+    one, the most similar first; --json prints the vectors, --output saves them.
     """
     import numpy as np
 

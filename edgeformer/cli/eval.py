@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json, print_table, progress_bar
+from edgeformer.cli._options import COUNT, EXECUTION, OUTPUT, Command, execution_options, json_option, option
+from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
     from edgeformer.runtime.perplexity import TextScore
     from edgeformer.runtime.scores import Answer, Evaluation, SkillScore
 
+PROBLEMS = "Problems"
+TEXT = "Text"
+
 COLUMNS = 4
-"""Bundles beside each other, in 80 columns of text."""
+"""Bundles per table: as many columns as fit 80 characters."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What is known of one bundle."""
+    """The scores of one bundle."""
 
     path: Path
     manifest: "Manifest"
@@ -31,21 +35,26 @@ class Scored:
     text: "TextScore | None"
 
 
-@click.command("eval")
+@click.command("eval", cls=Command)
 @click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--problems", type=click.Path(path_type=Path), metavar="FILE",
-    help="Lines of JSON with skill, prompt and answer. [default: the held-out ones of the bundle's preset]",
+    help="Lines of JSON with skill, prompt and answer. [default: the held-out problems of the bundle's preset]",
 )  # fmt: skip
-@click.option("--text", type=click.Path(path_type=Path), metavar="FILE", help="Score this text instead.")
-@click.option("--limit", type=click.IntRange(min=1), help="Problems of each skill, drawn by --seed. [default: all]")
-@click.option("--seed", type=int, help="[default: 0]")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Answers that are written at once. [default: 32]")
-@click.option("--stop", multiple=True, help="End answers before this text; may be given several times.")
-@click.option("--window", type=int, help="Tokens of the text read at once. [default: the context, 2048 at most]")
-@click.option("--show-wrong", type=click.IntRange(min=1), metavar="N", help="Show N wrong answers of each skill.")
-@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
+@option(
+    "--text", type=click.Path(path_type=Path), metavar="FILE",
+    help="Score the perplexity of this text instead (with --problems: both).",
+)  # fmt: skip
+@option("--limit", **COUNT, topic=PROBLEMS, help="Problems of each skill, drawn by --seed. [default: all]")
+@option("--seed", type=int, metavar="N", topic=PROBLEMS, help="Seed of the draw of --limit. [default: 0]")
+@option("--stop", multiple=True, topic=PROBLEMS, help="End answers before this text; may be given several times.")
+@option(
+    "--window", type=int, metavar="N", topic=TEXT,
+    help="Tokens of the text per call. [default: the context, 2048 at most]",
+)  # fmt: skip
+@option("--batch-size", **COUNT, topic=EXECUTION, help="Answers generated per call. [default: 32]")
+@execution_options
+@option("--show-wrong", **COUNT, topic=OUTPUT, help="Show N wrong answers of each skill.")
 @json_option
 def eval_command(
     bundles: tuple[Path, ...],
@@ -58,7 +67,9 @@ def eval_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Score the answers of BUNDLE to problems with one right answer, or its perplexity of a text.
+    """Score the answers of BUNDLE, or its perplexity of a text.
+
+    Problems have one right answer each, and an answer has to match it exactly.
 
     Several bundles, such as exports of one model in several precisions, are shown side by side.
     """
@@ -67,7 +78,7 @@ def eval_command(
     from edgeformer.runtime.evaluate import evaluate
     from edgeformer.runtime.perplexity import score_text
 
-    # What was not given is left to the runtime, the one home of defaults.
+    # Defaults are those of the runtime: pass only the options that were given.
     options = {name: value for name, value in options.items() if value not in (None, ())}
     if text is not None and problems is None:
         _refuse([*options, *(["show_wrong"] if show_wrong else [])], "problems, and with --text they need --problems")
@@ -100,13 +111,13 @@ def eval_command(
 
 
 def _refuse(given: Sequence[str], needed: str) -> None:
-    """Refuse options that would do nothing."""
+    """Raise click.UsageError for options that would have no effect."""
     if given:
         raise click.UsageError(f"{', '.join('--' + name.replace('_', '-') for name in given)}: only with {needed}.")
 
 
 def _own_problems(bundles: Sequence[Path]) -> Path:
-    """Those of the preset that all bundles were made from."""
+    """Return the problems of the preset that all bundles were made from."""
     from edgeformer.manifest import Manifest
     from edgeformer.runtime.eval_questions import preset_questions
 
@@ -148,7 +159,7 @@ def _show(scored: Sequence[Scored]) -> None:
 
 
 def _names(scored: Sequence[Scored]) -> list[str]:
-    """What to call bundles in a table: the shortest that tells them apart."""
+    """Return names of the bundles for a table: precisions, folders or paths, the first of these that differ."""
     precisions = [each.manifest.precision for each in scored]
     folders = [each.path.resolve().name for each in scored]
     paths = [str(each.path) for each in scored]
@@ -171,7 +182,7 @@ def _show_one(scored: Scored) -> None:
 def _side_by_side(
     names: Sequence[str], evaluations: Sequence["Evaluation"], cell: Callable[["SkillScore"], str]
 ) -> None:
-    """A table with a row a skill and a column a bundle; of many bundles, several tables."""
+    """Print tables with one row per skill and one column per bundle, of at most `COLUMNS` bundles each."""
     for start in range(0, len(names), COLUMNS):
         shown = evaluations[start : start + COLUMNS]
         scores = [[*each.skills, each.total] for each in shown]
@@ -194,12 +205,12 @@ def _exact(score: "SkillScore") -> str:
 
 
 def _number(value: float) -> str:
-    """Five digits, or what stands before the point."""
+    """Format a number with five significant digits, or all digits before the point if those are more."""
     return f"{value:.4f}" if value < 10 else f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
 
 
 def _wrong(evaluation: "Evaluation", count: int) -> Iterator["Answer"]:
-    """The first wrong answers of each skill."""
+    """Yield the first `count` wrong answers of each skill."""
     shown: Counter[str] = Counter()
     for answer in evaluation.answers:
         skill = answer.question.skill
@@ -219,7 +230,7 @@ def _show_wrong(scored: Scored, count: int) -> None:
 
 
 def _data(scored: Scored, wrong: int | None) -> dict[str, Any]:
-    """For programs."""
+    """Return the scores of one bundle for --json."""
     manifest, evaluation, text = scored.manifest, scored.evaluation, scored.text
     data: dict[str, Any] = {"bundle": str(scored.path), "precision": manifest.precision, "ops": manifest.ops}
     if evaluation is not None:

@@ -7,7 +7,8 @@ from typing import Any, get_args
 import click
 
 from edgeformer.cli._explain import explain
-from edgeformer.cli._output import json_option, note, print_json, progress_bar
+from edgeformer.cli._options import json_option
+from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.manifest import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
 from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, QuantizationOverrides, Rounding

@@ -8,18 +8,26 @@ from typing import Any, get_args
 import click
 
 from edgeformer.accounting import ELEMENT_BYTES, account, cache_element_bytes
-from edgeformer.cli._output import json_option, print_json, print_table
+from edgeformer.cli._options import Command, json_option, option
+from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.manifest import FILE_NAME, Arithmetic, Manifest
 
 
-@click.command("info")
+@click.command("info", cls=Command)
 @click.argument("model")
-@click.option("--precision", type=click.Choice(get_args(Arithmetic)), help="Of a model that is not exported yet.")
+@option(
+    "--precision",
+    type=click.Choice(get_args(Arithmetic)),
+    help="Count bytes in this precision, for a model that is not exported yet.",
+)
 @json_option
 def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> None:
-    """Show what MODEL (a bundle, or whatever `export` takes) costs. Reads no weights."""
+    """Show the parameters, bytes and FLOPs of a model or bundle.
+
+    MODEL is a bundle, or a model that `edgeformer export --model` takes. Reads no weights.
+    """
     if (Path(model) / FILE_NAME).is_file():
         manifest = Manifest.read(Path(model))
         manifest.check_sizes(Path(model))
@@ -36,7 +44,10 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
 
 
 def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> None:
-    """What the manifest knows of a module that is not ours; its parameters and arithmetic only its code tells."""
+    """Show what the manifest of an exported module of the user's own holds, which has no model config.
+
+    Its parameters and FLOPs are unknown.
+    """
     cache = manifest.cache
     cache_bytes = cache.elements(1, 1) * cache_element_bytes(manifest)
     weights = files[f"{manifest.graph}_data"]
@@ -81,7 +92,7 @@ def _show_model(
     element_bytes = ELEMENT_BYTES[arithmetic] if manifest is None else cache_element_bytes(manifest)
     per_token = numbers.cache_bytes_per_token // ELEMENT_BYTES[arithmetic] * element_bytes
     numbers = replace(numbers, cache_bytes_per_token=per_token)
-    # What is stored otherwise than it is computed with, and what a recipe leaves as it is, the file knows.
+    # With quantized weights, only the sizes of the files say how many bytes there are.
     total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
     parts = {} if stored else numbers.bytes
     stack = config.decoder if isinstance(config, Seq2SeqConfig) else config

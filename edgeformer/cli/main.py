@@ -1,28 +1,65 @@
-"""The command `edgeformer`."""
+"""The command `edgeformer`. Each subcommand is imported when it is used, so that help and small commands start fast."""
 
+import importlib
 import signal
 import sys
+import warnings
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
 from edgeformer import __version__
-from edgeformer.cli.bench import bench_command
-from edgeformer.cli.check import check_command
-from edgeformer.cli.embed import embed_command
-from edgeformer.cli.eval import eval_command
-from edgeformer.cli.export import export_command
-from edgeformer.cli.info import info_command
-from edgeformer.cli.models import models_command
-from edgeformer.cli.optimize import optimize_command
-from edgeformer.cli.run import run_command
-from edgeformer.cli.verify import verify_command
+from edgeformer.cli._options import warn, write_sections
 from edgeformer.errors import EdgeformerError
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What the help of `edgeformer` shows of a subcommand, known without importing it."""
+
+    section: str
+    summary: str
+
+
+COMMANDS = {
+    "export": Entry("Make", "Export a model to a bundle, and verify it."),
+    "optimize": Entry("Make", "Let BUNDLE load faster and take less memory on this machine."),
+    "run": Entry("Run", "Run the model in BUNDLE on PROMPT (or standard input)."),
+    "embed": Entry("Run", "Turn TEXTS into vectors with the encoder in BUNDLE."),
+    "bench": Entry("Measure", "Measure how fast BUNDLE runs here."),
+    "eval": Entry("Measure", "Score the answers of BUNDLE, or its perplexity of a text."),
+    "info": Entry("Measure", "Show the parameters, bytes and FLOPs of a model or bundle."),
+    "verify": Entry("Prove", "Check that BUNDLE computes what PyTorch computes."),
+    "check": Entry("Prove", "Say which clients will load BUNDLE, and why one won't."),
+    "models": Entry("Look up", "List the presets and the model families that can be exported."),
+}
+"""Every subcommand NAME, which `NAME_command` in edgeformer/cli/NAME.py implements."""
+
+
 class _Group(click.Group):
-    """Shows an EdgeformerError as its message alone, and exits with 1."""
+    """Imports a subcommand when it is used; prints an EdgeformerError as one message, and exits with 1 then."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"edgeformer.cli.{cmd_name}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, entry in COMMANDS.items():
+            sections.setdefault(entry.section, []).append((name, entry.summary))
+        write_sections(formatter, sections)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -41,18 +78,24 @@ def cli(debug: bool) -> None:
     """Export transformers to ONNX, run them without PyTorch, and verify that both compute the same."""
 
 
-for command in (
-    export_command, run_command, embed_command, bench_command, eval_command, optimize_command, verify_command,
-    check_command, info_command, models_command
-):  # fmt: skip
-    cli.add_command(command)
-
-
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command line: the entry point of the console script."""
     # A terminated export must clean up like an interrupted one.
     signal.signal(signal.SIGTERM, _exit_on_signal)
+    warnings.showwarning = _show_warning
     cli()
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a Python warning as one line of the command line, without the place in the code that Python adds."""
+    warn(str(message))
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:

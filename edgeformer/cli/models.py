@@ -4,13 +4,14 @@ import json
 
 import click
 
-from edgeformer.cli._output import json_option, print_json, print_table
+from edgeformer.cli._options import Command, json_option
+from edgeformer.cli._output import print_json, print_table
 
 
-@click.command("models")
+@click.command("models", cls=Command)
 @json_option
 def models_command(as_json: bool) -> None:
-    """List the presets that come with edgeformer and the model families that it reads, with what each supports."""
+    """List the presets and the model families that can be exported."""
     from edgeformer.families import family_names, load_family
     from edgeformer.source import PRESETS, preset_names
 

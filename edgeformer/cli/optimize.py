@@ -5,19 +5,20 @@ from pathlib import Path
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json, print_table
+from edgeformer.cli._options import COUNT, Command, json_option, option
+from edgeformer.cli._output import note, print_json, print_table
 
 
-@click.command("optimize")
+@click.command("optimize", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
-@click.option("--remove", "removes", is_flag=True, help="Remove what was written, for whatever machine.")
+@option("--threads", **COUNT, help="Threads of the measurement. [default: all usable cores]")
+@option("--remove", "removes", is_flag=True, help="Remove the optimized graphs of every machine.")
 @json_option
 def optimize_command(bundle: Path, threads: int | None, removes: bool, as_json: bool) -> None:
     """Let BUNDLE load faster and take less memory on this machine.
 
-    Writes its graphs a second time, with weights as this processor's kernels read them. With another processor or
-    another onnxruntime the bundle runs as if they were not there.
+    Writes its graphs a second time, with the weights in the layout that this processor's kernels use. On another
+    processor, or with another onnxruntime, the bundle runs as before.
     """
     from edgeformer.runtime.optimize import optimize, remove
 

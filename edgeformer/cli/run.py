@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json, print_table
+from edgeformer.cli._options import COMMON, COUNT, ENCODER_DECODERS, Command, execution_options, json_option, option
+from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,27 +18,39 @@ if TYPE_CHECKING:
 
 
 SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", "language")
+"""Options, by their parameters, that only bundles of encoder-decoders take."""
+
+CHAT = "Chat"
+SAMPLING = "Sampling"
 
 
-@click.command("run")
+@click.command("run", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
-@click.option("--chat", is_flag=True, help="Use the model's chat template; without a prompt, talk in turns.")
-@click.option("--system", help="System message of a chat.")
-@click.option("--max-new-tokens", "-n", type=int, help="[default: 256, or what the context leaves]")
-@click.option("--temperature", type=float, help="0 is greedy, and the default.")
-@click.option("--top-k", type=int, help="Keep the k most likely tokens; 0 keeps all.")
-@click.option("--top-p", type=float, help="Keep the fewest tokens that reach this probability.")
-@click.option("--min-p", type=float, help="Keep tokens of at least this part of the largest probability.")
-@click.option("--repetition-penalty", type=float, help="Above 1, repeat less.")
-@click.option("--seed", type=int, help="Make sampling repeatable.")
-@click.option("--stop", multiple=True, help="End before this text; may be given several times.")
-@click.option("--num-beams", type=click.IntRange(min=1), help="Search instead of greedy choice (encoder-decoders).")
-@click.option("--source-language", help="Of the source, as the model calls it (multilingual translators).")
-@click.option("--target-language", help="To translate into.")
-@click.option("--language", help="Spoken in the recording. [default: what the model hears]")
-@click.option("--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
+@option(
+    "--max-new-tokens", "-n", type=int, metavar="N", topic=COMMON,
+    help="Tokens to generate at most. [default: 256, or what the context leaves]",
+)  # fmt: skip
+@option("--stop", multiple=True, topic=COMMON, help="End before this text; may be given several times.")
+@option("--chat", is_flag=True, topic=CHAT, help="Use the model's chat template; without PROMPT, hold a conversation.")
+@option("--system", topic=CHAT, help="System message of the chat.")
+@option("--temperature", type=float, topic=SAMPLING, help="0 is greedy, and the default.")
+@option("--top-k", type=int, metavar="N", topic=SAMPLING, help="Keep the k most likely tokens; 0 keeps all.")
+@option("--top-p", type=float, topic=SAMPLING, help="Keep the fewest tokens that reach this probability.")
+@option("--min-p", type=float, topic=SAMPLING, help="Keep tokens of at least this fraction of the largest probability.")
+@option("--repetition-penalty", type=float, topic=SAMPLING, help="Above 1, repeat less.")
+@option("--seed", type=int, metavar="N", topic=SAMPLING, help="Make sampling repeatable.")
+@option("--num-beams", **COUNT, topic=ENCODER_DECODERS, help="Beam search instead of greedy choice.")
+@option(
+    "--source-language", topic=ENCODER_DECODERS,
+    help="Language of PROMPT, as the model names it (multilingual translators).",
+)  # fmt: skip
+@option("--target-language", topic=ENCODER_DECODERS, help="Language to translate into.")
+@option(
+    "--language", topic=ENCODER_DECODERS,
+    help="Language spoken in the recording. [default: the one that the model detects]",
+)  # fmt: skip
+@execution_options
 @json_option
 def run_command(
     bundle: Path,
@@ -49,13 +62,14 @@ def run_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the model in BUNDLE on PROMPT (or standard input), as it was made for.
+    """Run the model in BUNDLE on PROMPT (or standard input).
 
-    Continues a text, or translates it, transcribes it (PROMPT is a WAV file), classifies it, fills its mask.
+    The task of the bundle decides what that does: continue a text, translate it, classify it, fill its mask, or
+    transcribe a recording (PROMPT is the path of a WAV file then).
     """
     from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, load
 
-    # What was not given is left to the runtime, the one home of defaults.
+    # Defaults are those of the runtime: pass only the options that were given.
     options = {name: value for name, value in options.items() if value not in (None, ())}
     model = load(bundle, provider, threads)
     if model.manifest.random_weights is not None:
@@ -79,7 +93,7 @@ def run_command(
 
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
-    """Refuse what a kind of model has no use for, instead of leaving it out."""
+    """Raise RequestError for options that do not apply to this task, instead of ignoring them."""
     from edgeformer.runtime import Encoder, Seq2SeqLM
 
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
@@ -99,7 +113,7 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
 
 
 def _label(model: "Encoder", text: str, as_json: bool) -> None:
-    """Fill the mask of a text, or name its classes."""
+    """Print the tokens that fill the mask of `text`, or its labels, the most likely first."""
     head = model.config.head
     if head is None or head.kind == "pooling":
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} TEXT…")
@@ -116,7 +130,7 @@ def _label(model: "Encoder", text: str, as_json: bool) -> None:
 
 
 def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bool) -> None:
-    """Translate or transcribe where languages are named, else write what follows, as it comes."""
+    """Transcribe a recording, translate if languages are given, or else generate; print text as it is generated."""
     languages = {name: options.pop(name) for name in ("source_language", "target_language") if name in options}
     language = options.pop("language", None)
     if model.is_speech:
@@ -135,7 +149,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
 
 
 def _converse(model: "CausalLM", system: str | None, options: dict[str, Any]) -> None:
-    """Talk in turns until end of input."""
+    """Hold a conversation on the terminal until end of input."""
     if model.tokenizer is None or not model.tokenizer.has_chat_template:
         raise RequestError("this model has no chat template; give it a plain prompt.")
     note("Ctrl-D ends the conversation.")

@@ -4,22 +4,27 @@ from pathlib import Path
 
 import click
 
-from edgeformer.cli._output import json_option, note, print_json, print_table, progress_bar
+from edgeformer.cli._options import OUTPUT, VERIFICATION, Command, json_option, option
+from edgeformer.cli._output import note, print_json, print_table, progress_bar
 
 
-@click.command("verify")
+@click.command("verify", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--against", help="The model that it was exported from. [default: the weights in the bundle itself]")
-@click.option("--quick", is_flag=True, help="Run what an export runs, instead of everything.")
-@click.option("--locate", is_flag=True, help="Find the first node that computes something else.")
-@click.option("--certificate", type=click.Path(path_type=Path), help="Write report.json, report.html and plots there.")
+@option("--against", help="The model that it was exported from. [default: the weights in the bundle itself]")
+@option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
+@option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
+@option(
+    "--certificate", type=click.Path(path_type=Path), topic=OUTPUT, metavar="FOLDER",
+    help="Write report.json, report.html and plots into this folder.",
+)  # fmt: skip
 @json_option
 def verify_command(
     bundle: Path, against: str | None, quick: bool, locate: bool, certificate: Path | None, as_json: bool
 ) -> None:
-    """Check the files of BUNDLE, and that its graph computes what PyTorch computes. Exits with 1 if it does not.
+    """Check that BUNDLE computes what PyTorch computes.
 
-    BUNDLE may also be a folder or ONNX file that somebody else made, with --against.
+    Checks the hashes of its files, too. Exits with 1 if a check fails. With --against, BUNDLE may also be a folder or
+    an ONNX file that another exporter made.
     """
     from edgeformer.export import verify
 
@@ -55,7 +60,7 @@ def verify_command(
 
 
 def _locate(bundle: Path, against: str | None) -> str:
-    """Name the first node that computes something else, in words."""
+    """Return a sentence that names the first node whose values differ from PyTorch's."""
     from edgeformer.export.parity import open_subject
     from edgeformer.export.parity.locate.locator import describe, locate
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import edgeformer.source
 from edgeformer.cli._explain import summarised
-from edgeformer.cli.main import cli
+from edgeformer.cli.main import COMMANDS, cli
 from edgeformer.runtime import load
 
 
@@ -246,7 +246,7 @@ def test_models_lists_presets_and_families():
     assert "tiny-llama" in run("models").stdout
 
 
-@pytest.mark.parametrize("command", [[], ["export"], ["run"], ["verify"], ["info"], ["models"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_fits_80_columns(command):
     result = CliRunner().invoke(cli, [*command, "--help"], terminal_width=80)
     assert result.exit_code == 0
