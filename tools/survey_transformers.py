@@ -52,7 +52,7 @@ class Outcome:
 
 def survey(model_type: str) -> Outcome:
     """Make, export, and compare one architecture."""
-    from tiny_transformers import CONTEXT, make_model, tiny_config
+    from checkpoints.tiny_transformers import CONTEXT, make_model, tiny_config
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from edgeformer.errors import ConfigError, ExportError, ParityError, WeightsError
@@ -238,7 +238,7 @@ def report(outcomes: list[Outcome], line: str) -> str:
         f"    {line}",
         "",
         f"and {packages}, Python {platform.python_version()}, on small random",
-        "models (tools/tiny_transformers.py):",
+        "models (tools/checkpoints/tiny_transformers.py):",
         "",
         f"**{verdicts['passes']} of {len(outcomes)} pass; {len(new)} of them have no family file here, and in "
         f"{len(complete)} of those",

@@ -7,7 +7,7 @@ this model amplifies, and a graph may be a little worse than that. A limit is
 
 so the floor only speaks where eager is luckily exact. Eager differs from itself by up to 1.4 times in its largest
 error, 1.6 in its worst position and 2.4 in its largest divergence when only the order of its sums changes;
-tools/calibrate_parity.py prints it. Factors are above that, and far below what any wrong formula does
+tools/verification/calibrate_parity.py prints it. Factors are above that, and far below what any wrong formula does
 (docs/explanation/parity.md).
 """
 

@@ -10,7 +10,7 @@ from edits import Edit
 
 from edgeformer.export import export_model
 
-# Clients are run by the parts of tools/conformance.py, which import each other by their names.
+# tools/verification/clients runs the clients; the folders of tools/ are packages.
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 SIZES = {
@@ -62,7 +62,7 @@ def talker(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def places():
-    from conformance_clients.client import EXAMPLES, Places
+    from verification.clients.client import EXAMPLES, Places
 
     modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "node" / "node_modules")
     return Places(node_modules=Path(modules))

@@ -7,8 +7,8 @@ import subprocess
 import numpy as np
 import onnxruntime_genai as og
 import pytest
-from conformance_clients.client import EXAMPLES
-from conformance_clients.programs import with_modules
+from verification.clients.client import EXAMPLES
+from verification.clients.programs import with_modules
 
 # A prompt that no model of these tests ends the text of.
 PROMPT, STEPS = [33, 12, 6, 13, 17], 6

@@ -7,10 +7,10 @@ import sys
 
 import onnxruntime_genai as og
 import pytest
-from conformance_clients.browser import BrowserClient
-from conformance_clients.client import EXAMPLES, ClientError
-from conformance_clients.programs import NodeClient
 from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
+from verification.clients.browser import BrowserClient
+from verification.clients.client import EXAMPLES, ClientError
+from verification.clients.programs import NodeClient
 
 from edgeformer.check import check
 from edgeformer.check.clients import genai_keys as keys

@@ -4,9 +4,9 @@ import json
 import subprocess
 
 import pytest
-from conformance_clients.client import EXAMPLES
-from conformance_clients.programs import NodeClient, with_modules
 from run_clients import require
+from verification.clients.client import EXAMPLES
+from verification.clients.programs import NodeClient, with_modules
 
 from edgeformer.check import check
 from edgeformer.export import export_model

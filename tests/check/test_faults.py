@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import onnxruntime_genai as og
 import pytest
-from conformance_clients.programs import NodeClient
 from edits import Edit
 from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
+from verification.clients.programs import NodeClient
 
 from edgeformer.check import check
 from edgeformer.runtime import load

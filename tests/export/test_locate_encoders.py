@@ -19,8 +19,8 @@ from faults import constant, output, reading, setting, store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from false_alarms import export_random
-from random_models import random_encoder, random_seq2seq
+from verification.false_positive_rate import export_random
+from verification.random_models import random_encoder, random_seq2seq
 
 from edgeformer.config import (
     AttentionConfig,

@@ -1,7 +1,7 @@
 """Random models over every block that a `ModelConfig` can say are exported and pass the gates of parity.
 
-Two dozen decoders and a few encoders and pairs here; `python tools/false_alarms.py --models 500 --kind all` runs as
-many as you like, in both precisions.
+Two dozen decoders and a few encoders and encoder-decoders are tested here;
+`python tools/verification/false_positive_rate.py --models 500 --kind all` tests any number, in both precisions.
 """
 
 import math
@@ -13,8 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from false_alarms import export_random, verify_one
-from random_models import random_encoder, random_model, random_seq2seq
+from verification.false_positive_rate import export_random, verify_one
+from verification.random_models import random_encoder, random_model, random_seq2seq
 
 from edgeformer import schema
 from edgeformer.accounting import account

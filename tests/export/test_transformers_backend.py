@@ -25,7 +25,7 @@ from transformers.modeling_utils import AttentionInterface
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from tiny_transformers import CONTEXT, WINDOW, tiny_config
+from checkpoints.tiny_transformers import CONTEXT, WINDOW, tiny_config
 
 import edgeformer.source
 from edgeformer.cli.main import cli

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from false_alarms import export_random
+from verification.false_positive_rate import export_random
 
 from edgeformer.config import (
     AlibiConfig,

@@ -7,13 +7,13 @@ import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
-# As for `python tools/NAME.py`: a tool imports its neighbours by their names.
+# The folders of tools/ are packages, and tools import each other by `FOLDER.NAME`.
 sys.path.insert(0, str(TOOLS))
 
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory):
-    from random_checkpoint import write_checkpoint
+    from checkpoints.random_checkpoint import write_checkpoint
 
     folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
     write_checkpoint("tiny", folder)

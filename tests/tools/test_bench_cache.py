@@ -2,7 +2,7 @@
 
 import json
 
-import bench_cache
+from benchmarks import bench_cache
 from click.testing import CliRunner
 
 

@@ -2,8 +2,8 @@
 
 import json
 
-import bench_decode
 import pytest
+from benchmarks import bench_decode
 from click.testing import CliRunner
 
 OPTIONS = ["--prompt", "8", "--new", "8", "--rounds", "1", "--threads", "1"]

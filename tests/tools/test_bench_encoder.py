@@ -2,9 +2,9 @@
 
 import json
 
-import bench_encoder
 import numpy as np
 import pytest
+from benchmarks import bench_encoder
 from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--short", "4", "--long", "16", "--batch", "3", "--rounds", "1", "--threads", "1"]

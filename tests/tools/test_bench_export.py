@@ -3,8 +3,8 @@
 import json
 import sys
 
-import bench_export
 import pytest
+from benchmarks import bench_export
 from click.testing import CliRunner
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")

@@ -2,11 +2,11 @@
 
 import json
 
-import bench_op_sets
 import click
 import numpy as np
 import pytest
-import random_checkpoint
+from benchmarks import bench_op_sets
+from checkpoints import random_checkpoint
 from click.testing import CliRunner
 
 

@@ -3,9 +3,8 @@
 import json
 import sys
 
-import bench_seq2seq
-import interleave
 import pytest
+from benchmarks import bench_seq2seq, interleave
 from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--source", "16", "--new", "8", "--rounds", "1", "--threads", "1"]

@@ -2,10 +2,10 @@
 
 import json
 
-import check_cuda
 import onnxruntime
 import pytest
 from click.testing import CliRunner
+from verification import check_cuda
 
 without_cuda = pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this onnxruntime has CUDA"

@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import compare_peers
 import pytest
+from benchmarks import compare_peers
+from benchmarks.peers import process, report
+from benchmarks.peers.registry import FOLDER, OURS, PEERS, Peer
+from benchmarks.peers.turn import Stopwatch, Turn, timed
 from click.testing import CliRunner
-from peers import process, report
-from peers.registry import FOLDER, OURS, PEERS, Peer
-from peers.turn import Stopwatch, Turn, timed
 
 # A runtime that says how long it took. Tokens are the prompt's last one and on from there.
 STAND_IN = """
 import os, sys
 from pathlib import Path
-from peers.turn import Turn
+from benchmarks.peers.turn import Turn
 
 def convert(checkpoint, folder, precision):
     assert (checkpoint / "config.json").is_file() and (checkpoint / "tokenizer.json").is_file()

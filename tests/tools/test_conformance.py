@@ -16,16 +16,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import conformance
 import numpy as np
 import pytest
 import torch
 import transformers
 from click.testing import CliRunner
-from conformance_clients.browser import STATUS, TEXT, open_page, write
-from conformance_clients.client import EXAMPLES, ClientError, Places
-from conformance_clients.programs import PythonClient, with_modules
-from conformance_clients.registry import CLIENTS
+from verification import conformance
+from verification.clients.browser import STATUS, TEXT, open_page, write
+from verification.clients.client import EXAMPLES, ClientError, Places
+from verification.clients.programs import PythonClient, with_modules
+from verification.clients.registry import CLIENTS
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load

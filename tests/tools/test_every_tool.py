@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
-# Run by the interpreter of another environment.
-FOREIGN = {"ctranslate2_worker"}
+# The interpreter of another environment runs the worker.
+FOREIGN = {"ctranslate2_worker", "__init__"}
 
 
 @pytest.mark.parametrize(
-    "tool", [path for path in sorted(TOOLS.glob("*.py")) if path.stem not in FOREIGN], ids=lambda path: path.stem
+    "tool",
+    [path for path in sorted([*TOOLS.glob("*.py"), *TOOLS.glob("*/*.py")]) if path.stem not in FOREIGN],
+    ids=lambda path: str(path.relative_to(TOOLS)),
 )
 def test_what_a_tool_imports_is_there(tool):
     assert runpy.run_path(str(tool), run_name="imported")["__doc__"]

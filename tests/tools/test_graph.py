@@ -6,15 +6,15 @@ import random
 from collections import Counter
 from itertools import pairwise
 
-import graph
 import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from graphs.block import block_of
-from graphs.difference import difference
-from graphs.layout import Box, Link, place
-from graphs.shapes import shapes_of
+from graph_viewer import graph
+from graph_viewer.block import block_of
+from graph_viewer.difference import difference
+from graph_viewer.layout import Box, Link, place
+from graph_viewer.shapes import shapes_of
 from onnx import TensorProto, helper, numpy_helper
 
 LAYERS = 3

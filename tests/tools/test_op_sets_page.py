@@ -3,15 +3,15 @@
 import re
 
 import click
-import op_sets
 import pytest
 from click.testing import CliRunner
-from opsets import lowering, trial
-from opsets.blocks import BLOCKS
-from opsets.finding import Found, find, forget
-from opsets.page import part, with_part
-from opsets.rules import rule_lists
-from opsets.table import Footnotes, block_table, expanded
+from verification import op_sets
+from verification.op_set_tables import lowering, trial
+from verification.op_set_tables.blocks import BLOCKS
+from verification.op_set_tables.finding import Found, find, forget
+from verification.op_set_tables.page import part, with_part
+from verification.op_set_tables.rules import rule_lists
+from verification.op_set_tables.table import Footnotes, block_table, expanded
 
 from edgeformer.errors import ExportError
 from edgeformer.export.lower import LoweringOptions, ort, portable, standard
@@ -53,7 +53,7 @@ def test_a_changed_rule_makes_another_table(monkeypatch, changed_rules):
     assert "-● `GroupQueryAttention`\n" in result.stdout
     assert "+○ [The kernel is on holiday]\n" in result.stdout
     page = "docs/reference/op-sets.md"
-    assert f"{page} is stale: run `python tools/op_sets.py --write {page}`" in result.stderr
+    assert f"{page} is stale: run `python tools/verification/op_sets.py --write {page}`" in result.stderr
 
 
 def test_a_changed_page_is_stale(monkeypatch, tmp_path):

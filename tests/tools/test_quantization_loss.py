@@ -1,4 +1,4 @@
-"""tools/quantization_loss.py: figures by hand, that a worse recipe is told to be worse, and peers beside ours."""
+"""tools/benchmarks/quantization_loss.py: known figures, a worse quantization config measured as worse, and peers."""
 
 import json
 import math
@@ -9,10 +9,10 @@ from unittest import mock
 import click
 import numpy as np
 import pytest
-import quantization_loss
+from benchmarks import quantization_loss
+from benchmarks.peers.process import read_texts
+from benchmarks.peers.registry import OURS, PEERS, Peer
 from click.testing import CliRunner
-from peers.process import read_texts
-from peers.registry import OURS, PEERS, Peer
 
 from edgeformer.source import PRESETS
 

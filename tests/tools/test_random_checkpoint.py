@@ -3,8 +3,8 @@
 import json
 
 import pytest
-import random_checkpoint
 import torch
+from checkpoints import random_checkpoint
 from click.testing import CliRunner
 from safetensors import safe_open
 

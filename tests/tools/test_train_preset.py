@@ -13,27 +13,21 @@ from random import Random
 import jinja2
 import pytest
 import torch
-import train_preset
 from click.testing import CliRunner
-from presets import (
+from presets import differentiable, packing, scoring, tiny_llama, tiny_translate, train_preset, training
+from presets.corpora import (
     bilingual_numbers,
     bilingual_sentences,
     dates,
-    differentiable,
     lists,
     numbers,
-    packing,
     paragraphs,
     paraphrases,
-    scoring,
     stories,
-    tiny_llama,
-    tiny_translate,
-    training,
 )
-from presets.dialogue import CHAT_TEMPLATE, END, START, STOP, prompt, turn
-from presets.mixture import DRILLS, SKILLS, document, interview
-from presets.problem import Problem, draw, draw_held_out, is_held_out
+from presets.corpora.dialogue import CHAT_TEMPLATE, END, START, STOP, prompt, turn
+from presets.corpora.mixture import DRILLS, SKILLS, document, interview
+from presets.corpora.problem import Problem, draw, draw_held_out, is_held_out
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -530,7 +524,7 @@ def test_a_preset_is_a_model_folder_with_a_card(tmp_path):
     questions = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
     assert len(questions) == 2 * len(SKILLS) and questions[1]["prompt"].endswith(" =")
     page = (folder / "README.md").read_text()
-    assert "python tools/train_preset.py tiny-llama --steps 2 --warmup 1" in page
+    assert "python tools/presets/train_preset.py tiny-llama --steps 2 --warmup 1" in page
     assert "| addition | 0 | 2 | 0.0 % |" in page and "{" not in page
     assert "a 0.1 M parameter Llama" in json.loads((folder / "preset.json").read_text())["description"]
     assert (tmp_path / "work/loss.png").read_bytes().startswith(b"\x89PNG")

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conformance_clients.browser import BrowserClient, link_bundle, open_page, program, served, write
-from conformance_clients.chromium import open_chromium
-from conformance_clients.client import EXAMPLES, TIMEOUT, Places
-from conformance_clients.programs import with_modules
+from verification.clients.browser import BrowserClient, link_bundle, open_page, program, served, write
+from verification.clients.chromium import open_chromium
+from verification.clients.client import EXAMPLES, TIMEOUT, Places
+from verification.clients.programs import with_modules
 
 from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.export import export_model

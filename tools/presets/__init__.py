@@ -1,4 +1,4 @@
-"""Tiny models and the data that they learn from: the parts of `python tools/train_preset.py`.
+"""Tiny models and the data that they learn from: the parts of `python tools/presets/train_preset.py`.
 
     problem.py         a problem with one right answer, and which problems are never trained on
     numbers.py …       generators: arithmetic, lists, dates, paragraphs, stories, dialogues, bilingual sentences

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from edgeformer.config import EncoderConfig, ModelConfig, PoolingHead
 from edgeformer.models import Encoder
+from presets.corpora.paraphrases import PATTERNS, pair
+from presets.corpora.problem import Problem, draw, draw_held_out
 from presets.packing import padded
-from presets.paraphrases import PATTERNS, pair
-from presets.problem import Problem, draw, draw_held_out
 from presets.recipe import Question, Recipe
 from presets.tokenizer import tokenizer_config, train_tokenizer
 from presets.training import Loss, Options, cross_entropy

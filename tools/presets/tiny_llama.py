@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from edgeformer.models import Decoder
-from presets.dialogue import CHAT_TEMPLATE, END, SPECIAL_TOKENS, START, STOP
-from presets.dialogue import prompt as chat_prompt
-from presets.mixture import SKILLS, document
+from presets.corpora.dialogue import CHAT_TEMPLATE, END, SPECIAL_TOKENS, START, STOP
+from presets.corpora.dialogue import prompt as chat_prompt
+from presets.corpora.mixture import SKILLS, document
+from presets.corpora.problem import draw_held_out
 from presets.packing import IGNORED, Rows, Tokens, encode, one_a_row, pack
-from presets.problem import draw_held_out
 from presets.recipe import Question, Recipe
 from presets.scoring import right_rows
 from presets.tokenizer import tokenizer_config, train_tokenizer

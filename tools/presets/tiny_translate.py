@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
 from edgeformer.models import Seq2Seq
-from presets.bilingual_numbers import Meaning, day, number, time_of_day
-from presets.bilingual_sentences import sentence
+from presets.corpora.bilingual_numbers import Meaning, day, number, time_of_day
+from presets.corpora.bilingual_sentences import sentence
+from presets.corpora.problem import Problem, draw, draw_held_out
 from presets.packing import IGNORED, padded
-from presets.problem import Problem, draw, draw_held_out
 from presets.recipe import Question, Recipe
 from presets.scoring import right_rows
 from presets.tokenizer import tokenizer_config, train_tokenizer

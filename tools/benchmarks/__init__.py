@@ -1,0 +1,1 @@
+"""Benchmarks of bundles: speed, memory and quantization loss, beside PyTorch and beside other runtimes."""

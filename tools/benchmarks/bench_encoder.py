@@ -1,0 +1,255 @@
+"""How fast does an encoder read texts, beside transformers?
+
+    python tools/benchmarks/bench_encoder.py [--attention sdpa --attention eager]
+
+MiniLM-L6's geometry (a BERT of 6 layers) with seeded random weights, made here; float32 on the CPU, with the same
+number of threads. Four workloads: one short text, one long text, a batch of long texts, and a batch of texts of many
+lengths, which is padded to the longest. The clock runs from lists of token ids to the last states as an array:
+
+- edgeformer: `run` of a loaded bundle;
+- transformers: the model in inference mode, not compiled, with each attention that is asked for. sdpa is its default.
+
+A turn of a system repeats its batch for a while and counts with its median, so that short texts are measured as well as
+long ones. Tokens per second count the texts' own tokens, never padding. The states must agree.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
+
+from benchmarks.environment import environment
+from benchmarks.interleave import cell, compare, take_turns
+
+GEOMETRIES: dict[str, dict[str, Any]] = {
+    "minilm-l6": {
+        "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536,
+        "vocab_size": 30522, "hidden_act": "gelu", "max_position_embeddings": 512,
+    },
+    # For tests.
+    "tiny": {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+        "vocab_size": 512, "hidden_act": "gelu", "max_position_embeddings": 128,
+    },
+}  # fmt: skip
+
+ATTENTIONS = ("sdpa", "eager")
+"""Implementations in transformers: torch's fused operator, or its own matrix products and softmax."""
+
+TURN_SECONDS = 0.2
+SHORTEST = 8
+"""Tokens of the shortest text in the ragged batch."""
+
+TOLERANCE = 1e-3
+"""How far states may differ, which the last norm leaves at about 1: a hundred times what float32 does to six layers."""
+
+Texts = list[list[int]]
+States = NDArray[np.float32]
+System = Callable[[Texts], States]
+"""Token ids of B texts → their last states float32 [B, S, E], where S is the longest; what stands behind a text's end
+means nothing."""
+
+
+def write_checkpoint(geometry: str, folder: Path, seed: int = 0) -> None:
+    """Save a random BERT as transformers saves one. geometry: a key of GEOMETRIES."""
+    import torch
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(**GEOMETRIES[geometry])
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=parameter.shape[-1] ** -0.5)  # its own start hardly lets attention choose
+    model.save_pretrained(folder)
+
+
+def edgeformer_system(bundle: Path, threads: int) -> System:
+    """Our own `run`."""
+    from edgeformer.runtime import load
+
+    model = load(bundle, provider="cpu", threads=threads)
+    return lambda texts: model.run(texts)["last_hidden_state"]
+
+
+def transformers_system(checkpoint: Path, attention: str, threads: int) -> System:
+    """transformers in float32, with one of ATTENTIONS and no compilation."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    transformers.logging.disable_progress_bar()
+    model = transformers.BertModel.from_pretrained(
+        checkpoint, add_pooling_layer=False, dtype=torch.float32, attn_implementation=attention
+    ).eval()
+
+    def run(texts: Texts) -> States:
+        longest = max(map(len, texts))
+        ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+        mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
+        with torch.inference_mode():
+            return model(ids, attention_mask=mask).last_hidden_state.numpy()
+
+    return run
+
+
+def workloads(short: int, long: int, batch: int, vocab_size: int) -> dict[str, Texts]:
+    """Random texts by the name of what they measure. The ragged batch has both the shortest and the longest text."""
+    rng = np.random.default_rng(0)
+    shortest = min(SHORTEST, long)
+    lengths = [long, shortest, *rng.integers(shortest, long + 1, batch).tolist()][:batch]
+
+    def texts(lengths: Sequence[int]) -> Texts:
+        return [rng.integers(0, vocab_size, length).tolist() for length in lengths]
+
+    return {
+        f"1 × {short}": texts([short]),
+        f"1 × {long}": texts([long]),
+        f"{batch} × {long}": texts([long] * batch),
+        f"{batch} × {shortest}…{long}": texts(lengths),
+    }
+
+
+def turn(system: System, texts: Texts) -> float:
+    """Seconds of one run: the median of as many as fit into a turn, and of one at least."""
+    seconds: list[float] = []
+    while sum(seconds) < TURN_SECONDS:
+        start = time.perf_counter()
+        system(texts)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
+def largest_difference(ours: States, other: States, texts: Texts) -> float:
+    """Between the states of the texts' own tokens."""
+    pairs = zip(ours, other, texts, strict=True)
+    # np.max and not max, which would lose a NaN.
+    return float(np.max([np.abs(a[: len(text)] - b[: len(text)]).max() for a, b, text in pairs]))
+
+
+def measure(systems: dict[str, System], texts: Texts, rounds: int) -> dict[str, Any]:
+    """One workload's times, speeds, ratios and differences as plain data.
+
+    Raises ClickException if the states differ: then a system computes something else.
+    """
+    states = {name: system(texts) for name, system in systems.items()}
+    differences = {
+        name: largest_difference(states["edgeformer"], other, texts)
+        for name, other in states.items()
+        if name != "edgeformer"
+    }
+    for name, difference in differences.items():
+        if not difference <= TOLERANCE:  # NaN is no agreement
+            raise click.ClickException(
+                f"the states of edgeformer and {name} differ by {difference:.2g}, and {TOLERANCE} is allowed. One of "
+                "them computes another model; no speed is reported."
+            )
+    seconds = take_turns({name: partial(turn, system, texts) for name, system in systems.items()}, rounds)
+    tokens = sum(map(len, texts))
+    speeds, ratios = compare(
+        {name: [tokens / value for value in values] for name, values in seconds.items()}, "edgeformer"
+    )
+    return {
+        "texts": len(texts),
+        "tokens": tokens,
+        "milliseconds": {name: 1000 * median(values) for name, values in seconds.items()},
+        "tokens_per_second": speeds,
+        "edgeformer_over": ratios,
+        "largest_difference": differences,
+    }
+
+
+def print_report(data: dict[str, Any]) -> None:
+    """Show the report as a table."""
+    title = "{geometry}, fp32: {threads} threads, medians (and range) of {rounds}"
+    caption = "first: texts × tokens; ratio: edgeformer's speed over this one's"
+    table = Table(title=title.format(**data), title_justify="left", caption=caption, pad_edge=False)
+    for column in ("", "", "ms", "tokens/s", "ratio"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, figures in data["workloads"].items():
+        for system, speed in figures["tokens_per_second"].items():
+            table.add_row(
+                name,
+                system,
+                f"{figures['milliseconds'][system]:,.2f}",
+                f"{speed['median']:,.0f}",
+                cell(figures["edgeformer_over"].get(system), 2),
+            )
+        table.add_section()
+    console = Console(highlight=False)
+    console.print(table)
+    largest = max(value for figures in data["workloads"].values() for value in figures["largest_difference"].values())
+    console.print(f"largest difference of the states: {largest:.1e}")
+    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.option("--geometry", type=click.Choice(list(GEOMETRIES)), default="minilm-l6", show_default=True)
+@click.option(
+    "--attention",
+    "attentions",
+    type=click.Choice(ATTENTIONS),
+    multiple=True,
+    default=["sdpa"],
+    show_default=True,
+    help="Of transformers; may be given twice.",
+)
+@click.option("--short", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens of the short text.")
+@click.option("--long", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of the long texts.")
+@click.option("--batch", type=click.IntRange(min=2), default=32, show_default=True, help="Texts in a batch.")
+@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Of each system.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
+)
+def main(
+    geometry: str,
+    attentions: tuple[str, ...],
+    short: int,
+    long: int,
+    batch: int,
+    rounds: int,
+    threads: int,
+    json_file: Path | None,
+) -> None:
+    """Measure one geometry."""
+    from edgeformer.export import export_model
+
+    with tempfile.TemporaryDirectory(prefix="bench_encoder.") as temporary:
+        folder = Path(temporary)
+        write_checkpoint(geometry, folder / "checkpoint")
+        export_model(folder / "checkpoint", folder / "bundle", precision="fp32", verify=None)
+        systems = {"edgeformer": edgeformer_system(folder / "bundle", threads)}
+        for attention in attentions:
+            systems[f"transformers {attention}"] = transformers_system(folder / "checkpoint", attention, threads)
+        loads = workloads(short, long, batch, GEOMETRIES[geometry]["vocab_size"])
+        measured = {name: measure(systems, texts, rounds) for name, texts in loads.items()}
+    data = {
+        "geometry": geometry,
+        "rounds": rounds,
+        "threads": threads,
+        "workloads": measured,
+        "environment": environment(),
+    }
+    if json_file:
+        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print_report(data)
+
+
+if __name__ == "__main__":
+    main()

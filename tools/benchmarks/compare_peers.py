@@ -1,0 +1,230 @@
+"""The same Hugging Face folder through edgeformer and its peers: how fast is each?
+
+    python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
+    python tools/benchmarks/compare_peers.py /tmp/smollm2-135m --plot peers.png \\
+        --peer llama.cpp=/opt/peers/llama_cpp/bin/python
+
+Each runtime converts the folder with its own tool, reads the same token ids, and generates the same number of tokens,
+greedily, one prompt at a time, on the CPU, with the same number of threads. No end-of-text token ends a run. Told are
+the prompt's tokens a second until the first new token is known, the time until then, and tokens a second after it. The
+clock runs in the runtime's own process, from token ids to token ids; no text is made.
+
+Each is a worker in a process of its own, and all of a precision are loaded at once, so memory must hold them. They
+take turns (interleave.py); who is not on turn is stopped, threads and all. A ratio compares two turns of one round. The
+prompt is another one each round, or a cache of prefixes (OpenVINO GenAI has one) would answer from memory.
+
+By default a peer is looked for in this interpreter. Their requirements do not go together, so most want an environment
+each, outside the repository, whose interpreter is named by --peer NAME=PYTHON:
+
+    python -m venv /opt/peers/llama_cpp
+    CMAKE_ARGS=-DGGML_NATIVE=ON /opt/peers/llama_cpp/bin/pip install llama-cpp-python gguf    # compiles for a minute
+    python -m venv /opt/peers/openvino
+    /opt/peers/openvino/bin/pip install openvino-genai 'optimum-intel[openvino]'
+    python -m venv /opt/peers/ctranslate2
+    /opt/peers/ctranslate2/bin/pip install ctranslate2 'transformers<5' torch
+
+onnxruntime-genai and transformers get along with edgeformer. A peer that is not there is named with the line that
+installs it. Converted models stay in --work until the checkpoint or a version changes; edgeformer's is made anew.
+"""
+
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from edgeformer.runtime.session import usable_cores
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
+
+from benchmarks.environment import environment
+from benchmarks.interleave import take_turns
+from benchmarks.peers.plot import draw
+from benchmarks.peers.process import Worker, convert, probe, start
+from benchmarks.peers.registry import PEERS
+from benchmarks.peers.report import print_facts, print_result, summarise
+from benchmarks.peers.turn import Turn
+
+PRECISIONS = ("fp32", "int8", "int4")
+
+WIDTH = 100
+"""Of the tables, also where no terminal is."""
+
+
+def link_with_tokenizer(checkpoint: Path, folder: Path) -> None:
+    """Fill an empty folder with links to the checkpoint, and a tokenizer whose words are numbers if it has none.
+
+    Converters want one; prompts are token ids, so it is never used.
+    """
+    for file in checkpoint.iterdir():
+        (folder / file.name).symlink_to(file.resolve())
+    if (checkpoint / "tokenizer.json").is_file():
+        return
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    vocabulary = {str(token): token for token in range(config["vocab_size"])}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"}
+    special = {f"{name}_token": str(config.get(f"{name}_token_id") or 0) for name in ("bos", "eos")}
+    words = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+    special |= {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "0"}
+    for name, content in {"tokenizer.json": words, "tokenizer_config.json": special}.items():
+        (folder / name).unlink(missing_ok=True)  # a link; to write through it would change the checkpoint
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def interpreters(given: Sequence[str]) -> dict[str, Path]:
+    """The values of --peer: an interpreter by the name of its peer. Raises UsageError for anything else."""
+    found = {}
+    for value in given:
+        name, _, python = value.partition("=")
+        if name not in PEERS:
+            raise click.UsageError(f"there is no peer {name!r}. Peers are: {', '.join(PEERS)}.")
+        if not Path(python).is_file():
+            raise click.UsageError(f"--peer {name}=PYTHON takes an interpreter, and {python!r} is no file.")
+        found[name] = Path(python).absolute()  # not resolved: a link is what makes an environment of its own
+    return found
+
+
+def choose(names: Sequence[str], given: dict[str, Path]) -> tuple[dict[str, Any], list[str]]:
+    """The peers that are there, with interpreter and versions, and a line for each that is not.
+
+    Raises ClickException if an interpreter was given and lacks what its peer needs.
+    """
+    chosen, left_out = {}, []
+    for name in names:
+        peer, python = PEERS[name], given.get(name, Path(sys.executable))
+        missing, versions = probe(python, peer)
+        if missing and name in given:
+            raise click.ClickException(f"{python} lacks {', '.join(missing)} for {name}. To install: {peer.recipe}")
+        if missing:
+            left_out.append(f"{name}, for want of {', '.join(missing)}. To install: {peer.recipe}")
+        else:
+            chosen[name] = {"python": python, "versions": versions, "precisions": peer.precisions}
+    return chosen, left_out
+
+
+class Prompts:
+    """Random token ids, the same for all runtimes in a turn and others in each: a cache of prefixes gains nothing."""
+
+    def __init__(self, vocab_size: int, length: int):
+        self._vocab_size, self._length = vocab_size, length
+
+    def __getitem__(self, turn: int) -> list[int]:
+        return np.random.default_rng([turn, self._length]).integers(0, self._vocab_size, self._length).tolist()
+
+
+def turns_of(worker: Worker, prompts: Prompts, new: int) -> Callable[[], Turn]:
+    """A system that takes turns: each call continues the next prompt."""
+    turns = itertools.count()
+    return lambda: worker.generate(prompts[next(turns)], new)
+
+
+def measure(
+    chosen: dict[str, Any],
+    checkpoint: Path,
+    work: Path,
+    precision: str,
+    lengths: Sequence[int],
+    *,
+    new: int,
+    rounds: int,
+    threads: int,
+) -> Iterator[dict[str, Any]]:
+    """Convert for one precision, start all that have it, and yield a result for each length of the prompt."""
+    vocab_size = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    having = [name for name in chosen if precision in PEERS[name].precisions]
+    folders = {name: work / precision / name.replace(" ", "-") for name in having}
+    for name, folder in folders.items():
+        if not PEERS[name].converts:
+            continue
+        click.echo(f"{precision}: {name}", err=True)
+        facts = chosen[name]
+        convert(name, PEERS[name], facts["python"], checkpoint, folder, precision, facts["versions"])
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(
+                start(name, PEERS[name], chosen[name]["python"], checkpoint, folder, precision, threads)
+            )
+            for name, folder in folders.items()
+        }
+        for length in lengths:
+            click.echo(f"{precision}: {rounds} rounds of {length} + {new} tokens", err=True)
+            prompts = Prompts(vocab_size, length)
+            systems = {name: turns_of(worker, prompts, new) for name, worker in workers.items()}
+            turns = take_turns(systems, rounds, pause_seconds=0)  # who is stopped does not spin
+            yield {"precision": precision, "prompt_tokens": length, **summarise(turns, length, new)}
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, help="[default: all three]")
+@click.option("--prompt", "lengths", type=click.IntRange(min=1), multiple=True, default=(128, 512), show_default=True)
+@click.option("--new", type=click.IntRange(min=2), default=128, show_default=True, help="Tokens to generate.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="Of each runtime. [default: all usable cores]")
+@click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Whose interpreter it is; repeatable.")
+@click.option("--only", type=click.Choice(list(PEERS)), multiple=True, help="Compare no others; repeatable.")
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where converted models are kept. [default: beside the checkpoint]",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here.")
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw the speeds here.")
+def main(
+    checkpoint: Path,
+    precisions: Sequence[str],
+    lengths: Sequence[int],
+    new: int,
+    rounds: int,
+    threads: int | None,
+    given: Sequence[str],
+    only: Sequence[str],
+    work: Path | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Compare at each precision."""
+    checkpoint = checkpoint.resolve()
+    work = (work or checkpoint.with_name(f"{checkpoint.name}-peers")).resolve()
+    precisions, threads = precisions or PRECISIONS, threads or usable_cores()
+    chosen, left_out = choose([name for name in PEERS if not only or name in only], interpreters(given))
+    left_out += [
+        f"{name} at {precision}, which it has not."
+        for precision in precisions
+        for name in chosen
+        if precision not in PEERS[name].precisions
+    ]
+    data: dict[str, Any] = {
+        "checkpoint": checkpoint.name,
+        "new_tokens": new,
+        "threads": threads,
+        "rounds": rounds,
+        "peers": {name: {key: facts[key] for key in ("versions", "precisions")} for name, facts in chosen.items()},
+        "left_out": left_out,
+        "environment": environment(),
+        "results": [],
+    }
+    console = Console(highlight=False, soft_wrap=True, width=WIDTH)
+    with tempfile.TemporaryDirectory(prefix="compare_peers.") as linked:
+        link_with_tokenizer(checkpoint, Path(linked))
+        for precision in precisions:
+            options = {"new": new, "rounds": rounds, "threads": threads}
+            for result in measure(chosen, Path(linked), work, precision, lengths, **options):
+                data["results"].append(result)
+                print_result(console, result, data)
+    print_facts(console, data)
+    if json_file:
+        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if plot_file:
+        draw(data, plot_file)
+
+
+if __name__ == "__main__":
+    main()

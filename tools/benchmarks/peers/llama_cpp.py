@@ -1,0 +1,202 @@
+"""llama.cpp: a GGUF file written here in float32, quantized by llama.cpp itself, run through its C functions.
+
+Its own converter is not part of the package llama-cpp-python. A file of a plain Llama is short: the sizes, and the
+tensors under other names, with the rows of queries and keys in the order of interleaved RoPE. int4 is Q4_0 and int8
+Q8_0 as llama-quantize makes them (the head of a Q4_0 model is Q6_K, or Q8_0 where that does not fit).
+"""
+
+import ctypes
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.turn import Generate, Logits, Turn, timed
+
+FILE = "model.gguf"
+
+FILE_TYPES = {"int4": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, "int8": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
+
+TENSORS = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+"""Hugging Face's names and GGUF's, without `.weight`; in a block without `model.layers.N.` and `blk.N.`."""
+
+
+def convert(checkpoint: Path, folder: Path, precision: str) -> None:
+    """Write the file. Raises ValueError for what a plain Llama has not."""
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    folder.mkdir(exist_ok=True)
+    if precision == "fp32":
+        write_float32(checkpoint, config, folder / FILE)
+        return
+    exact = folder / "float32.gguf"
+    write_float32(checkpoint, config, exact)
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = FILE_TYPES[precision]
+    if llama_cpp.llama_model_quantize(bytes(exact), bytes(folder / FILE), ctypes.byref(params)):
+        raise ValueError("llama.cpp did not quantize the file; what it said is above.")
+    exact.unlink()
+
+
+def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
+    """Sizes and tensors, without a tokenizer: `no_vocab`."""
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(rope_theta(config))
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_tokenizer_model("no_vocab")
+    for name, tensor in read_tensors(checkpoint):
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
+        if name.endswith("q_proj.weight"):
+            tensor = interleaved(tensor, heads)
+        elif name.endswith("k_proj.weight"):
+            tensor = interleaved(tensor, kv_heads)
+        writer.add_tensor(gguf_name(name), np.ascontiguousarray(tensor, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def rope_theta(config: dict[str, Any]) -> float:
+    """The base, from where transformers 4 or 5 keeps it."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if config["model_type"] != "llama" or kind != "default":
+        raise ValueError(f"only a plain Llama becomes a GGUF file here, not {config['model_type']} with {kind} RoPE.")
+    return float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+
+
+def gguf_name(name: str) -> str:
+    """What GGUF calls a tensor. Raises ValueError for one that a plain Llama has not."""
+    block = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
+    prefix, stem = (f"blk.{block[1]}.", block[2]) if block else ("", name.removesuffix(".weight"))
+    if stem not in TENSORS or not name.endswith(".weight"):
+        raise ValueError(f"only a plain Llama becomes a GGUF file here, and it has no tensor {name}.")
+    return f"{prefix}{TENSORS[stem]}.weight"
+
+
+def interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Rows of each head [2, D/2] become [D/2, 2]: Hugging Face rotates halves, llama.cpp neighbours."""
+    rows, width = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
+
+
+def read_tensors(checkpoint: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+    """All tensors of the safetensors files, mapped. By hand, because numpy has no bfloat16."""
+    dtypes = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        data = np.memmap(file, np.uint8, "r")
+        size = int(data[:8].view(np.uint64)[0])
+        for name, entry in json.loads(data[8 : 8 + size].tobytes()).items():
+            if name == "__metadata__":
+                continue
+            start, end = (8 + size + offset for offset in entry["data_offsets"])
+            tensor = data[start:end].view(dtypes[entry["dtype"]]).reshape(entry["shape"])
+            if entry["dtype"] == "BF16":
+                tensor = (tensor.astype(np.uint32) << 16).view(np.float32)
+            yield name, tensor
+
+
+def open_model(folder: Path) -> tuple[Any, int]:
+    """The model in the file, and the size of its vocabulary."""
+    llama_cpp.llama_backend_init()
+    model_params = llama_cpp.llama_model_default_params()
+    model = llama_cpp.llama_model_load_from_file(bytes(folder / FILE), model_params)
+    if model is None:
+        raise ValueError(f"llama.cpp did not load {folder / FILE}; what it said is above.")
+    return model, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+
+
+def new_context(model: Any, length: int, precision: str, threads: int) -> Any:
+    """A context with llama.cpp's defaults but for the threads.
+
+    At fp32 the cache is float32 too, and flash attention is off: on the CPU it rounds a long prompt to less than
+    float32. Otherwise both are the default, float16 and on.
+    """
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = length
+    params.n_threads = params.n_threads_batch = threads
+    if precision == "fp32":
+        params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
+        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return llama_cpp.llama_init_from_model(model, params)
+
+
+def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+    """Open the file. A context is made before the clock runs."""
+    model, vocab_size = open_model(folder)
+
+    def run(prompt: list[int], new: int) -> Turn:
+        context = new_context(model, len(prompt) + new, precision, threads)
+
+        def tokens() -> Iterator[int]:
+            ids = prompt
+            while True:
+                # Only the last token's logits are computed, and the batch fits in one: n_batch is 2048.
+                held = (llama_cpp.llama_token * len(ids))(*ids)  # the batch points at it, and does not keep it
+                if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(held, len(ids))):
+                    raise RuntimeError("llama_decode failed; what it said is above.")
+                logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(context, -1), (vocab_size,))
+                ids = [int(logits.argmax())]
+                yield ids[0]
+
+        turn = timed(tokens(), new)
+        llama_cpp.llama_free(context)
+        return turn
+
+    return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Open the file. A text has to fit in one batch (n_batch is 2048)."""
+    model, vocab_size = open_model(folder)
+
+    def read(text: list[int]) -> NDArray[Any]:
+        context = new_context(model, len(text), precision, threads)
+        batch = llama_cpp.llama_batch_init(len(text), 0, 1)
+        batch.n_tokens = len(text)
+        for place, token in enumerate(text):
+            batch.token[place], batch.pos[place] = token, place
+            batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            batch.logits[place] = True
+        if llama_cpp.llama_decode(context, batch):
+            raise RuntimeError("llama_decode failed; what it said is above.")
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), (len(text), vocab_size)).copy()
+        llama_cpp.llama_batch_free(batch)
+        llama_cpp.llama_free(context)
+        return logits
+
+    return read

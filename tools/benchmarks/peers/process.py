@@ -1,0 +1,193 @@
+"""Workers in the interpreters of their runtimes: started here, and stopped while another one computes."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.registry import Peer
+from benchmarks.peers.turn import Turn
+
+TOOLS = Path(__file__).parents[2]
+
+SAID_LINES = 20
+"""Of a worker's stderr, in an error."""
+
+WAKING_TOKENS = 2
+"""That a worker reads and generates before each turn, not counted: see Worker.generate."""
+
+STAMP = "made_from.json"
+"""In a folder that is complete: what it was converted from, and by what."""
+
+
+def command_of(python: Path, verb: str, *arguments: object) -> list[str]:
+    """The command of one worker. Its working directory has to be TOOLS."""
+    return [str(part) for part in (python, "-m", "benchmarks.peers.worker", verb, *arguments)]
+
+
+def environment_of(threads: int) -> dict[str, str]:
+    """For the pools that ask OpenMP for their threads; the others are told by their own options."""
+    return os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1"}
+
+
+def probe(python: Path, peer: Peer) -> tuple[list[str], dict[str, str]]:
+    """The modules that an interpreter lacks for a peer, and the versions of what it has."""
+    command = command_of(python, "probe", ",".join(peer.imports), ",".join(peer.packages))
+    done = subprocess.run(command, cwd=TOOLS, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{python} does not run the workers:\n{last_lines(done.stderr)}")
+    found = json.loads(done.stdout)
+    return found["missing"], found["versions"]
+
+
+def convert(
+    name: str, peer: Peer, python: Path, checkpoint: Path, folder: Path, precision: str, versions: dict[str, str]
+) -> None:
+    """Have a peer write its model into a folder, unless what is there was made from the same by the same.
+
+    The folder is complete or absent. Raises ClickException with what the peer said if it fails.
+    """
+    stamp = {
+        "checkpoint": {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files_of(checkpoint)},
+        "versions": versions,
+        "converter": hashlib.sha256(peer.file.read_bytes()).hexdigest(),
+    }
+    if peer.keep and (folder / STAMP).is_file() and json.loads((folder / STAMP).read_text(encoding="utf-8")) == stamp:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    command = command_of(python, "convert", peer.file, checkpoint, partial, precision)
+    done = subprocess.run(command, cwd=TOOLS, capture_output=True, text=True, check=False)
+    if done.returncode:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise click.ClickException(f"{name} did not convert the model to {precision}:\n{last_lines(done.stderr)}")
+    (partial / STAMP).write_text(json.dumps(stamp), encoding="utf-8")
+    partial.rename(folder)
+
+
+def read_texts(
+    name: str,
+    peer: Peer,
+    python: Path,
+    checkpoint: Path,
+    folder: Path,
+    precision: str,
+    threads: int,
+    texts: Sequence[Sequence[int]],
+    vocab_size: int,
+) -> Iterator[NDArray[np.float32]]:
+    """Logits [S, V] after the S tokens of each text, as a peer with its model in a folder computes them.
+
+    Raises ClickException with what the peer said if it fails, or if it has told more or fewer.
+    """
+    with tempfile.TemporaryDirectory(prefix="peers.") as temporary:
+        asked, told = Path(temporary) / "texts.json", Path(temporary) / "logits"
+        asked.write_text(json.dumps(texts), encoding="utf-8")
+        command = command_of(python, "logits", peer.file, checkpoint, folder, precision, threads, asked, told)
+        done = subprocess.run(
+            command, cwd=TOOLS, env=environment_of(threads), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise click.ClickException(f"{name} did not read the texts at {precision}:\n{last_lines(done.stderr)}")
+        ends = np.cumsum([len(text) for text in texts])
+        if (size := told.stat().st_size) != 4 * ends[-1] * vocab_size:
+            raise click.ClickException(f"{name} told {size} bytes of logits for {ends[-1]} tokens of {vocab_size}.")
+        yield from np.split(np.memmap(told, np.float32, "r").reshape(-1, vocab_size), ends[:-1])
+
+
+def files_of(checkpoint: Path) -> Iterable[Path]:
+    """The files that decide what a model computes."""
+    return [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors"))]
+
+
+def last_lines(text: str) -> str:
+    """The end of what a worker said."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-SAID_LINES:]) or "it said nothing."
+
+
+class Worker:
+    """A runtime with a model loaded, in a process that is stopped while it has nothing to do.
+
+    Idle threads of onnxruntime and OpenMP spin for a while, and OpenVINO's and torch's pools do as they please; a
+    stopped process (SIGSTOP) takes no core from the one whose turn it is, whatever its settings. So nobody's threads
+    need options that their users do not set.
+    """
+
+    def __init__(self, name: str, process: "subprocess.Popen[str]", said: IO[str]):
+        self.name, self._process, self._said = name, process, said
+        self._answer()  # the model is loaded
+        self._process.send_signal(signal.SIGSTOP)
+
+    def generate(self, prompt: Sequence[int], new: int) -> Turn:
+        """Continue a prompt. Raises ClickException with what the worker said if it ends.
+
+        Before it, two tokens that do not count: the memory of a stopped process leaves the processor's caches, and
+        mapped files even the memory.
+        """
+        self._process.send_signal(signal.SIGCONT)
+        self._ask(prompt[-WAKING_TOKENS:], WAKING_TOKENS)
+        turn = self._ask(prompt, new)
+        self._process.send_signal(signal.SIGSTOP)
+        return turn
+
+    def _ask(self, prompt: Sequence[int], new: int) -> Turn:
+        request = json.dumps({"prompt": list(prompt), "new": new}) + "\n"
+        assert self._process.stdin is not None
+        try:
+            # Past the buffer, which would be flushed again when it is closed, into a pipe that may be broken.
+            os.write(self._process.stdin.fileno(), request.encode())
+        except BrokenPipeError:
+            self._ended()
+        return Turn(**self._answer())
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._ended()
+        return json.loads(line)
+
+    def _ended(self) -> NoReturn:
+        code = self._process.wait()
+        self._said.seek(0)
+        raise click.ClickException(
+            f"the worker of {self.name} ended with exit code {code}. It said:\n{last_lines(self._said.read())}"
+        )
+
+
+@contextmanager
+def start(
+    name: str, peer: Peer, python: Path, checkpoint: Path, folder: Path, precision: str, threads: int
+) -> Iterator[Worker]:
+    """A worker with its model loaded; killed at the end, for a stopped process reads no end of its input."""
+    command = command_of(python, "serve", peer.file, checkpoint, folder, precision, threads)
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
+        subprocess.Popen(
+            command,
+            cwd=TOOLS,
+            env=environment_of(threads),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Worker(name, process, said)
+        finally:
+            process.kill()

@@ -1,0 +1,108 @@
+"""What the turns come to: speeds, ratios within a round, agreement; and the tables that show it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.interleave import cell, compare
+from benchmarks.peers.registry import OURS
+from benchmarks.peers.turn import Turn
+
+FIGURES = ("prefill", "first_ms", "decode")
+"""Prompt tokens a second until the first new token, milliseconds until then, and new tokens a second after it."""
+
+
+def figures(turn: Turn, prompt: int) -> dict[str, float]:
+    """The three of one turn."""
+    return {
+        "prefill": prompt / turn.first_seconds,
+        "first_ms": 1000 * turn.first_seconds,
+        "decode": (len(turn.tokens) - 1) / turn.rest_seconds,
+    }
+
+
+def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens agree before the first difference."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def summarise(turns: Mapping[str, Sequence[Turn]], prompt: int, new: int) -> dict[str, Any]:
+    """Spreads of the figures over the rounds, of ours over each other's, and how far the tokens agree with ours.
+
+    Raises ClickException if a runtime did not do the work that the others did.
+    """
+    for name, done in turns.items():
+        if lengths := {len(turn.tokens) for turn in done} - {new}:
+            raise click.ClickException(
+                f"{name} generated {sorted(lengths)[0]} tokens instead of {new}; no speed is reported."
+            )
+    measured = {name: [figures(turn, prompt) for turn in done] for name, done in turns.items()}
+    speeds: dict[str, Any] = {name: {} for name in turns}
+    ratios: dict[str, Any] = {name: {} for name in turns if OURS in turns and name != OURS}
+    for figure in FIGURES:
+        values = {name: [one[figure] for one in done] for name, done in measured.items()}
+        spreads, over = compare(values, OURS if ratios else next(iter(values)))
+        for name, spread in spreads.items():
+            speeds[name][figure] = spread
+        if figure != "first_ms":  # which says what prefill says
+            for name in ratios:
+                ratios[name][figure] = over[name]
+    agree = {
+        name: min(agreeing(ours.tokens, other.tokens) for ours, other in zip(turns[OURS], turns[name], strict=True))
+        for name in ratios
+    }
+    return {"figures": speeds, "edgeformer_over": ratios, "same_leading_tokens": agree}
+
+
+def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    """One precision and prompt, as a table that Markdown reads too."""
+    console.print(
+        f"\n{data['checkpoint']}, {result['precision']}: {result['prompt_tokens']} + {data['new_tokens']} tokens, "
+        f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds\n"
+    )
+    table = Table(box=box.MARKDOWN)
+    for column in ("", "prefill/s", "ratio", "first ms", "decode/s", "ratio"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for name, speeds in result["figures"].items():
+        ratios = result["edgeformer_over"].get(name, {})
+        table.add_row(
+            name,
+            f"{speeds['prefill']['median']:,.0f}",
+            cell(ratios.get("prefill"), 2),
+            f"{speeds['first_ms']['median']:,.0f}",
+            f"{speeds['decode']['median']:,.1f}",
+            cell(ratios.get("decode"), 2),
+        )
+    console.print(table)
+    if result["precision"] == "fp32":
+        print_agreement(console, result["same_leading_tokens"], data["new_tokens"])
+
+
+def print_agreement(console: Console, agree: Mapping[str, int], new: int) -> None:
+    """With the same exact weights all should generate the same; say who does not."""
+    same = [name for name, count in agree.items() if count == new]
+    if same:
+        console.print(f"All {new} tokens of every round are edgeformer's in: {', '.join(same)}.")
+    for name, count in agree.items():
+        if count < new:
+            console.print(
+                f"{name} agrees with edgeformer on {count} of {new} tokens, in the round where it does least."
+            )
+
+
+def print_facts(console: Console, data: Mapping[str, Any]) -> None:
+    """Versions, the machine, and who is missing."""
+    console.print("\nprefill/s, decode/s: tokens a second. first ms: until the first new token is known.")
+    console.print("ratio: edgeformer's speed over this one's, within a round.")
+    for name, facts in data["peers"].items():
+        called = ", ".join(f"{precision}: {words}" for precision, words in facts["precisions"].items())
+        versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+        console.print(f"{name}: {versions} ({called})")
+    for line in data["left_out"]:
+        console.print(f"Left out: {line}")
+    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))

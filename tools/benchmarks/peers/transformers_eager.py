@@ -1,0 +1,46 @@
+"""transformers, not compiled: float32, its default attention and cache, in a loop as bare as can be.
+
+So that no cost of its `generate` is charged. It computes logits for the prompt's last token alone, as `generate` does.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.peers.turn import Generate, Logits, Turn, timed
+
+
+def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
+    """Load the checkpoint in float32."""
+    torch.set_num_threads(threads)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def run(prompt: list[int], new: int) -> Turn:
+        cache = transformers.DynamicCache(config=model.config)
+
+        def tokens() -> Iterator[int]:
+            ids = prompt
+            while True:
+                logits = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                ids = [int(logits[0, -1].argmax())]
+                yield ids[0]
+
+        return timed(tokens(), new)
+
+    return run
+
+
+def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
+    """Load the checkpoint in float32."""
+    torch.set_num_threads(threads)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def read(text: list[int]) -> Any:
+        return model(torch.tensor([text]), use_cache=False).logits[0].numpy()
+
+    return read

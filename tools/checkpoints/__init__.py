@@ -1,0 +1,1 @@
+"""Checkpoints of random weights to measure and to test with."""

@@ -1,0 +1,150 @@
+"""Write a Hugging Face checkpoint of a known geometry with seeded random weights: sizes and speeds without a download.
+
+    python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
+
+What it writes is a plain Llama checkpoint that transformers, edgeformer and other exporters read alike. Tensors are
+made and written shard by shard, so that memory holds one shard and not the model.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from edgeformer.families import Family, read_model_config
+from edgeformer.weights import RandomWeights, Shapes, parameter_shapes
+
+SHARD_BYTES = 1_000_000_000
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": False,
+    "mlp_bias": False, "rms_norm_eps": 1e-5, "initializer_range": 0.02, "use_cache": True,
+}  # fmt: skip
+
+GEOMETRIES: dict[str, dict[str, Any]] = {
+    "smollm2-135m": LLAMA | {
+        "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "tie_word_embeddings": True,
+        "rope_theta": 100000.0, "max_position_embeddings": 8192, "bos_token_id": 0, "eos_token_id": 0,
+    },
+    "tinyllama-1.1b": LLAMA | {
+        "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "tie_word_embeddings": False,
+        "rope_theta": 10000.0, "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2,
+    },
+    # About 100,000 parameters: for tests.
+    "tiny": LLAMA | {
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
+        "rope_theta": 10000.0, "max_position_embeddings": 1024, "bos_token_id": 1, "eos_token_id": 2,
+    },
+}  # fmt: skip
+
+
+def write_checkpoint(
+    geometry: str, folder: Path, *, dtype: str = "fp32", seed: int = 0, tokenizer: Path | None = None
+) -> int:
+    """Write the checkpoint into a new folder; return how many parameters it has.
+
+    geometry and dtype: keys of GEOMETRIES and DTYPES. tokenizer: a folder to copy the tokenizer from. config.json comes
+    last, so that a folder that was cut short is not taken for a checkpoint. Raises ClickException for a folder that
+    exists and for a tokenizer that does not fit.
+    """
+    hf_config = GEOMETRIES[geometry] | {"dtype": str(DTYPES[dtype]).removeprefix("torch.")}
+    if tokenizer is not None:
+        check_tokenizer(tokenizer, hf_config["vocab_size"])
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise click.ClickException(f"{folder} exists; give --output a new folder.") from None
+    family, config = read_model_config(hf_config)
+    shapes = parameter_shapes(config)
+    write_tensors(folder, family, shapes, RandomWeights(config, seed), DTYPES[dtype])
+    if tokenizer is not None:
+        for name in TOKENIZER_FILES:
+            if (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, folder / name)
+    special = {name: hf_config[name] for name in ("bos_token_id", "eos_token_id")}
+    write_json(folder / "generation_config.json", special)
+    write_json(folder / "config.json", hf_config)
+    return sum(map(elements, shapes.values()))
+
+
+def check_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Raise ClickException unless the folder has a tokenizer whose ids the model has embeddings for."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise click.ClickException(f"{folder} has no tokenizer.json; --tokenizer takes a model folder that has one.")
+    tokens = Tokenizer.from_file(str(path)).get_vocab_size()
+    if tokens > vocab_size:
+        raise click.ClickException(f"{path} has {tokens} tokens, and this geometry has embeddings for {vocab_size}.")
+
+
+def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomWeights, dtype: torch.dtype) -> None:
+    """Write the safetensors under the family's names, and the index where there is more than one shard."""
+    shards = list(split(shapes, dtype.itemsize))
+    theirs = {name: place.tensor for name, place in family.places(shapes).items()}
+    places: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        save_file({theirs[name]: weights[name].to(dtype) for name in names}, folder / file, metadata={"format": "pt"})
+        places |= {theirs[name]: file for name in names}
+    if len(shards) > 1:
+        total = sum(map(elements, shapes.values())) * dtype.itemsize
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+def split(shapes: Shapes, itemsize: int) -> Iterator[list[str]]:
+    """Names of the tensors of each shard, in order: as many as SHARD_BYTES hold, and at least one."""
+    shard: list[str] = []
+    size = 0
+    for name, shape in shapes.items():
+        needed = elements(shape) * itemsize
+        if shard and size + needed > SHARD_BYTES:
+            yield shard
+            shard, size = [], 0
+        shard.append(name)
+        size += needed
+    yield shard
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Elements of a tensor."""
+    return torch.Size(shape).numel()
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write JSON as transformers lays it out."""
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.argument("geometry", type=click.Choice(list(GEOMETRIES)))
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to make.")
+@click.option("--dtype", type=click.Choice(list(DTYPES)), default="fp32", show_default=True, help="Of the tensors.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random weights.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder to copy a tokenizer from.",
+)
+def main(geometry: str, output: Path, dtype: str, seed: int, tokenizer: Path | None) -> None:
+    """Write one checkpoint."""
+    parameters = write_checkpoint(geometry, output, dtype=dtype, seed=seed, tokenizer=tokenizer)
+    size = sum(path.stat().st_size for path in output.iterdir())
+    click.echo(f"{output}: {geometry}, {parameters:,} parameters, {size / 1e6:,.1f} MB of {dtype}")
+
+
+if __name__ == "__main__":
+    main()

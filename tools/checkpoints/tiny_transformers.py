@@ -1,0 +1,105 @@
+"""Small random models of transformers' own architectures, made offline from their default configs.
+
+    python tools/checkpoints/tiny_transformers.py olmo3 /tmp/olmo3
+
+Whatever sizes a config has are set to small ones; everything else stays as its authors have it. Windows are shorter
+than a verification's texts.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+LAYERS = 4
+CONTEXT = 256
+WINDOW = 16
+
+SIZES = {
+    "vocab_size": 131, "hidden_size": 64, "n_embd": 64, "d_model": 64, "dim": 64, "embedding_size": 64,
+    "intermediate_size": 96, "ffn_dim": 96, "n_inner": 96, "ffn_hidden_size": 96, "decoder_ffn_dim": 96,
+    "encoder_ffn_dim": 96, "moe_intermediate_size": 32,
+    "num_hidden_layers": LAYERS, "n_layer": LAYERS, "n_layers": LAYERS, "num_layers": LAYERS, "decoder_layers": LAYERS,
+    "encoder_layers": 1,
+    "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "kv_channels": 32,
+    "q_lora_rank": 24, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16,
+    "max_position_embeddings": CONTEXT, "n_positions": CONTEXT, "n_ctx": CONTEXT,
+    "sliding_window": WINDOW, "attention_window": WINDOW,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+"""Small sizes under all names that configs have for them."""
+
+ABSENT_BY_DEFAULT = ("num_key_value_heads", "head_dim", "sliding_window", "q_lora_rank", "n_inner")
+"""Sizes that are set although the config's default is None."""
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+INDEXER = {"n_heads": 2, "kv_heads": 1, "head_dim": 16, "budget": 8, "compress_ratio": 4}
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "codegen": {"rotary_dim": 8},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "gptj": {"rotary_dim": 8},
+    "helium": {"head_dim": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "minicpm3": {"num_key_value_heads": 4, "head_dim": 16},
+    "qwen4_exp_text": {f"indexer_{name}": size for name, size in INDEXER.items()},
+    "reformer": {"axial_pos_embds": False, "attn_layers": ["local"] * LAYERS},
+    "xmod": {"default_language": "en_XX"},
+    "youtu": {"num_key_value_heads": 4, "head_dim": 16},
+}
+"""What single architectures need to be small, or to be like the checkpoints that there are of them."""
+
+
+def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
+    """The fields of a small config.json. Raises what transformers raises where there is no default config."""
+    defaults = CONFIG_MAPPING[model_type]().to_dict()
+    small = {
+        name: size
+        for name, size in SIZES.items()
+        if isinstance(defaults.get(name), int) or (name in defaults and name in ABSENT_BY_DEFAULT)
+    }
+    for index, name in enumerate(name for name in defaults if name.endswith("_token_id")):
+        small[name] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.get(name, 3 + index)
+    kinds = list(dict.fromkeys(defaults.get("layer_types") or []))
+    if kinds:
+        # Layers of every kind that the default config has.
+        small["layer_types"] = [kinds[layer % len(kinds)] for layer in range(LAYERS)]
+    if "is_decoder" in defaults:
+        small["is_decoder"] = True
+    return {"model_type": model_type} | small | CHOICES.get(model_type, {}) | options
+
+
+def make_model(config: Any, folder: Path, seed: int = 0) -> None:
+    """Save a model with seeded weights: norms near one, the rest normal with a deviation of 1 / sqrt(inputs)."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            if parameter.dim() == 1:
+                parameter.copy_(0.2 * noise + (1 if "norm" in name.lower() and name.endswith("weight") else 0))
+            else:
+                parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0  # some of transformers' models do so when they are loaded
+    model.save_pretrained(folder)
+
+
+def main() -> None:
+    """Make one model."""
+    model_type, folder = sys.argv[1:]
+    fields = tiny_config(model_type)
+    make_model(CONFIG_MAPPING[model_type].from_dict(fields), Path(folder))
+    print(f"a random {model_type} is in {folder}")
+
+
+if __name__ == "__main__":
+    main()

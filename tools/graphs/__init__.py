@@ -1,1 +1,0 @@
-"""ONNX graphs as text, tables, differences and pictures: the parts of `python tools/graph.py`."""

@@ -1,0 +1,1 @@
+"""Checks of what the test suite cannot hold in minutes: the parity gate itself, op sets, clients, CUDA."""

@@ -1,0 +1,229 @@
+"""Does everything work on an NVIDIA GPU? One command, for a machine that has one and onnxruntime-gpu.
+
+    python tools/verification/check_cuda.py --full --output cuda-check.json
+
+For each model: exports float16 and float32 for CUDA (float32 attention has no CUDA kernel and is written out in
+primitives) and, to compare speeds, float32 for the CPU. On the provider that it was made for, each bundle is verified
+against float64 PyTorch and profiled, to tell which nodes onnxruntime left to the CPU; it is timed there and on the CPU.
+
+Everything goes into one JSON file, failures included: a machine with a GPU is rarely at hand, so the failure of one
+case does not stop the others. Exits with 1 unless every bundle passes where it was meant to run. Where CUDA is not
+available, the file says `"available": false` and why.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+
+from edgeformer.errors import EdgeformerError
+from edgeformer.export import export_model
+from edgeformer.export.parity import verify
+from edgeformer.manifest import Precision, Provider
+from edgeformer.runtime import load
+from edgeformer.runtime.session import onnxruntime, open_session, profiled
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
+
+from benchmarks.bench_decode import edgeformer_loop
+from benchmarks.environment import environment
+from checkpoints.random_checkpoint import write_checkpoint
+
+# The last is what a user without a GPU would run: the CPU's own speed.
+CASES: tuple[tuple[Precision, Provider], ...] = (("fp16", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"))
+
+PROMPTS = (128, 512)
+NEW_TOKENS = 64
+ROUNDS = 3
+
+
+def unavailable(folder: Path) -> str | None:
+    """Say what is missing to run on CUDA; None if nothing is."""
+    ort = onnxruntime()
+    missing = []
+    available = ort.get_available_providers()
+    if "CUDAExecutionProvider" not in available:
+        missing.append(
+            f"onnxruntime {ort.__version__} has no CUDAExecutionProvider (it has {', '.join(available)}): install "
+            "onnxruntime-gpu in the place of onnxruntime; both are one module, and the last one installed wins"
+        )
+    if problem := driver_problem():
+        missing.append(f"no NVIDIA GPU: {problem}")
+    if missing:
+        return "; ".join(missing)
+    # Both are there; whether they fit each other shows only when a session starts.
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "probe.onnx")
+    try:
+        open_session(folder / "probe.onnx", "cuda")
+    except EdgeformerError as error:
+        return str(error)
+    return None
+
+
+def driver_problem() -> str | None:
+    """Ask the NVIDIA driver for devices; return what it says where there is none."""
+    library = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return f"the driver's {library} cannot be loaded"
+    if status := cuda.cuInit(0):
+        return f"the driver does not start (cuInit returned {status})"
+    count = ctypes.c_int()
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    return None if count.value else "the driver knows no device"
+
+
+def gpus() -> list[str]:
+    """Name and driver version of each GPU as `nvidia-smi` tells them; empty where it is not installed."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return answer.stdout.strip().splitlines()
+
+
+def check_case(model: Path, folder: Path, precision: Precision, provider: Provider) -> dict[str, Any]:
+    """Export one bundle for `provider` into `folder`; verify, profile and time it there, and time it on the CPU too.
+
+    Returns plain data. An exception becomes the field `error`, and what was found before it stays.
+    """
+    found: dict[str, Any] = {"precision": precision, "exported_for": provider}
+    try:
+        result = export_model(model, folder, precision=precision, provider=provider, verify=None)
+        found["model"] = result.manifest.source
+        found["slower_forms"] = result.lowered.fallbacks
+        # Verification runs on the provider that the manifest names.
+        found["parity"] = verify(folder, against=model).to_json()
+        found["nodes"] = profile(folder, provider)
+        found["speeds"] = {name: speeds(folder, name) for name in dict.fromkeys((provider, "cpu"))}
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+        found["traceback"] = traceback.format_exc()
+    return found
+
+
+def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
+    """Run a prompt and one step under onnxruntime's profiler: which provider each node ran on.
+
+    Integer arithmetic on shapes belongs on the CPU. `copies` counts the nodes that carry tensors between the two.
+    """
+    with tempfile.TemporaryDirectory() as folder, profiled(Path(folder)):
+        model = load(bundle, provider)
+        session, decoder = model.session, model.new_decoder(1, 16)
+        decoder.prefill(0, range(8))
+        decoder.decode_one_token([0])
+        events = json.loads(Path(session.end_profiling()).read_text())
+    kernels = [event["args"] for event in events if event["cat"] == "Node" and "provider" in event["args"]]
+    ran = {kernel["node_index"]: kernel for kernel in kernels}  # each node once, of two runs
+    on_the_cpu = Counter(args["op_name"] for args in ran.values() if args["provider"] == "CPUExecutionProvider")
+    copies = Counter(args["op_name"] for args in ran.values() if args["op_name"].startswith("Memcpy"))
+    return {
+        "providers_of_the_session": session.get_providers(),
+        "by_provider": dict(Counter(args["provider"] for args in ran.values())),
+        "on_the_cpu": dict(on_the_cpu.most_common()),
+        "copies": dict(copies),
+    }
+
+
+def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
+    """Tokens a second of prefill and decode for each prompt length: medians, after one run not counted."""
+    model = load(bundle, provider=provider)
+    run = edgeformer_loop(model)
+    measured: dict[str, Any] = {"providers_of_the_session": model.session.get_providers()}
+    for length in PROMPTS:
+        if length + NEW_TOKENS > model.manifest.context_length:
+            continue
+        prompt = np.random.default_rng(0).integers(0, model.manifest.vocab_size, length).tolist()
+        runs = [run(prompt, NEW_TOKENS) for _ in range(ROUNDS + 1)][1:]
+        measured[f"prompt_{length}"] = {
+            "prefill_tokens_per_second": length / median(run.prefill_seconds for run in runs),
+            "decode_tokens_per_second": (NEW_TOKENS - 1) / median(run.decode_seconds for run in runs),
+        }
+    return measured
+
+
+def passed(case: dict[str, Any]) -> bool:
+    """Whether a case went through, is at parity, and ran where it was meant to."""
+    if "error" in case or not case["parity"]["passed"]:
+        return False
+    return case["exported_for"] == "cpu" or "CUDAExecutionProvider" in case["nodes"]["by_provider"]
+
+
+def summary(case: dict[str, Any]) -> str:
+    """One case in a few lines."""
+    lines = [
+        f"{'ok  ' if passed(case) else 'FAIL'} {case['precision']} for {case['exported_for']}, {case.get('model')}"
+    ]
+    if "parity" in case:
+        failed = [check["name"] for check in case["parity"]["checks"] if not check["passed"]]
+        errors = f"failed: {', '.join(failed)}" if failed else f"{len(case['parity']['checks'])} checks passed"
+        lines.append(f"parity: {errors}")
+    if "nodes" in case:
+        lines.append(f"nodes: {case['nodes']['by_provider']}, on the CPU {case['nodes']['on_the_cpu']}")
+    for provider, measured in case.get("speeds", {}).items():
+        for prompt, speed in measured.items():
+            if prompt.startswith("prompt_"):
+                prefill, decode = speed["prefill_tokens_per_second"], speed["decode_tokens_per_second"]
+                lines.append(f"{provider}, {prompt}: prefill {prefill:,.0f}, decode {decode:,.1f} tokens/s")
+    if "error" in case:
+        lines.append(case["error"])
+    return "\n     ".join(lines)
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.option(
+    "--model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A model folder. [default: random weights of the geometry tiny]",
+)
+@click.option("--full", is_flag=True, help="Also random weights of the geometry smollm2-135m.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), default="cuda-check.json", show_default=True, help="File to write."
+)
+def main(model: Path | None, full: bool, output: Path) -> None:
+    """Check this machine."""
+    build = onnxruntime().get_build_info()
+    data: dict[str, Any] = {"environment": environment() | {"gpus": gpus(), "onnxruntime_build": build}}
+    with tempfile.TemporaryDirectory(prefix="check_cuda.") as name:
+        folder = Path(name)
+        reason = unavailable(folder)
+        data |= {"available": reason is None, "reason": reason, "cases": []}
+        if reason is None:
+            models = [model or make(folder, "tiny")] + ([make(folder, "smollm2-135m")] if full else [])
+            for source, (precision, provider) in product(models, CASES):
+                case = check_case(source, folder / f"{source.name}-{precision}-{provider}", precision, provider)
+                click.echo(summary(case))
+                data["cases"].append(case)
+    data["passed"] = reason is None and all(map(passed, data["cases"]))
+    output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if reason is not None:
+        click.echo(f"CUDA is not available: {reason}.", err=True)
+    click.echo(f"written to {output}", err=True)
+    sys.exit(0 if data["passed"] else 1)
+
+
+def make(folder: Path, geometry: str) -> Path:
+    """A checkpoint of random weights below `folder`."""
+    write_checkpoint(geometry, folder / geometry)
+    return folder / geometry
+
+
+if __name__ == "__main__":
+    main()

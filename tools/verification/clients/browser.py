@@ -1,0 +1,127 @@
+"""examples/browser in a headless Chromium: transformers.js over onnxruntime-web, in WebAssembly."""
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from verification.clients.chromium import Page, open_chromium
+from verification.clients.client import DECODERS, EXAMPLES, TIMEOUT, ClientError, Places, Prompts, Tokens
+from verification.clients.programs import missing_package, package_versions, with_modules
+
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+BUTTON, TEXT, STATUS = (f"document.querySelector('{part}')" for part in ("button", "#text", "#status"))
+COMPLAINS = f"{STATUS}?.textContent.includes('does not work')"
+READY = f"{BUTTON}?.disabled === false || {COMPLAINS}"
+
+
+class BrowserClient:
+    """The page types a prompt of numbers: its model has a tokenizer whose words are the token ids."""
+
+    tasks = DECODERS
+
+    def missing(self, places: Places) -> str | None:
+        """See Client."""
+        if program(places) is None:
+            return "chromium; install Chromium or Chrome, or name it with --chromium"
+        return missing_package(places)
+
+    def versions(self, places: Places) -> dict[str, str]:
+        """See Client."""
+        said = subprocess.run([program(places) or "", "--version"], capture_output=True, text=True, check=False).stdout
+        found = re.search(r"[\d.]+", said)
+        chromium = {"chromium": found[0] if found else "unknown"}
+        return chromium | package_versions(places, "@huggingface/transformers", "onnxruntime-web")
+
+    def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
+        """See Client."""
+        try:
+            with open_page(bundle, places, words_are_ids=True) as page:
+                return [
+                    [int(word) for word in write(page, " ".join(map(str, prompt))).split()][:new_tokens]
+                    for prompt in prompts
+                ]
+        except (RuntimeError, TimeoutError) as error:
+            raise ClientError(str(error)) from None
+
+
+def program(places: Places) -> str | None:
+    """The Chromium to use."""
+    return next(filter(None, map(shutil.which, [places.chromium] if places.chromium else PROGRAMS)), None)
+
+
+@contextmanager
+def open_page(bundle: Path, places: Places, *, words_are_ids: bool = False) -> Iterator[Page]:
+    """Serve the example with a bundle and yield its page when the model is loaded.
+
+    Raises RuntimeError with what the page says, if it says that it does not work.
+    """
+    with with_modules(EXAMPLES / "browser", places) as folder:
+        link_bundle(bundle, Path(folder) / "model", words_are_ids)
+        with served(Path(folder)) as address, open_chromium(program(places) or "", TIMEOUT) as page:
+            page.open(f"{address}/index.html")
+            wait(page)
+            yield page
+
+
+def wait(page: Page) -> None:
+    """Wait until the page can be used. Raises RuntimeError if it says that it does not work."""
+    page.wait_for(READY)
+    if page.value(COMPLAINS):
+        raise RuntimeError(page.value(f"{STATUS}.textContent"))
+
+
+def write(page: Page, prompt: str) -> str:
+    """Type a prompt, press the button, wait for the end; return the ids."""
+    page.value(f"document.querySelector('input').value = {json.dumps(prompt)}; {BUTTON}.click()")
+    wait(page)
+    return page.value(f"{TEXT}.dataset.ids")
+
+
+def link_bundle(bundle: Path, folder: Path, words_are_ids: bool) -> None:
+    """Make a folder of links to a bundle, perhaps with another tokenizer: one whose words are the token ids."""
+    shutil.copytree(bundle, folder, copy_function=lambda source, link: Path(link).symlink_to(Path(source).resolve()))
+    if not words_are_ids:
+        return
+    size = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))["vocab_size"]
+    vocabulary = {str(token): token for token in range(size)}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"},
+        "post_processor": None,
+        "decoder": None,
+    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "0"}
+    for name, content in {"tokenizer.json": tokenizer, "tokenizer_config.json": config}.items():
+        (folder / name).unlink(missing_ok=True)  # a link: to write through it would change the bundle
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, *_: Any) -> None:
+        """Requests are not worth telling."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on this machine's loopback; yield the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
