@@ -27,28 +27,28 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     end = min(len(prompt) + new_tokens, manifest["context_length"])
     # One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied.
     # Some graphs want a dynamic cache instead (op sets `standard` and `portable`), which starts empty.
-    growing = manifest["cache_form"] == "growing"
+    dynamic = manifest["cache_form"] in ("dynamic", "growing")  # "growing" until schema 4
     binding = session.io_binding()
     binding.bind_output("logits")
     held = []  # up to 1.29 onnxruntime does not keep what is bound
     for past, present in zip(pasts, presents, strict=True):
         _, heads, _, head_dim = past.shape
-        cache = np.zeros((1, heads, 0 if growing else end, head_dim), DTYPES[past.type])
+        cache = np.zeros((1, heads, 0 if dynamic else end, head_dim), DTYPES[past.type])
         buffer = ort.OrtValue.ortvalue_from_numpy(cache)
         held.append(buffer)
         binding.bind_ortvalue_input(past.name, buffer)
-        if not growing:
+        if not dynamic:
             binding.bind_ortvalue_output(present, buffer)
 
     step = prompt
     for length in range(len(prompt), end):
         binding.bind_cpu_input("input_ids", np.array([step], np.int64))
         binding.bind_cpu_input("attention_mask", np.ones((1, length), np.int64))  # of all tokens, old and new
-        for name in ("logits", *presents) if growing else ("logits",):
+        for name in ("logits", *presents) if dynamic else ("logits",):
             binding.bind_output(name)  # anew, since it changes its shape
         session.run_with_iobinding(binding)
         logits, *caches = binding.get_outputs()
-        if growing:
+        if dynamic:
             for past, cache in zip(pasts, caches, strict=True):
                 binding.bind_ortvalue_input(past.name, cache)
         token = int(logits.numpy()[0, -1].argmax())

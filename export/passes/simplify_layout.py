@@ -30,7 +30,7 @@ TO_THE_END = 2**31 - 1
 
 def simplify_layout(model: ir.Model) -> PassReport:
     """Simplify until nothing changes; `changed` counts the nodes that are gone."""
-    report = PassReport("cancel_layout")
+    report = PassReport("simplify_layout")
     before = len(model.graph)
     # Each change may make the next one possible, and each leaves fewer or simpler nodes.
     changed = True

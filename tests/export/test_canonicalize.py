@@ -124,7 +124,7 @@ def count(graph: ir.Model, *op_types: str) -> int:
     return sum(node.op_type in op_types for node in graph.graph)
 
 
-def test_cancel_layout_leaves_no_detour():
+def test_simplify_layout_leaves_no_detour():
     graph = captured(part=WIDTH)
     report = assert_keeps_the_maths(graph, simplify_layout)
     assert report.changed > 50
@@ -133,7 +133,7 @@ def test_cancel_layout_leaves_no_detour():
     assert simplify_layout(graph).changed == 0
 
 
-def test_cancel_layout_takes_transposes_through_norms_of_heads():
+def test_simplify_layout_takes_transposes_through_norms_of_heads():
     graph = captured(part=WIDTH, norm=True)
     assert_keeps_the_maths(graph, simplify_layout)
     assert count(graph, "RMSNorm") == 2 * LAYERS

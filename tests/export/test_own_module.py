@@ -538,6 +538,6 @@ def test_locate_lowers_a_module_as_its_export_did(tmp_path):
     """Passes that only modules of others need must run there too, or right nodes would count as differences."""
     module = Smallest(head_dim=16, detour=True)
     result = export_smallest(module, tmp_path / "bundle", verify=None)
-    assert sum(done.changed for done in result.lowered.passes if done.name == "cancel_layout") > 0
+    assert sum(done.changed for done in result.lowered.passes if done.name == "simplify_layout") > 0
     found = locate(result.path, result.manifest, module_spec(module, result.manifest), ModuleWeights(module))
     assert (found.first, found.differences) == (None, ()), describe(found)
