@@ -1,12 +1,48 @@
-"""Export models to bundles and verify them. Needs torch and onnx (extra `export`) and, to verify, onnxruntime."""
+"""Export models to bundles and verify them. Needs torch and onnx (extra `export`) and, to verify, onnxruntime.
 
-from edgeformer.errors import require
+Names are imported when they are asked for: options and plans cost no import of torch.
+"""
 
-for _module in ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors"):
-    require(_module, "export")
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from edgeformer.export.adapters.own_module import export_module, verify_module  # noqa: E402 - after the message above
-from edgeformer.export.parity import Report, verify  # noqa: E402
-from edgeformer.export.pipeline import ExportResult, export_model  # noqa: E402
+from edgeformer.errors import EdgeformerError, require
+from edgeformer.export.api import export_model, export_module
+from edgeformer.export.options import ExportOptions
+from edgeformer.manifest import Manifest
+from edgeformer.quantization import Quantization, QuantizationOverrides
 
-__all__ = ["ExportResult", "Report", "export_model", "export_module", "verify", "verify_module"]
+if TYPE_CHECKING:
+    from edgeformer.export.parity import Report, verify, verify_module
+    from edgeformer.export.pipeline import ExportResult
+
+__all__ = [
+    "EdgeformerError",
+    "ExportOptions",
+    "ExportResult",
+    "Manifest",
+    "Quantization",
+    "QuantizationOverrides",
+    "Report",
+    "export_model",
+    "export_module",
+    "verify",
+    "verify_module",
+]
+
+_NEED_TORCH = {
+    "ExportResult": "edgeformer.export.pipeline",
+    "Report": "edgeformer.export.parity",
+    "verify": "edgeformer.export.parity",
+    "verify_module": "edgeformer.export.parity",
+}
+_REQUIRED = ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for (PEP 562)."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for package in _REQUIRED:
+        require(package, "export")
+    return getattr(importlib.import_module(_NEED_TORCH[name]), name)

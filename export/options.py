@@ -1,218 +1,121 @@
-"""What can be asked of an export, checked before anything is done."""
+"""What can be asked of an export: plain data, the same from the command line and from Python.
 
-from typing import get_args
+`ExportOptions` says what a user wants; `plan.make_plan` decides from it, once, what an export does.
+"""
 
-from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
-from edgeformer.deployment import Chosen, Deployment
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypedDict, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeformer.errors import ExportError
-from edgeformer.export.calibrate.text import Calibration
-from edgeformer.export.lower import CacheChoice, LoweringOptions, lowering_options
-from edgeformer.export.parity import Mode
 from edgeformer.manifest import (
-    Arithmetic,
     Backend,
     CachePrecision,
     DeploymentName,
     OpSet,
     Precision,
-    Prefill,
     PrefillChoice,
     Provider,
 )
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import DEFAULTS, Quantization, make_quantization
+from edgeformer.quantization import Quantization, QuantizationOverrides
+from edgeformer.sentence_transformers import Pooling
+
+CacheChoice = Literal["dynamic", "static"]
+"""How a graph of the op sets `standard` and `portable` keeps its cache; graphs of `ort` take both."""
+
+VerifyMode = Literal["quick", "full"]
+"""`quick` is what an export runs; `full` has every length, language and batch, and the end of the context."""
+
+Calibration = str | Path | Sequence[Sequence[int] | NDArray[np.int64]]
+"""A file of text in UTF-8, or texts as token ids."""
 
 
-def check_options(
-    precision: Precision | None,
-    provider: Provider,
-    verify: Mode | None,
-    backend: Backend | None = None,
-    ops: OpSet = "ort",
-    cache: CacheChoice | None = None,
-    deployment: DeploymentName | None = None,
-) -> None:
-    """Raise ExportError for an option that does not exist."""
-    for name, value, choices in (
-        ("deployment", deployment, (None, *get_args(DeploymentName))),
-        ("precision", precision or "fp32", get_args(Precision)),
-        ("provider", provider, get_args(Provider)),
-        ("verify", verify, (None, *get_args(Mode))),
-        ("backend", backend, (None, *get_args(Backend))),
-        ("ops", ops, get_args(OpSet)),
-        ("cache", cache, (None, *get_args(CacheChoice))),
-    ):
-        if value not in choices:
-            raise ExportError(f"{name} is {value!r}; it must be one of {', '.join(map(str, choices))}.")
+class OptionKeywords(TypedDict, total=False):
+    """The fields of `ExportOptions` as keyword arguments; a test holds the two equal."""
+
+    deployment: DeploymentName | None
+    precision: Precision | None
+    provider: Provider
+    ops: OpSet
+    cache: CacheChoice | None
+    cache_precision: CachePrecision | None
+    functions: bool
+    quantization: Quantization | QuantizationOverrides | None
+    calibration: Calibration | None
+    smooth: bool
+    prefill: PrefillChoice | None
+    context_length: int | None
+    pooling: Pooling | None
+    normalize: bool | None
+    backend: Backend | None
+    verify: VerifyMode | None
+    overwrite: bool
 
 
-def _recipe_of(
-    precision: Precision, quantization: Quantization | None, calibration: Calibration | None
-) -> Quantization | None:
-    """How weights are quantized, if they are. Raises ExportError for a recipe that nothing asks for, or that lacks a
-    text.
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What is asked of an export. None leaves a choice to the deployment, and without one to the default.
+
+    deployment: where the bundle is to run. It decides which files are written, and proposes precision, quantization and
+    prefill graph; by default every file is written and weights stay float32. precision: of weights and arithmetic;
+    `bf16` is the precision of weights alone, with float32 arithmetic. provider: whose kernels the graph must find.
+    ops: the op set that the graph is written in. cache: how graphs of `standard` and `portable` keep their cache.
+    cache_precision: `int8` for a decoder's cache in a quarter of the memory. functions: keep our ops in a `portable`
+    graph, as functions of the model.
+
+    quantization: how int8 and int4 weights are stored, as a whole config or as overrides of the default one.
+    calibration: a text of what the model is for, by which int8 and int4 weights are rounded (`gptq`) and the scales of
+    an int8 cache are chosen. smooth: use that text to even out channels whose activations are quantized per token.
+    prefill: add a prefill graph over int8 weights to a decoder, or `none` although the deployment proposes one.
+
+    context_length: positions to provide for, by default all that the model has. pooling, normalize: make one vector of
+    an encoder's states (see `edgeformer.source.open_source`). backend: the library whose own module is exported, for
+    architectures without a family file. verify: how thoroughly the graph is compared with PyTorch before the bundle is
+    put in place, None for not at all. overwrite: replace a bundle that is already there.
+
+    Raises ExportError for a value that does not exist.
     """
-    if precision in DEFAULTS:
-        chosen = quantization or make_quantization(precision, calibrated=calibration is not None)
-        if chosen.needs_calibration and calibration is None:
-            raise ExportError(
-                "the rounding gptq goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or "
-                "calibration= of export_model), or choose the rounding mse."
-            )
-        return chosen
-    if quantization is not None:
-        raise ExportError(
-            f"a recipe of quantization is for {' and '.join(DEFAULTS)}, and the precision is {precision}."
-        )
-    return None
+
+    deployment: DeploymentName | None = None
+    precision: Precision | None = None
+    provider: Provider = "cpu"
+    ops: OpSet = "ort"
+    cache: CacheChoice | None = None
+    cache_precision: CachePrecision | None = None
+    functions: bool = False
+    quantization: Quantization | QuantizationOverrides | None = None
+    calibration: Calibration | None = None
+    smooth: bool = False
+    prefill: PrefillChoice | None = None
+    context_length: int | None = None
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    backend: Backend | None = None
+    verify: VerifyMode | None = "quick"
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices, optional in (
+            ("provider", Provider, False),
+            ("ops", OpSet, False),
+            ("deployment", DeploymentName, True),
+            ("precision", Precision, True),
+            ("cache", CacheChoice, True),
+            ("cache_precision", CachePrecision, True),
+            ("prefill", PrefillChoice, True),
+            ("backend", Backend, True),
+            ("verify", VerifyMode, True),
+        ):
+            value = getattr(self, name)
+            if value not in get_args(choices) and not (optional and value is None):
+                listed = ", ".join(get_args(choices)) + (", or None" if optional else "")
+                raise ExportError(f"{name} is {value!r}; it must be one of {listed}.")
 
 
-def choose(
-    deployment: Deployment,
-    config: ModelConfig | None,
-    *,
-    ops: OpSet,
-    provider: Provider,
-    cache: CacheChoice | None,
-    functions: bool,
-    precision: Precision | None,
-    quantization: Quantization | None,
-    calibration: Calibration | None,
-    prefill: PrefillChoice | None,
-) -> tuple[Chosen, LoweringOptions]:
-    """What is asked for or else proposed, and what graphs are lowered to; config: None for a decoder of any module."""
-    chosen = deployment.choose(
-        config,
-        ops=ops,
-        provider=provider,
-        precision=precision,
-        quantization=quantization,
-        calibrated=calibration is not None,
-        prefill=prefill,
-    )
-    recipe = _recipe_of(chosen.precision, chosen.quantization, calibration)
-    return chosen, lowering_options(
-        ops, provider, cache, functions, recipe, primitive_gathers=deployment.primitive_gathers
-    )
-
-
-def arithmetic_of(precision: Precision, target: LoweringOptions) -> Arithmetic:
-    """What activations, caches and weights that are not quantized are made of."""
-    return precision if precision in ("fp32", "fp16") else target.arithmetic
-
-
-def check_parts(
-    model_spec: ModelSpec,
-    precision: Precision,
-    target: LoweringOptions,
-    cache_precision: CachePrecision | None,
-    prefill: Prefill | None,
-    calibration: Calibration | None,
-    smooth: bool,
-) -> None:
-    """Raise ExportError for parts of a bundle that a model of this kind cannot have, or that do not go together."""
-    _check_activations(target)
-    _check_prefill(model_spec, target, prefill)
-    _check_smoothing(precision, target, prefill, calibration, smooth)
-    _check_calibration(target, prefill, calibration, cache_precision, smooth)
-    _check_cache(model_spec, precision, target, cache_precision)
-    _check_bf16(precision, target, prefill)
-
-
-def check_deployment(deployment: Deployment, precision: Precision) -> None:
-    """Raise ExportError for weights that a target has no use for."""
-    if deployment.ort_format and precision in ("fp16", "bf16"):
-        raise ExportError(
-            f"{precision} weights are widened to float32 when a graph is loaded, and files in ORT format are loaded as "
-            "they are: it would be done at every step. Choose the precision int4, int8 or fp32 for the target "
-            f"{deployment.name}."
-        )
-
-
-def _check_activations(target: LoweringOptions) -> None:
-    """Raise ExportError where there is no product of int8 with int8."""
-    if target.quantization is not None and target.quantization.per_token and target.provider != "cpu":
-        raise ExportError("activations are rounded token by token on the CPU alone. Leave activations out.")
-
-
-def _check_prefill(model_spec: ModelSpec, target: LoweringOptions, prefill: Prefill | None) -> None:
-    """Raise ExportError where there can be no view for prompts."""
-    if prefill is None:
-        return
-    if prefill not in get_args(Prefill):
-        raise ExportError(f"prefill is {prefill!r}; it must be one of {', '.join(get_args(Prefill))}, or None.")
-    if isinstance(model_spec.config, Seq2SeqConfig | EncoderConfig):
-        raise ExportError(
-            "a view for prompts is for decoders; this model's prompts are its encoder's. Leave prefill out."
-        )
-    if target.ops != "ort" or target.provider != "cpu":
-        raise ExportError("a view for prompts is made of onnxruntime's ops for the CPU. Leave prefill out.")
-
-
-def _check_smoothing(
-    precision: Precision,
-    target: LoweringOptions,
-    prefill: Prefill | None,
-    calibration: Calibration | None,
-    smooth: bool,
-) -> None:
-    """Raise ExportError where there is nothing to smooth for, or to smooth by."""
-    per_token = prefill is not None or (target.quantization is not None and target.quantization.per_token)
-    if smooth and (not per_token or arithmetic_of(precision, target) != "fp32"):
-        raise ExportError(
-            "smoothing is for inputs that are rounded token by token, beside float32: for the view for prompts, and "
-            "for int8 with activations by token. Leave smooth out, or choose one of these."
-        )
-    if smooth and calibration is None:
-        raise ExportError(
-            "smoothing goes by a text of what the model is for. Give one (--calibrate TEXT.txt, or calibration= of "
-            "export_model), or leave smooth out."
-        )
-
-
-def _check_calibration(
-    target: LoweringOptions,
-    prefill: Prefill | None,
-    calibration: Calibration | None,
-    cache_precision: CachePrecision | None,
-    smooth: bool,
-) -> None:
-    """Raise ExportError for a text that nothing is rounded by."""
-    needs_calibration = target.quantization is not None and target.quantization.needs_calibration
-    if calibration is not None and prefill is None and cache_precision is None and not needs_calibration and not smooth:
-        raise ExportError(
-            "a text to calibrate with is for int4 and int8 with the rounding gptq, for the view for prompts, and for "
-            "an int8 cache. Leave calibration out, or choose one of these."
-        )
-
-
-def _check_cache(
-    model_spec: ModelSpec, precision: Precision, target: LoweringOptions, cache_precision: CachePrecision | None
-) -> None:
-    """Raise ExportError where the cache cannot be of another precision than the graph."""
-    if cache_precision is None:
-        return
-    if cache_precision not in get_args(CachePrecision):
-        choices = ", ".join(get_args(CachePrecision))
-        raise ExportError(f"cache_precision is {cache_precision!r}; it must be one of {choices}, or None.")
-    if isinstance(model_spec.config, Seq2SeqConfig | EncoderConfig):
-        raise ExportError(
-            "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
-        )
-    if target.ops != "ort" or target.provider != "cpu" or arithmetic_of(precision, target) != "fp32":
-        raise ExportError(
-            "an int8 cache is one of onnxruntime's attention op for the CPU, beside float32 activations: of --ops ort, "
-            "--provider cpu and every precision but fp16. Leave cache_precision out."
-        )
-
-
-def _check_bf16(precision: Precision, target: LoweringOptions, prefill: Prefill | None) -> None:
-    """Raise ExportError where bf16 weights would be of no use."""
-    if precision == "bf16" and target.provider == "cuda":
-        raise ExportError(
-            "bf16 weights are computed with in float32, on the CPU. Export with --precision fp16 for CUDA."
-        )
-    if precision == "bf16" and prefill is not None:
-        raise ExportError(
-            "a view for prompts stands beside int4, int8 or fp32 weights; choose one of these precisions."
-        )
+def with_changes(options: ExportOptions | None, changes: OptionKeywords) -> ExportOptions:
+    """Return the options, by default the default ones, with keyword arguments in place of their fields."""
+    return replace(options or ExportOptions(), **changes)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.errors import ExportError
-from edgeformer.export.bundle.writer import GraphWriter, Progress
+from edgeformer.export.bundle.writer import GraphWriter
+from edgeformer.export.progress import Progress
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.calibrate.weights import calibrated_target
 from edgeformer.export.capture import capture_graph

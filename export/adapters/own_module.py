@@ -1,12 +1,11 @@
-"""`export_module`: a bundle from any `nn.Module` that keeps the forward contract of a decoder.
+"""Open any `nn.Module` of the user's that keeps the forward contract of a decoder.
 
-The module is the user's, with its weights in it, and stays as it is: what is traced and what parity measures by are
-copies of it without values. `verify_module` holds a bundle to the module again, because a bundle has no code.
+The module has its weights in it and is not changed: capture and verification work on copies of it without values.
 """
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,147 +13,68 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.contract import CacheGeometry
-from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.errors import ExportError
 from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
-from edgeformer.export.bundle.writer import Progress, check_destination
-from edgeformer.export.calibrate.text import Calibration
-from edgeformer.export.graph.tensors import TORCH_PRECISIONS
-from edgeformer.export.lower import CacheChoice
-from edgeformer.export.options import arithmetic_of, check_options, choose
-from edgeformer.export.parity import Mode, Report, open_bundle, verify_graph
-from edgeformer.export.pipeline import ExportResult, Provenance, export_model_spec
-from edgeformer.manifest import (
-    CachePrecision,
-    DeploymentName,
-    Manifest,
-    OpSet,
-    Precision,
-    PrefillChoice,
-    Provider,
-    SpecialTokens,
-)
+from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.manifest import Manifest, SpecialTokens
 from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import Quantization
 
 
-def export_module(
-    module: nn.Module,
-    output: str | Path,
-    *,
-    vocab_size: int,
-    context_length: int,
-    num_layers: int,
-    num_kv_heads: int,
-    head_dim: int,
-    name: str | None = None,
-    deployment: DeploymentName | None = None,
-    precision: Precision | None = None,
-    provider: Provider = "cpu",
-    ops: OpSet = "ort",
-    cache: CacheChoice | None = None,
-    cache_precision: CachePrecision | None = None,
-    functions: bool = False,
-    quantization: Quantization | None = None,
-    calibration: Calibration | None = None,
-    prefill: PrefillChoice | None = None,
-    smooth: bool = False,
-    tokenizer_folder: str | Path | None = None,
-    eos: int | Sequence[int] = (),
-    bos: int | None = None,
-    pad: int | None = None,
-    verify: Mode | None = "quick",
-    overwrite: bool = False,
-    progress: Progress = lambda what, part: None,
-) -> ExportResult:
-    """Export a module of your own to a bundle folder.
+@dataclass(frozen=True, kw_only=True)
+class ModuleDescription:
+    """What no module says about itself.
 
-    module: forward(input_ids int64 [B, S], attention_mask int64 [B, T], caches: a list of one (key, value) for each
-    layer, [B, K, P, D]) → (logits [B, S, V], such a list with [B, K, T, D]), its attention computed by
-    `edgeformer.ops.group_query_attention`. Its weights may be of any float type; it is not changed. context_length:
-    positions that it can tell apart. num_layers, num_kv_heads, head_dim: of the caches. name: of the model, by default
-    that of the output folder. tokenizer_folder: holds tokenizer.json and what belongs to it. eos: tokens that end a
-    text. The rest is as for `export_model`. Raises ExportError, before anything is written, where the module does not
-    keep the contract, and ParityError where its graph computes something else.
+    context_length: positions that it can tell apart. num_layers, num_kv_heads, head_dim: of its caches. name: of the
+    model, by default that of the output folder. tokenizer_folder: holds tokenizer.json and what belongs to it. eos: ids
+    of the tokens that end a text. bos, pad: ids of the tokens that begin and pad one.
     """
-    check_options(precision, provider, verify, ops=ops, cache=cache, deployment=deployment)
-    chosen_deployment = DEPLOYMENTS[deployment]
-    chosen, lowering = choose(
-        chosen_deployment,
-        None,
-        ops=ops,
-        provider=provider,
-        cache=cache,
-        functions=functions,
-        precision=precision,
-        quantization=quantization,
-        calibration=calibration,
-        prefill=prefill,
-    )
-    destination = Path(output)
-    check_destination(destination, overwrite)
-    model_spec = _model_spec(
-        module,
-        CacheGeometry(num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim),
-        vocab_size,
-        context_length,
-    )
-    folder = None if tokenizer_folder is None else Path(tokenizer_folder)
-    if folder is not None and not (folder / "tokenizer.json").is_file():
-        raise ExportError(
-            f"{folder} has no tokenizer.json. Give the folder that has one, or leave tokenizer_folder out."
+
+    vocab_size: int
+    context_length: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    name: str | None = None
+    tokenizer_folder: str | Path | None = None
+    eos: int | Sequence[int] = ()
+    bos: int | None = None
+    pad: int | None = None
+
+    def provenance(self, module: nn.Module, name: str) -> Provenance:
+        """Return where a bundle of this name comes from. Raises ExportError for a folder without a tokenizer."""
+        folder = None if self.tokenizer_folder is None else Path(self.tokenizer_folder)
+        if folder is not None and not (folder / "tokenizer.json").is_file():
+            raise ExportError(
+                f"{folder} has no tokenizer.json. Give the folder that has one, or leave tokenizer_folder out."
+            )
+        eos = (self.eos,) if isinstance(self.eos, int) else tuple(self.eos)
+        return Provenance(
+            name=self.name or name,
+            origin=f"module {type(module).__qualname__}",
+            tokens=SpecialTokens(eos=eos, bos=self.bos, pad=self.pad),
+            folder=folder,
         )
-    weights = ModuleWeights(module)
-    progress("running the module", 0)
-    check_contract(
-        model_spec, weights, TORCH_PRECISIONS[arithmetic_of(chosen.precision, lowering)], in_float64=verify is not None
-    )
-    provenance = Provenance(
-        name=name or destination.resolve().name,
-        origin=f"module {type(module).__qualname__}",
-        tokens=SpecialTokens(eos=(eos,) if isinstance(eos, int) else tuple(eos), bos=bos, pad=pad),
-        folder=folder,
-    )
-    return export_model_spec(
-        model_spec,
-        weights,
-        provenance,
-        destination,
-        precision=chosen.precision,
-        target=lowering,
-        deployment=chosen_deployment,
-        cache_precision=cache_precision,
-        prefill=chosen.prefill,
-        smooth=smooth,
-        calibration=calibration,
-        verify=verify,
-        overwrite=overwrite,
-        progress=progress,
-    )
 
 
-def verify_module(
-    bundle: str | Path,
-    module: nn.Module,
-    *,
-    mode: Mode = "full",
-    progress: Progress = lambda what, part: None,
-) -> Report:
-    """Verify the graph of a bundle against the module that it was exported from, with the module's weights.
+def open_module(
+    module: nn.Module, description: ModuleDescription, provenance: Provenance, dtype: torch.dtype, *, in_float64: bool
+) -> OpenedModel:
+    """Open a module of the user's, which must keep the forward contract in `dtype`, the precision of the graph.
 
-    A graph that computes something else is a report that has not passed. Raises BundleError for files that are not what
-    the manifest says, and ExportError for a module that does not keep the forward contract with the bundle's sizes.
+    in_float64: also compare the module with itself in float64, fed in several ways. Raises ExportError where it does
+    not keep the contract.
     """
-    folder = Path(bundle)
-    manifest = open_bundle(folder, progress)
-    model_spec, weights = module_spec(module, manifest), ModuleWeights(module)
-    check_contract(model_spec, weights, TORCH_PRECISIONS[manifest.arithmetic])
-    reference = f"module {type(module).__qualname__}"
-    return verify_graph(folder, manifest, model_spec, weights, mode=mode, reference=reference, progress=progress)
+    cache = CacheGeometry(
+        num_layers=description.num_layers, num_kv_heads=description.num_kv_heads, head_dim=description.head_dim
+    )
+    model_spec = _model_spec(module, cache, description.vocab_size, description.context_length)
+    weights = ModuleWeights(module)
+    check_contract(model_spec, weights, dtype, in_float64=in_float64)
+    return OpenedModel(model_spec=model_spec, weights=weights, provenance=provenance)
 
 
 def module_spec(module: nn.Module, manifest: Manifest) -> ModelSpec:
-    """The model spec of a module as the model of a bundle."""
+    """Return the model spec of a module with the sizes that a bundle's manifest gives."""
     return _model_spec(module, manifest.cache, manifest.vocab_size, manifest.context_length)
 
 
@@ -195,7 +115,9 @@ def _model_spec(module: nn.Module, cache: CacheGeometry, vocab_size: int, contex
 
 
 def _check_tensors(module: nn.Module) -> None:
-    """Every tensor must be a parameter or a buffer: others keep their type and device whatever the module is told."""
+    """Raise ExportError for a tensor that is neither a parameter nor a buffer: it would keep its type and device whatever
+    the module is told.
+    """
     for path, part in module.named_modules():
         for name, value in vars(part).items():
             if name.startswith("_") and isinstance(value, dict):
@@ -209,14 +131,14 @@ def _check_tensors(module: nn.Module) -> None:
 
 
 def _members(value: Any) -> Iterable[Any]:
-    """What an attribute holds, one level deep."""
+    """Return what an attribute holds, one level deep."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list | tuple) else [value]
 
 
 def _without_values(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module whose float tensors are of `dtype`; their values are not copied."""
+    """Return a copy of a module whose float tensors are of `dtype`; their values are not copied."""
     replaced: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         # Made under whatever mode the caller is in: fake for a trace, on meta for a reference.

@@ -1,4 +1,4 @@
-"""What a bundle has beside its graphs: tokenizer, configs of clients, and the card."""
+"""Write what a bundle has beside its graphs: the tokenizer, the configs of clients, and the model card."""
 
 import json
 import shutil
@@ -6,25 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer import schema
-from edgeformer.config import DecoderConfig
 from edgeformer.deployment import Deployment
 from edgeformer.export.bundle.genai import genai_config
 from edgeformer.export.bundle.model_card import model_card
 from edgeformer.export.bundle.transformers_js import with_transformers_js_config
 from edgeformer.manifest import Manifest
-from edgeformer.source import CONTEXT_FIELDS, ModelSource
-
-
-def client_config(source: ModelSource) -> dict[str, Any]:
-    """config.json for clients, who must not go past the positions that the graph has."""
-    if not isinstance(source.config, DecoderConfig):
-        return source.hf_config
-    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
-    return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
 
 
 def copy_files(deployment: Deployment, source: Path | None, folder: Path) -> None:
-    """Copy what a target has a use for of a model's folder, if there is one."""
+    """Copy the files of a model's folder, if there is one, that the deployment has a use for."""
     if source is None:
         return
     for name in deployment.copied_files:
@@ -35,7 +25,7 @@ def copy_files(deployment: Deployment, source: Path | None, folder: Path) -> Non
 def write_files(
     folder: Path, deployment: Deployment, hf_config: dict[str, Any] | None, manifest: Manifest, parity: str
 ) -> None:
-    """Write the configs of a target's clients, and the card; parity: its paragraph about the verification."""
+    """Write the configs of the deployment's clients, and the model card; parity: its paragraph about the verification."""
     # A module of another library is built of its config when the bundle is verified.
     read = "transformers.js" in deployment.clients or manifest.backend is not None
     if hf_config is not None and read:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ExportError
-from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.progress import Progress
 from edgeformer.export.calibrate.forward_hooks import Enough, padded, read_with_hooks, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.lower import LoweringOptions

@@ -1,8 +1,7 @@
-"""Does the graph compute what PyTorch computes? Run it against the same weights in float64, every way that clients
-do."""
+"""Parity: run a graph in every way that clients do, and compare it with the same weights in float64 PyTorch."""
 
+from edgeformer.export.adapters.opened_bundle import open_bundle, open_subject
 from edgeformer.export.parity.report import Check, Report
-from edgeformer.export.parity.trials.decoder import Mode
-from edgeformer.export.parity.verify import open_bundle, open_subject, verify, verify_graph
+from edgeformer.export.parity.verify import verify, verify_graph, verify_module
 
-__all__ = ["Check", "Mode", "Report", "open_bundle", "open_subject", "verify", "verify_graph"]
+__all__ = ["Check", "Report", "open_bundle", "open_subject", "verify", "verify_graph", "verify_module"]

@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgeformer import __version__
-from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
-from edgeformer.errors import BundleError, ConfigError
-from edgeformer.export.adapters.foreign_graph import open_foreign
+from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.export.adapters.module_contract import check_contract
+from edgeformer.export.adapters.opened_bundle import open_bundle, open_subject
+from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
 from edgeformer.export.bundle.stored_weights import StoredWeights
-from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_unrounded
-from edgeformer.export.parity.rebuild import model_spec_of_bundle
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
-from edgeformer.export.parity.trials.decoder import EXTENTS, Mode, Trial
+from edgeformer.export.options import VerifyMode
+from edgeformer.export.parity.trials.decoder import EXTENTS, Trial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import Seq2SeqTrial
 from edgeformer.export.parity.trials.int8_cache import judge_int8_cache, judge_scales
 from edgeformer.export.parity.trials.prefill_graph import judge_prefill
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
 from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
+from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import Rounded
-from edgeformer.manifest import FILE_NAME, Manifest, Provider, sha256
-from edgeformer.model_spec import ModelSpec, model_spec_of
+from edgeformer.manifest import Manifest, Provider, sha256
+from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
-from edgeformer.source import find_model, open_source
-from edgeformer.weights import Weights
 
 ORDERS = 8
 """In which eager PyTorch runs once more, where its own run may have been lucky."""
@@ -43,74 +43,12 @@ LUCK = 100.0
 """How far beyond its limit luck can take a figure; divergences and squares grow with the square of an error."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A graph that is to be compared with PyTorch: where it is, what it is, what it should compute, with which weights,
-    and whose they are.
-    """
-
-    folder: Path
-    manifest: Manifest
-    model_spec: ModelSpec
-    weights: Weights
-    reference: str
-
-
-def open_subject(
-    bundle: str | Path, against: str | Path | None = None, progress: Progress = lambda what, part: None
-) -> Subject:
-    """Open a bundle, whose files must have their hashes, or a folder or ONNX file that somebody else made.
-
-    against: the model that it was exported from (preset, folder or hub id); by default the weights stored in the bundle
-    itself. Raises BundleError for files that are not what the manifest says.
-    """
-    folder = Path(bundle)
-    if folder.exists() and not (folder / FILE_NAME).is_file():
-        if against is None:
-            raise BundleError(
-                f"{folder} is no bundle of edgeformer. To verify what somebody else exported, name the model that it "
-                "was made from: --against MODEL."
-            )
-        source = open_source(against)
-        folder, manifest = open_foreign(folder, source)
-        return Subject(folder, manifest, model_spec_of(source.config), source.weights(), source.origin)
-    manifest = open_bundle(folder, progress)
-    model_spec = model_spec_of_bundle(folder, manifest)
-    if against is None:
-        stored = StoredWeights(folder, manifest, model_spec)
-        return Subject(folder, manifest, model_spec, stored, "the bundle's own weights")
-    if manifest.backend is not None:
-        from edgeformer.export.adapters.transformers_backend import open_checkpoint
-
-        found = find_model(against)
-        return Subject(folder, manifest, model_spec, open_checkpoint(found, folder, manifest), found.origin)
-    head = getattr(manifest.model, "head", None)
-    pooled = (head.pooling, head.normalize) if isinstance(head, PoolingHead) else ()
-    source = open_source(against, manifest.context_length, *pooled)
-    if source.config != manifest.model:
-        raise ConfigError(
-            f"{against} is another model than the one that {folder} was exported from: their configs differ."
-        )
-    return Subject(folder, manifest, model_spec, source.weights(), source.origin)
-
-
-def open_bundle(folder: Path, progress: Progress = lambda what, part: None) -> Manifest:
-    """Read the manifest of a bundle. Raises BundleError unless every file has the size and hash that it gives."""
-    manifest = Manifest.read(folder)
-    manifest.check_sizes(folder)
-    for index, (name, entry) in enumerate(manifest.files.items()):
-        progress(f"hashing {name}", index / len(manifest.files))
-        if sha256(folder / name) != entry.sha256:
-            raise BundleError(f"{folder / name} was changed after the export: its SHA-256 is not the manifest's.")
-    return manifest
-
-
 def verify(
     bundle: str | Path,
     against: str | Path | None = None,
     *,
-    mode: Mode = "full",
-    progress: Progress = lambda what, part: None,
+    mode: VerifyMode = "full",
+    progress: Progress = no_progress,
 ) -> Report:
     """Verify a graph against PyTorch; `open_subject` says what may be given.
 
@@ -128,15 +66,35 @@ def verify(
     )
 
 
+def verify_module(
+    bundle: str | Path,
+    module: nn.Module,
+    *,
+    mode: VerifyMode = "full",
+    progress: Progress = no_progress,
+) -> Report:
+    """Verify the graph of a bundle against the module that it was exported from, with the module's weights.
+
+    A graph that computes something else gives a report that has not passed. Raises BundleError for files that are not
+    what the manifest says, and ExportError for a module that does not keep the forward contract with the bundle's sizes.
+    """
+    folder = Path(bundle)
+    manifest = open_bundle(folder, progress)
+    model_spec, weights = module_spec(module, manifest), ModuleWeights(module)
+    check_contract(model_spec, weights, TORCH_PRECISIONS[manifest.arithmetic])
+    reference = f"module {type(module).__qualname__}"
+    return verify_graph(folder, manifest, model_spec, weights, mode=mode, reference=reference, progress=progress)
+
+
 def verify_graph(
     folder: Path,
     manifest: Manifest,
-    model_spec: ModelSpec,
+    model_spec: VerifyModelSpec,
     weights: Mapping[str, Tensor],
     *,
-    mode: Mode = "quick",
+    mode: VerifyMode = "quick",
     reference: str = "the checkpoint",
-    progress: Progress = lambda what, part: None,
+    progress: Progress = no_progress,
 ) -> Report:
     """Compare the graph in a folder with its model over `weights`, rounded as they are stored, in float64.
 
@@ -165,9 +123,9 @@ def verify_graph(
 def _verified(
     folder: Path,
     manifest: Manifest,
-    model_spec: ModelSpec,
+    model_spec: VerifyModelSpec,
     weights: Mapping[str, Tensor],
-    mode: Mode,
+    mode: VerifyMode,
     reference: str,
     progress: Progress,
     orders: int = 1,
@@ -242,9 +200,9 @@ def _trial(
     folder: Path,
     manifest: Manifest,
     provider: Provider,
-    model_spec: ModelSpec,
+    model_spec: VerifyModelSpec,
     weights: Mapping[str, Tensor],
-    mode: Mode,
+    mode: VerifyMode,
     progress: Progress,
     activations: Mapping[str, WeightFormat] | None = None,
     orders: int = 1,

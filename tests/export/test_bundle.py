@@ -15,7 +15,7 @@ import pytest
 
 from edgeformer.errors import BundleError, ExportError
 from edgeformer.export import export_model, verify
-from edgeformer.export.bundle.writer import staged
+from edgeformer.export.bundle.staging import staged
 from edgeformer.export.bundle.writer import writer as bundle_module
 from edgeformer.manifest import FILE_NAME, sha256
 from edgeformer.runtime import load

@@ -18,7 +18,7 @@ from edgeformer.export.adapters.transformers_backend.planning import make_plan
 from edgeformer.export.adapters.transformers_backend.proof import prove
 from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights, TransformersWeights
 from edgeformer.export.bundle.transformers_js import without_transformers_js_config
-from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.progress import Progress
 from edgeformer.export.calibrate.text import Calibration
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.parity import Mode

@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.options import VerifyMode
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity import feeding as runs
 from edgeformer.export.parity.feeding import Graph
@@ -27,14 +27,11 @@ from edgeformer.export.parity.report import Greedy, LayerError, Rounding
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.reference.quantized_caches import rounded
+from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference, references
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.decoder import Decoder
-
-Mode = Literal["quick", "full"]
-"""Quick is what an export runs; full has every length, language and batch, and the end of the context."""
-
 
 @dataclass(frozen=True)
 class Extent:
@@ -75,7 +72,7 @@ class Extent:
         )
 
 
-EXTENTS: dict[Mode, Extent] = {
+EXTENTS: dict[VerifyMode, Extent] = {
     # All samples of one length, so that a large model's weights are read once for each reference.
     "quick": Extent(
         main=48, lengths=(), single=16, prompt=16, greedy=32, other=48, batches=(3,), steps=4, texts=False, far=0,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.config import EncoderConfig, MaskedLMHead
-from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.progress import Progress
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.config import Seq2SeqConfig
-from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.progress import Progress
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity import feeding as runs
 from edgeformer.export.parity.feeding import Graph

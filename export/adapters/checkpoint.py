@@ -1,0 +1,33 @@
+"""Open a preset, a folder or a hub repository of a family that edgeformer knows."""
+
+from typing import Any
+
+from edgeformer.config import DecoderConfig
+from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.model_spec import model_spec_of
+from edgeformer.source import CONTEXT_FIELDS, ModelSource
+
+
+def open_checkpoint(source: ModelSource) -> OpenedModel:
+    """Open the weights of a model whose config is read. Raises WeightsError for tensors that do not fit it."""
+    return OpenedModel(
+        model_spec=model_spec_of(source.config),
+        weights=source.weights(),
+        provenance=Provenance(
+            name=source.name,
+            origin=source.origin,
+            random_weights=source.random_weights,
+            tokens=source.special_tokens(),
+            folder=source.folder,
+            hf_config=_client_config(source),
+            generation=source.generation_defaults(),
+        ),
+    )
+
+
+def _client_config(source: ModelSource) -> dict[str, Any]:
+    """Return config.json for clients, which may not go past the positions that the graph has."""
+    if not isinstance(source.config, DecoderConfig):
+        return source.hf_config
+    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
+    return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})

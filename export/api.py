@@ -1,0 +1,117 @@
+"""The functions that export: they read options, open a model, and hand both to the pipeline.
+
+Importing this module imports no torch, so that options and configs that cannot be exported are refused at once.
+"""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Required, Unpack
+
+from edgeformer.export.options import ExportOptions, OptionKeywords, with_changes
+from edgeformer.export.plan import make_plan
+from edgeformer.export.progress import Progress, no_progress
+from edgeformer.source import FoundModel, find_model, open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from edgeformer.export.pipeline import ExportResult
+
+
+def export_model(
+    model: str | Path,
+    output: str | Path | None = None,
+    options: ExportOptions | None = None,
+    *,
+    progress: Progress = no_progress,
+    **changes: Unpack[OptionKeywords],
+) -> "ExportResult":
+    """Export a model to a bundle folder, and verify it.
+
+    model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
+    options, changes: what is asked for; `export_model(m, o, precision="int4")` is short for
+    `export_model(m, o, ExportOptions(precision="int4"))`.
+
+    Raises ParityError, and leaves nothing behind, where the graph does not compute what PyTorch computes, and another
+    EdgeformerError for anything else that the user can mend.
+    """
+    options = with_changes(options, changes)
+    if options.backend is not None:
+        plan, found = make_plan(options, None), find_model(model)
+        from edgeformer.export.adapters.transformers_backend import open_with_transformers
+        from edgeformer.export.pipeline import run_export
+
+        opened = open_with_transformers(found, options.context_length, progress)
+        return run_export(opened, plan, _destination(found, output), progress)
+    source = open_source(model, options.context_length, options.pooling, options.normalize)
+    plan = make_plan(options, source.config)
+    from edgeformer.export.adapters.checkpoint import open_checkpoint
+    from edgeformer.export.pipeline import run_export
+
+    return run_export(open_checkpoint(source), plan, _destination(source, output), progress)
+
+
+class ModuleKeywords(OptionKeywords, total=False):
+    """The keyword arguments of `export_module`: what describes the module (`ModuleDescription`), and options."""
+
+    vocab_size: Required[int]
+    context_length: Required[int]  # type: ignore[misc]  # required here: no config.json tells it
+    num_layers: Required[int]
+    num_kv_heads: Required[int]
+    head_dim: Required[int]
+    name: str | None
+    tokenizer_folder: str | Path | None
+    eos: "int | Sequence[int]"
+    bos: int | None
+    pad: int | None
+
+
+def export_module(
+    module: "nn.Module",
+    output: str | Path,
+    options: ExportOptions | None = None,
+    *,
+    progress: Progress = no_progress,
+    **keywords: Unpack[ModuleKeywords],
+) -> "ExportResult":
+    """Export a module of your own to a bundle folder, and verify it.
+
+    module: forward(input_ids int64 [B, S], attention_mask int64 [B, T], caches: a list of one (key, value) for each
+    layer, [B, K, P, D]) → (logits [B, S, V], such a list with [B, K, T, D]), its attention computed by
+    `edgeformer.ops.group_query_attention`. Its weights may be of any float type; it is not changed. keywords: vocab_size,
+    context_length, num_layers, num_kv_heads and head_dim, which no module says about itself; the other fields of
+    `ModuleDescription` (name, tokenizer_folder, eos, bos, pad); and fields of `ExportOptions`.
+
+    Raises ExportError, before anything is written, where the module does not keep the contract, and ParityError where
+    its graph computes something else.
+    """
+    from edgeformer.export.adapters.own_module import ModuleDescription, open_module
+    from edgeformer.export.bundle.staging import check_destination
+    from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+    from edgeformer.export.pipeline import run_export
+
+    described = {field.name for field in fields(ModuleDescription)}
+    description = ModuleDescription(**{name: value for name, value in keywords.items() if name in described})  # type: ignore[arg-type]
+    changes: Any = {name: value for name, value in keywords.items() if name not in described}
+    plan = make_plan(with_changes(options, changes), None)
+    destination = Path(output)
+    check_destination(destination, plan.overwrite)
+    progress("running the module", 0)
+    opened = open_module(
+        module,
+        description,
+        description.provenance(module, destination.resolve().name),
+        TORCH_PRECISIONS[plan.arithmetic],
+        in_float64=plan.verify is not None,
+    )
+    return run_export(opened, plan, destination, progress)
+
+
+def _destination(source: FoundModel, output: str | Path | None) -> Path:
+    if output is not None:
+        return Path(output)
+    destination = Path(source.name)
+    # A checkpoint in the current folder keeps its name to itself.
+    return Path(f"{source.name}-onnx") if destination.resolve() == source.folder.resolve() else destination

@@ -1,0 +1,195 @@
+"""The plan of an export: every choice, made once, before anything is read or written.
+
+    ExportOptions (asked for) + Deployment (proposed) + ModelConfig (what kind of model)  →  ExportPlan (will be done)
+
+Nothing here imports torch, so that what cannot be exported is said at once.
+"""
+
+from dataclasses import dataclass
+
+from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.contract import CacheForm
+from edgeformer.deployment import DEPLOYMENTS, Deployment
+from edgeformer.errors import ExportError
+from edgeformer.export.options import Calibration, ExportOptions, VerifyMode
+from edgeformer.manifest import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, arithmetic_of
+from edgeformer.quantization import DEFAULTS, Quantization
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportPlan:
+    """What an export does.
+
+    quantization: None where weights are no integers. The other fields are those of `ExportOptions`, decided.
+    """
+
+    deployment: Deployment
+    ops: OpSet
+    provider: Provider
+    cache_form: CacheForm
+    cache_precision: CachePrecision | None
+    functions: bool
+    precision: Precision
+    quantization: Quantization | None
+    prefill: Prefill | None
+    calibration: Calibration | None
+    smooth: bool
+    verify: VerifyMode | None
+    overwrite: bool
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The precision of activations, of caches, and of weights that are not quantized."""
+        return arithmetic_of(self.precision, self.provider)
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the weights' products quantize their activations per token."""
+        return self.quantization is not None and self.quantization.per_token
+
+
+def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
+    """Decide what an export does. config: None for a decoder whose module is not ours.
+
+    Raises ExportError for options that exclude each other, or that a model of this kind cannot have.
+    """
+    deployment = DEPLOYMENTS[options.deployment]
+    chosen = deployment.choose(
+        config,
+        ops=options.ops,
+        provider=options.provider,
+        precision=options.precision,
+        quantization=options.quantization,
+        calibrated=options.calibration is not None,
+        prefill=options.prefill,
+    )
+    plan = ExportPlan(
+        deployment=deployment,
+        ops=options.ops,
+        provider=options.provider,
+        cache_form="any" if options.ops == "ort" else options.cache or "dynamic",
+        cache_precision=options.cache_precision,
+        functions=options.functions,
+        precision=chosen.precision,
+        quantization=chosen.quantization,
+        prefill=chosen.prefill,
+        calibration=options.calibration,
+        smooth=options.smooth,
+        verify=options.verify,
+        overwrite=options.overwrite,
+    )
+    _check_quantization(plan)
+    _check_op_set(plan, options, config)
+    _check_prefill(plan, config)
+    _check_smoothing(plan)
+    _check_calibration(plan)
+    _check_cache_precision(plan, config)
+    _check_bf16(plan)
+    _check_ort_format(plan)
+    return plan
+
+
+def _check_quantization(plan: ExportPlan) -> None:
+    if plan.quantization is None:
+        return
+    if plan.precision not in DEFAULTS:
+        raise ExportError(
+            f"quantization is for the precisions {' and '.join(DEFAULTS)}, and the precision is {plan.precision}. "
+            "Leave it out, or choose one of these precisions."
+        )
+    if plan.quantization.needs_calibration and plan.calibration is None:
+        raise ExportError(
+            "the rounding gptq needs a text of what the model is for. Give one (--calibrate TEXT.txt, or "
+            "calibration= of export_model), or choose the rounding mse."
+        )
+    if plan.ops != "ort":
+        raise ExportError(
+            f"quantized products are ops of onnxruntime's own. Leave ops {plan.ops} out, or quantization."
+        )
+    if plan.per_token and plan.provider != "cpu":
+        raise ExportError("only the CPU has products that quantize activations per token. Leave activations out.")
+
+
+def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig | None) -> None:
+    if options.functions and plan.ops != "portable":
+        raise ExportError(
+            f"functions are for the op set portable; {plan.ops} has ops of its own for what they compute."
+        )
+    if options.cache is not None and plan.ops == "ort":
+        raise ExportError("a graph of the op set ort takes a dynamic cache and a static one; leave cache out.")
+    if options.cache is not None and isinstance(config, EncoderConfig):
+        raise ExportError("the model is an encoder, which has no cache; leave cache out.")
+    if options.backend is not None and (options.pooling is not None or options.normalize is not None):
+        raise ExportError("pooling is for encoders, and a backend exports only decoders.")
+
+
+def _check_prefill(plan: ExportPlan, config: ModelConfig | None) -> None:
+    if plan.prefill is None:
+        return
+    if isinstance(config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError("a prefill graph is for decoders, and this model has an encoder. Leave prefill out.")
+    if plan.ops != "ort" or plan.provider != "cpu":
+        raise ExportError("a prefill graph is made of onnxruntime's ops for the CPU. Leave prefill out.")
+
+
+def _check_smoothing(plan: ExportPlan) -> None:
+    if not plan.smooth:
+        return
+    if plan.arithmetic != "fp32" or not (plan.prefill is not None or plan.per_token):
+        raise ExportError(
+            "smoothing is for activations that are quantized per token, beside float32: for the prefill graph, and for "
+            "int8 with per-token activations. Leave smooth out, or choose one of these."
+        )
+    if plan.calibration is None:
+        raise ExportError(
+            "smoothing needs a text of what the model is for. Give one (--calibrate TEXT.txt, or calibration= of "
+            "export_model), or leave smooth out."
+        )
+
+
+def _check_calibration(plan: ExportPlan) -> None:
+    used = (
+        plan.prefill is not None
+        or plan.cache_precision is not None
+        or plan.smooth
+        or (plan.quantization is not None and plan.quantization.needs_calibration)
+    )
+    if plan.calibration is not None and not used:
+        raise ExportError(
+            "a text to calibrate with is for int4 and int8 with the rounding gptq, for the prefill graph, and for "
+            "an int8 cache. Leave calibration out, or choose one of these."
+        )
+
+
+def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None:
+    if plan.cache_precision is None:
+        return
+    if isinstance(config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError(
+            "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
+        )
+    if plan.ops != "ort" or plan.provider != "cpu" or plan.arithmetic != "fp32":
+        raise ExportError(
+            "an int8 cache needs onnxruntime's attention op for the CPU and float32 activations: --ops ort, --provider "
+            "cpu and every precision but fp16. Leave cache_precision out."
+        )
+
+
+def _check_bf16(plan: ExportPlan) -> None:
+    if plan.precision != "bf16":
+        return
+    if plan.provider == "cuda":
+        raise ExportError(
+            "bf16 weights are computed with in float32, on the CPU. Export with --precision fp16 for CUDA."
+        )
+    if plan.prefill is not None:
+        raise ExportError("a prefill graph stands beside int4, int8 or fp32 weights; choose one of these precisions.")
+
+
+def _check_ort_format(plan: ExportPlan) -> None:
+    if plan.deployment.ort_format and plan.precision in ("fp16", "bf16"):
+        raise ExportError(
+            f"{plan.precision} weights are widened to float32 when a graph is loaded. Files in ORT format are loaded as "
+            "they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
+            f"deployment {plan.deployment.name}."
+        )
