@@ -1,6 +1,7 @@
-"""Where a bundle is to run: which options a target proposes, and which files it has a use for.
+"""Deployments: where a bundle is to run, which options that proposes, and which files it has a use for.
 
-What a user asks for goes before what a target proposes. A bundle for no target in particular has every file.
+What a user asks for takes precedence over what a deployment proposes. A bundle for no particular deployment has every
+file.
 """
 
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ class Deployment:
     copied_files: tuple[str, ...] = (*READ_TODAY, "special_tokens_map.json")
 
     def __str__(self) -> str:
-        """What it proposes for decoders, in a few words."""
+        """Describe what the deployment proposes for decoders, in a few words."""
         proposal = self.decoder
         parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
         parts += ["per-token activations" if proposal.activations == "per_token" else ""]
@@ -75,10 +76,15 @@ class Deployment:
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
     def proposal(self, config: ModelConfig | None, ops: OpSet, provider: Provider) -> Proposal:
-        """What it proposes for a model, where these kernels are asked for; config: None for a decoder of any module."""
+        """Return what the deployment proposes for a kind of model and these kernels.
+
+        config: None for a decoder whose module is not ours. Raises ExportError where there is no such provider.
+        """
         if provider == "cuda":
             if self.cuda is None:
-                raise ExportError(f"the target {self.name} has no CUDA. Leave provider cuda out, or the target.")
+                raise ExportError(
+                    f"the deployment {self.name} has no CUDA. Leave provider cuda out, or the deployment."
+                )
             return Proposal(precision=self.cuda)
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
@@ -97,29 +103,44 @@ class Deployment:
         ops: OpSet = "ort",
         provider: Provider = "cpu",
         precision: Precision | None = None,
-        quantization: Quantization | None = None,
-        overrides: QuantizationOverrides = NO_OVERRIDES,
+        quantization: Quantization | QuantizationOverrides | None = None,
         calibrated: bool = False,
         prefill: PrefillChoice | None = None,
     ) -> "Chosen":
-        """What a user asks for, and what is proposed where nothing was asked for.
+        """Return what a user asks for, completed by what the deployment proposes.
 
-        quantization: the whole config; otherwise one is made with `overrides`. calibrated: whether a calibration text
-        is given. What is proposed for weights of one precision is left
-        out with another.
+        quantization: a whole config, or overrides of the default one. calibrated: a calibration text is given. What is
+        proposed for weights of one precision is left out with another. Raises ExportError for overrides of a precision
+        that is not quantized.
         """
         proposal = self.proposal(config, ops, provider)
         precision = precision or proposal.precision
-        view = proposal.prefill if precision in DEFAULTS else None
-        if prefill is not None:
-            view = None if prefill == "none" else prefill
-        if quantization is None and precision in DEFAULTS:
+        if prefill is None:
+            prefill = proposal.prefill if precision in DEFAULTS else None
+        if not isinstance(quantization, Quantization):
+            overrides = quantization or NO_OVERRIDES
             if precision == proposal.precision:
                 overrides = _proposed(proposal, overrides)
-            quantization = make_quantization(
-                precision, overrides, calibrated=calibrated, everywhere=not self.block_kernels
-            )
-        return Chosen(precision=precision, quantization=quantization, prefill=view)
+            if precision in DEFAULTS:
+                quantization = make_quantization(
+                    precision, overrides, calibrated=calibrated, everywhere=not self.block_kernels
+                )
+            elif overrides != NO_OVERRIDES:
+                raise ExportError(_not_quantized(precision))
+        elif precision not in DEFAULTS:
+            raise ExportError(_not_quantized(precision))
+        return Chosen(
+            precision=precision,
+            quantization=quantization if isinstance(quantization, Quantization) else None,
+            prefill=None if prefill == "none" else prefill,
+        )
+
+
+def _not_quantized(precision: Precision) -> str:
+    return (
+        f"a quantization config is for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave it out, or "
+        "choose one of these precisions."
+    )
 
 
 def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:
@@ -135,7 +156,7 @@ def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> Quantizat
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What an export is made with. quantization: None where weights are no integers."""
+    """Precision, quantization and prefill graph of an export. quantization: None where weights are no integers."""
 
     precision: Precision
     quantization: Quantization | None
@@ -146,7 +167,7 @@ _PLAIN = Proposal(precision="fp32")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 
 ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
-"""No target in particular: nothing is rounded that nobody asked to have rounded."""
+"""No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # Memory is plentiful and requests come in batches: 8 bits lose a fortieth of what 4 do, and products of many rows are
 # fastest between integers.
@@ -200,4 +221,4 @@ _MOBILE = Deployment(
 )
 
 DEPLOYMENTS: dict[str | None, Deployment] = {each.name: each for each in (ANYWHERE, _SERVER, _DESKTOP, _WEB, _MOBILE)}
-"""By the name of the target; None where there is none."""
+"""Deployments by name; None stands for no particular one."""

@@ -203,10 +203,8 @@ class Manifest:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """What activations, and caches that are not quantized, are made of."""
-        if self.precision in ("fp32", "fp16"):
-            return self.precision
-        return "fp16" if self.provider == "cuda" else "fp32"
+        """The precision of activations, of caches that are not quantized, and of weights that are not quantized."""
+        return arithmetic_of(self.precision, self.provider)
 
     @property
     def written_in(self) -> str:
@@ -240,6 +238,15 @@ class Manifest:
                 problems.append(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
         if problems:
             raise BundleError(f"the bundle {folder} is damaged: {'; '.join(problems)}. Copy or export it again.")
+
+
+def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
+    """Return the precision that a graph computes in: where only its weights are stored in fewer bits, the fastest that
+    the provider has.
+    """
+    if precision in ("fp32", "fp16"):
+        return precision
+    return "fp16" if provider == "cuda" else "fp32"
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs
+from edgeformer.manifest import Task
 from edgeformer.models import build_model, model_constants
 
 NO_CACHE = CacheGeometry(num_layers=0, num_kv_heads=0, head_dim=0)
@@ -41,6 +42,17 @@ class ModelSpec:
     context_length: int
     config: ModelConfig | None = None
     streams: bool = False
+
+    @property
+    def task(self) -> Task:
+        """What bundles of the model are for; a module that is not ours is a decoder."""
+        match self.config:
+            case Seq2SeqConfig():
+                return "seq2seq-lm"
+            case EncoderConfig():
+                return "encoder"
+            case _:
+                return "causal-lm"
 
     @property
     def graphs(self) -> tuple[GraphSpec, ...]:

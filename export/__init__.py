@@ -6,8 +6,8 @@ Names are imported when they are asked for: options and plans cost no import of 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.errors import EdgeformerError, require
-from edgeformer.export.api import export_model, export_module
+from edgeformer.errors import EdgeformerError
+from edgeformer.export.api import export_model, export_module, require_packages
 from edgeformer.export.options import ExportOptions
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import Quantization, QuantizationOverrides
@@ -36,13 +36,11 @@ _NEED_TORCH = {
     "verify": "edgeformer.export.parity",
     "verify_module": "edgeformer.export.parity",
 }
-_REQUIRED = ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors")
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is asked for (PEP 562)."""
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for package in _REQUIRED:
-        require(package, "export")
+    require_packages()
     return getattr(importlib.import_module(_NEED_TORCH[name]), name)

@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
 
-from edgeformer.export.options import ExportOptions, OptionKeywords, with_changes
+from edgeformer.errors import require
+from edgeformer.export.options import ExportOptions, ModuleOptionKeywords, OptionKeywords, with_changes
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.source import FoundModel, find_model, open_source
@@ -40,6 +41,7 @@ def export_model(
     options = with_changes(options, changes)
     if options.backend is not None:
         plan, found = make_plan(options, None), find_model(model)
+        require_packages()
         from edgeformer.export.adapters.transformers_backend import open_with_transformers
         from edgeformer.export.pipeline import run_export
 
@@ -47,17 +49,18 @@ def export_model(
         return run_export(opened, plan, _destination(found, output), progress)
     source = open_source(model, options.context_length, options.pooling, options.normalize)
     plan = make_plan(options, source.config)
+    require_packages()
     from edgeformer.export.adapters.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
 
     return run_export(open_checkpoint(source), plan, _destination(source, output), progress)
 
 
-class ModuleKeywords(OptionKeywords, total=False):
+class ModuleKeywords(ModuleOptionKeywords, total=False):
     """The keyword arguments of `export_module`: what describes the module (`ModuleDescription`), and options."""
 
     vocab_size: Required[int]
-    context_length: Required[int]  # type: ignore[misc]  # required here: no config.json tells it
+    context_length: Required[int]
     num_layers: Required[int]
     num_kv_heads: Required[int]
     head_dim: Required[int]
@@ -80,13 +83,14 @@ def export_module(
 
     module: forward(input_ids int64 [B, S], attention_mask int64 [B, T], caches: a list of one (key, value) for each
     layer, [B, K, P, D]) → (logits [B, S, V], such a list with [B, K, T, D]), its attention computed by
-    `edgeformer.ops.group_query_attention`. Its weights may be of any float type; it is not changed. keywords: vocab_size,
-    context_length, num_layers, num_kv_heads and head_dim, which no module says about itself; the other fields of
-    `ModuleDescription` (name, tokenizer_folder, eos, bos, pad); and fields of `ExportOptions`.
+    `edgeformer.ops.group_query_attention`. Its weights may be of any float type; it is not changed. keywords:
+    vocab_size, context_length, num_layers, num_kv_heads and head_dim, which no module says about itself; the other
+    fields of `ModuleDescription` (name, tokenizer_folder, eos, bos, pad); and fields of `ExportOptions`.
 
     Raises ExportError, before anything is written, where the module does not keep the contract, and ParityError where
     its graph computes something else.
     """
+    require_packages()
     from edgeformer.export.adapters.own_module import ModuleDescription, open_module
     from edgeformer.export.bundle.staging import check_destination
     from edgeformer.export.graph.tensors import TORCH_PRECISIONS
@@ -107,6 +111,12 @@ def export_module(
         in_float64=plan.verify is not None,
     )
     return run_export(opened, plan, destination, progress)
+
+
+def require_packages() -> None:
+    """Raise MissingDependencyError unless every package that an export needs is installed."""
+    for package in ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors"):
+        require(package, "export")
 
 
 def _destination(source: FoundModel, output: str | Path | None) -> Path:

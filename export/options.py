@@ -34,8 +34,8 @@ Calibration = str | Path | Sequence[Sequence[int] | NDArray[np.int64]]
 """A file of text in UTF-8, or texts as token ids."""
 
 
-class OptionKeywords(TypedDict, total=False):
-    """The fields of `ExportOptions` as keyword arguments; a test holds the two equal."""
+class ModuleOptionKeywords(TypedDict, total=False):
+    """The fields of `ExportOptions` that any module takes, as keyword arguments."""
 
     deployment: DeploymentName | None
     precision: Precision | None
@@ -48,12 +48,17 @@ class OptionKeywords(TypedDict, total=False):
     calibration: Calibration | None
     smooth: bool
     prefill: PrefillChoice | None
+    verify: VerifyMode | None
+    overwrite: bool
+
+
+class OptionKeywords(ModuleOptionKeywords, total=False):
+    """All fields of `ExportOptions` as keyword arguments; a test holds the two equal."""
+
     context_length: int | None
     pooling: Pooling | None
     normalize: bool | None
     backend: Backend | None
-    verify: VerifyMode | None
-    overwrite: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +121,6 @@ class ExportOptions:
                 raise ExportError(f"{name} is {value!r}; it must be one of {listed}.")
 
 
-def with_changes(options: ExportOptions | None, changes: OptionKeywords) -> ExportOptions:
+def with_changes(options: ExportOptions | None, changes: OptionKeywords | ModuleOptionKeywords) -> ExportOptions:
     """Return the options, by default the default ones, with keyword arguments in place of their fields."""
     return replace(options or ExportOptions(), **changes)

@@ -69,8 +69,8 @@ class Export:
     """The state of one export: what it was given, and what its stages have made so far.
 
     folder: the staged bundle. weights: the parameters as they are exported, smoothed where the plan says so. lowering:
-    what graphs are lowered to; calibration completes it. text: what the model is calibrated with. lowered: what was done
-    to each graph, by its file. The other fields are parts of the manifest that a stage decides.
+    what graphs are lowered to; calibration completes it. text: what the model is calibrated with. lowered: what was
+    done to each graph, by its file. The other fields are parts of the manifest that a stage decides.
     """
 
     plan: ExportPlan
@@ -146,9 +146,7 @@ def calibrate(export: Export) -> None:
         scales = calibrate_caches(model_spec, export.weights, bos, texts)
         export.lowering = replace(export.lowering, cache_scales=scales)
     place = export.folder / calibrated_weights.FOLDER / "graph"
-    export.lowering = calibrated_lowering(
-        export.lowering, model_spec, export.weights, text, place, export.progress
-    )
+    export.lowering = calibrated_lowering(export.lowering, model_spec, export.weights, text, place, export.progress)
 
 
 def capture(export: Export) -> dict[str, ir.Model]:
@@ -186,7 +184,14 @@ def write_other_graphs(export: Export) -> None:
     plan, model_spec, folder = export.plan, export.model.model_spec, export.folder
     if plan.prefill is not None:
         export.prefill, lowered = write_prefill_graph(
-            model_spec, export.weights, export.lowering, folder, export.writer, export.text, export.progress
+            model_spec,
+            export.weights,
+            plan.arithmetic,
+            export.lowering,
+            folder,
+            export.writer,
+            export.text,
+            export.progress,
         )
         export.lowered[PREFILL_GRAPH] = replace(lowered, notes=export.model.notes)
     shutil.rmtree(folder / calibrated_weights.FOLDER, ignore_errors=True)

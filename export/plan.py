@@ -13,7 +13,7 @@ from edgeformer.deployment import DEPLOYMENTS, Deployment
 from edgeformer.errors import ExportError
 from edgeformer.export.options import Calibration, ExportOptions, VerifyMode
 from edgeformer.manifest import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, arithmetic_of
-from edgeformer.quantization import DEFAULTS, Quantization
+from edgeformer.quantization import Quantization
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +92,6 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
 def _check_quantization(plan: ExportPlan) -> None:
     if plan.quantization is None:
         return
-    if plan.precision not in DEFAULTS:
-        raise ExportError(
-            f"quantization is for the precisions {' and '.join(DEFAULTS)}, and the precision is {plan.precision}. "
-            "Leave it out, or choose one of these precisions."
-        )
     if plan.quantization.needs_calibration and plan.calibration is None:
         raise ExportError(
             "the rounding gptq needs a text of what the model is for. Give one (--calibrate TEXT.txt, or "
@@ -189,7 +184,7 @@ def _check_bf16(plan: ExportPlan) -> None:
 def _check_ort_format(plan: ExportPlan) -> None:
     if plan.deployment.ort_format and plan.precision in ("fp16", "bf16"):
         raise ExportError(
-            f"{plan.precision} weights are widened to float32 when a graph is loaded. Files in ORT format are loaded as "
-            "they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
+            f"{plan.precision} weights are widened to float32 when a graph is loaded. Files in ORT format are loaded "
+            "as they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
             f"deployment {plan.deployment.name}."
         )

@@ -1,4 +1,4 @@
-"""The view for prompts of a decoder: a graph over int8 weights that gives logits of the last token alone."""
+"""The prefill graph of a decoder: a graph over int8 weights that computes the logits of the last token only."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from torch import Tensor
 from edgeformer.contract import CacheGeometry, past_names
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle.writer import GraphWriter
-from edgeformer.export.progress import Progress
 from edgeformer.export.calibrate.text import CalibrationTokens
-from edgeformer.export.calibrate.weights import calibrated_target
+from edgeformer.export.calibrate.weights import calibrated_lowering
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
 from edgeformer.export.passes import last_token
-from edgeformer.export.quantize import calibrated_weights as calibrated
+from edgeformer.export.progress import Progress
+from edgeformer.export.quantize import calibrated_weights
 from edgeformer.graph_specs import GRAPH
 from edgeformer.manifest import Arithmetic, PrefillGraph
 from edgeformer.model_spec import ModelSpec
@@ -28,7 +28,9 @@ from edgeformer.runtime.session import open_session
 
 PREFILL_GRAPH = "onnx/model_prefill.onnx"
 TRIED = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of new tokens at which both graphs are timed."""
 ROUNDS = 5
+"""Runs of each graph at each number of tokens; the medians are compared."""
 
 
 def write_prefill_graph(
@@ -41,25 +43,32 @@ def write_prefill_graph(
     text: CalibrationTokens | None,
     progress: Progress,
 ) -> tuple[PrefillGraph, Lowered]:
-    """Write the view for prompts beside a decoder's graph, and measure from how many tokens it is faster."""
+    """Write the prefill graph beside a decoder's graph, and measure from how many tokens on it is faster.
+
+    Raises ExportError for a model whose last product cannot be reduced to the last token.
+    """
     quantization = prefill_quantization(lowering.quantization, None if text is None else text.source)
     lowering = replace(lowering, quantization=quantization, calibrated=None)
-    lowering = calibrated_target(lowering, model_spec, weights, text, folder / calibrated.FOLDER / "prefill", progress)
+    lowering = calibrated_lowering(
+        lowering, model_spec, weights, text, folder / calibrated_weights.FOLDER / "prefill", progress
+    )
     spec = model_spec.graphs[-1]
     graph = capture_graph(model_spec, weights, arithmetic, spec)
     cut = last_token(graph)
     if cut.missed:
-        raise ExportError(f"there can be no view for prompts: {cut.missed[0]}. Leave prefill out.")
+        raise ExportError(f"there can be no prefill graph: {cut.missed[0]}. Leave prefill out.")
     lowered = lower_captured(graph, spec, lowering)
     writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
     from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, model_spec.cache)
-    view = PrefillGraph(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
-    return view, replace(lowered, passes=[cut, *lowered.passes])
+    prefill = PrefillGraph(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
+    return prefill, replace(lowered, passes=[cut, *lowered.passes])
 
 
-def measure_crossover(graph: Path, view: Path, geometry: CacheGeometry) -> int:
-    """The fewest tokens of `TRIED` from which on the view is faster; the next power of two where it never is."""
-    runs = [_run(path, geometry) for path in (graph, view)]
+def measure_crossover(graph: Path, prefill: Path, geometry: CacheGeometry) -> int:
+    """Return the fewest tokens of `TRIED` from which on the prefill graph is faster; where it never is, the next power
+    of two.
+    """
+    runs = [_run(path, geometry) for path in (graph, prefill)]
     crossover = 2 * TRIED[-1]
     for tokens in reversed(TRIED):
         seconds: list[list[float]] = [[], []]
@@ -75,7 +84,7 @@ def measure_crossover(graph: Path, view: Path, geometry: CacheGeometry) -> int:
 
 
 def _run(path: Path, geometry: CacheGeometry) -> Callable[[int], Any]:
-    """A function that feeds so many tokens to an empty cache."""
+    """Return a function that feeds a number of tokens to an empty cache."""
     session = open_session(path, "cpu")
     types = {value.name: value.type for value in session.get_inputs()}
     dtype = np.int8 if types[past_names(geometry)[0]] == "tensor(int8)" else np.float32

@@ -119,37 +119,25 @@ def export_command(
         head=head_precision,
         keep=keep,
     )
-    config = None
-    if options["backend"] is None:
-        from edgeformer.source import open_source
-
-        # What cannot be exported is said before torch is imported.
-        config = open_source(model, *(options[name] for name in ("context_length", "pooling", "normalize"))).config
-    chosen = DEPLOYMENTS[deployment].choose(
-        config,
-        ops=options["ops"],
-        provider=options["provider"],
-        precision=precision,
-        overrides=overrides,
-        calibrated=options["calibration"] is not None,
-        prefill=prefill,
-    )
-    if chosen.quantization is None and overrides != NO_OVERRIDES:
+    proposed = deployment is not None and (options["ops"], options["provider"]) == ("ort", "cpu")
+    quantized = precision in DEFAULTS or (precision is None and proposed)
+    if overrides != NO_OVERRIDES and not quantized:
         raise click.UsageError(
             "--block, --asymmetric, --rounding, --activations, --head-precision and --keep are for --precision int4 "
             "and int8."
         )
-    options |= {
-        "deployment": deployment,
-        "precision": chosen.precision,
-        "quantization": chosen.quantization,
-        "prefill": chosen.prefill or "none",
-    }
-    from edgeformer.export import export_model
+    from edgeformer.export import ExportOptions, export_model
 
-    mode: Any = None if no_verify else "full" if full_verify else "quick"
+    export_options = ExportOptions(
+        deployment=deployment,
+        precision=precision,
+        quantization=None if overrides == NO_OVERRIDES else overrides,
+        prefill=prefill,
+        verify=None if no_verify else "full" if full_verify else "quick",
+        **options,
+    )
     with progress_bar() as progress:
-        result = export_model(model, output, verify=mode, progress=progress, **options)
+        result = export_model(model, output, export_options, progress=progress)
 
     manifest, report = result.manifest, result.report
     size = sum(entry.bytes for entry in manifest.files.values())

@@ -29,9 +29,7 @@ class Subject:
     reference: str
 
 
-def open_subject(
-    bundle: str | Path, against: str | Path | None = None, progress: Progress = no_progress
-) -> Subject:
+def open_subject(bundle: str | Path, against: str | Path | None = None, progress: Progress = no_progress) -> Subject:
     """Open a bundle, whose files must have their hashes, or a folder or ONNX file that somebody else made.
 
     against: the model that it was exported from (preset, folder or hub id); by default the weights stored in the bundle

@@ -115,8 +115,8 @@ def _model_spec(module: nn.Module, cache: CacheGeometry, vocab_size: int, contex
 
 
 def _check_tensors(module: nn.Module) -> None:
-    """Raise ExportError for a tensor that is neither a parameter nor a buffer: it would keep its type and device whatever
-    the module is told.
+    """Raise ExportError for a tensor that is neither a parameter nor a buffer: it would keep its type and device
+    whatever the module is told.
     """
     for path, part in module.named_modules():
         for name, value in vars(part).items():

@@ -25,7 +25,7 @@ def copy_files(deployment: Deployment, source: Path | None, folder: Path) -> Non
 def write_files(
     folder: Path, deployment: Deployment, hf_config: dict[str, Any] | None, manifest: Manifest, parity: str
 ) -> None:
-    """Write the configs of the deployment's clients, and the model card; parity: its paragraph about the verification."""
+    """Write the configs of the deployment's clients, and the model card. parity: its paragraph on verification."""
     # A module of another library is built of its config when the bundle is verified.
     read = "transformers.js" in deployment.clients or manifest.backend is not None
     if hf_config is not None and read:

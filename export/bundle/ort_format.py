@@ -14,13 +14,11 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import onnx
 
 from edgeformer.errors import ExportError
-from edgeformer.manifest import Manifest
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, session_options
 
 SUFFIX = ".ort"
@@ -37,18 +35,6 @@ FOLDING = ["ConstantFolding"]
 def ort_name(graph: str) -> str:
     """What a graph is called in ORT format."""
     return str(PurePosixPath(graph).with_suffix(SUFFIX))
-
-
-def in_ort_format(manifest: Manifest) -> Manifest:
-    """The manifest of the same graphs once they are converted."""
-    view, encoder, merged = manifest.prefill, manifest.encoder_graph, manifest.merged_graph
-    return replace(
-        manifest,
-        graph=ort_name(manifest.graph),
-        encoder_graph=encoder and ort_name(encoder),
-        merged_graph=merged and ort_name(merged),
-        prefill=view and replace(view, graph=ort_name(view.graph)),
-    )
 
 
 def convert_to_ort(folder: Path, graphs: Sequence[str], largest: int = LARGEST) -> None:

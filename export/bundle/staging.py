@@ -1,7 +1,8 @@
 """Write a bundle folder whole or not at all.
 
-`staged` yields a temporary folder beside the destination and renames it when everything in it is written. The next export
-to the same destination removes what a killed export left behind; a lock tells leftovers from an export that still runs.
+`staged` yields a temporary folder beside the destination and renames it when everything in it is written. The next
+export to the same destination removes what a killed export left behind; a lock tells leftovers from a running
+export.
 """
 
 import os

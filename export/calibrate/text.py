@@ -4,7 +4,6 @@ A few thousand tokens of what the model is for are enough: they tell which input
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +12,12 @@ from numpy.typing import NDArray
 
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError
+from edgeformer.export.options import Calibration
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import CalibrationText
 from edgeformer.runtime.tokenizer import Tokenizer
 
 Tokens = NDArray[np.int64]
-Calibration = str | Path | Sequence[Sequence[int] | Tokens]
-"""A file of text, or texts as token ids."""
-
 LENGTH = 256
 """Tokens of a piece of a file; shorter where the model's context is."""
 PIECES = 32

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ExportError
-from edgeformer.export.progress import Progress
 from edgeformer.export.calibrate.forward_hooks import Enough, padded, read_with_hooks, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.lower import LoweringOptions
+from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.gptq import Costs, costs_of, error_compensation, round_for_inputs
 from edgeformer.export.quantize.quantized_tensor import check_finite, is_finite
@@ -103,7 +103,7 @@ def calibrate(
     return result
 
 
-def calibrated_target(
+def calibrated_lowering(
     lowering: LoweringOptions,
     model_spec: ModelSpec,
     weights: Mapping[str, Tensor],

@@ -3,17 +3,15 @@ that loads and computes something else.
 """
 
 from edgeformer.export.lower.lowering import Lowered, joined, lower, lower_captured
-from edgeformer.export.lower.options import CacheChoice, LoweringOptions, lowering_options, lowering_options_of
+from edgeformer.export.lower.options import LoweringOptions, lowering_options_of
 from edgeformer.export.lower.windowed_graph import write_windowed_graph
 
 __all__ = [
-    "CacheChoice",
     "Lowered",
     "LoweringOptions",
     "joined",
     "lower",
     "lower_captured",
-    "lowering_options",
     "lowering_options_of",
     "write_windowed_graph",
 ]

@@ -4,7 +4,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from edgeformer.export.adapters.opened_bundle import open_bundle, open_subject
 from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
-from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity.trials.decoder import EXTENTS, Trial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import Seq2SeqTrial
@@ -76,7 +76,8 @@ def verify_module(
     """Verify the graph of a bundle against the module that it was exported from, with the module's weights.
 
     A graph that computes something else gives a report that has not passed. Raises BundleError for files that are not
-    what the manifest says, and ExportError for a module that does not keep the forward contract with the bundle's sizes.
+    what the manifest says, and ExportError for a module that does not keep the forward contract with the bundle's
+    sizes.
     """
     folder = Path(bundle)
     manifest = open_bundle(folder, progress)
@@ -89,7 +90,7 @@ def verify_module(
 def verify_graph(
     folder: Path,
     manifest: Manifest,
-    model_spec: VerifyModelSpec,
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     *,
     mode: VerifyMode = "quick",
@@ -123,7 +124,7 @@ def verify_graph(
 def _verified(
     folder: Path,
     manifest: Manifest,
-    model_spec: VerifyModelSpec,
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     mode: VerifyMode,
     reference: str,
@@ -200,7 +201,7 @@ def _trial(
     folder: Path,
     manifest: Manifest,
     provider: Provider,
-    model_spec: VerifyModelSpec,
+    model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
     mode: VerifyMode,
     progress: Progress,

@@ -52,6 +52,6 @@ def test_options_of_quantization_are_for_what_a_target_quantizes(tmp_path):
     assert "are for --precision int4 and int8." in result.stderr
     result = run("export", *options, "--provider", "cuda")
     assert (result.exit_code, result.stderr) == (
-        1, "error: the target web has no CUDA. Leave provider cuda out, or the target.\n",
+        1, "error: the deployment web has no CUDA. Leave provider cuda out, or the deployment.\n",
     )  # fmt: skip
     assert not list(tmp_path.iterdir())

@@ -178,7 +178,7 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
         (["--ops", "portable"], "error: quantized products are ops of onnxruntime's own. Leave ops portable out, or"),
         (
             ["--rounding", "gptq"],
-            "error: the rounding gptq goes by a text of what the model is for. Give one (--calibra",
+            "error: the rounding gptq needs a text of what the model is for. Give one (--calibra",
         ),
         (["--calibrate", "lost.txt"], "error: there is no file lost.txt to calibrate with. Give a file of text."),
         (

@@ -8,7 +8,7 @@ import transformers
 
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_model, pipeline, verify
-from edgeformer.export.parity.locate.locator import locator as locate
+from edgeformer.export.parity.locate import locator as locate
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load

@@ -15,8 +15,8 @@ import pytest
 
 from edgeformer.errors import BundleError, ExportError
 from edgeformer.export import export_model, verify
+from edgeformer.export.bundle import writer as bundle_module
 from edgeformer.export.bundle.staging import staged
-from edgeformer.export.bundle.writer import writer as bundle_module
 from edgeformer.manifest import FILE_NAME, sha256
 from edgeformer.runtime import load
 
@@ -88,7 +88,7 @@ def test_an_export_that_is_terminated_while_it_begins_cleans_up_too(tmp_path, mo
         assert folder.exists()
         raise SystemExit(128 + signal.SIGTERM)
 
-    monkeypatch.setattr("edgeformer.export.bundle.writer._lock", terminated)
+    monkeypatch.setattr("edgeformer.export.bundle.staging._lock", terminated)
     with pytest.raises(SystemExit), staged(tmp_path / "bundle", overwrite=False):
         pytest.fail("the export went on")
     assert entries(tmp_path) == []

@@ -760,7 +760,7 @@ def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(mak
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"quantization": GPTQ}, "the rounding gptq goes by a text of what the model is for"),
+    ({"quantization": GPTQ}, "the rounding gptq needs a text of what the model is for"),
     ({"quantization": INT4, "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the"),
     ({"precision": "fp32", "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the rounding gp"),
     ({"calibration": "lost.txt"}, "lost.txt"),

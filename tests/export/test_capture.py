@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 
-from edgeformer.export.capture.trace import trace as capture_module
+from edgeformer.export.capture import trace as capture_module
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.model_spec import model_spec_of

@@ -13,8 +13,8 @@ import matplotlib
 import pytest
 
 from edgeformer import schema
+from edgeformer.export.parity.certificate import page as certificate
 from edgeformer.export.parity.certificate.page import figure, paragraph, plots, summary, worst_check, write_certificate
-from edgeformer.export.parity.certificate.page import page as certificate
 from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Report, Rounding
 
 PICTURES = ("checks", "error_by_position", "error_by_layer", "kl_divergence")

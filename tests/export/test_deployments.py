@@ -72,10 +72,10 @@ def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
     ("target", "asked", "expected"),
     [
         ("web", {"precision": "int4"}, ("int4", make_quantization("int4"), None)),
-        ("web", {"overrides": QuantizationOverrides(head="fp32")}, ("int8", replace(EVERYWHERE, rules=()), None)),
+        ("web", {"quantization": QuantizationOverrides(head="fp32")}, ("int8", replace(EVERYWHERE, rules=()), None)),
         (
             "web",
-            {"overrides": QuantizationOverrides(block=64)},
+            {"quantization": QuantizationOverrides(block=64)},
             ("int8", make_quantization("int8", QuantizationOverrides(block=64)), None),
         ),
         ("server", {"precision": "fp32"}, ("fp32", None, None)),
@@ -85,7 +85,7 @@ def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
         ("desktop", {"precision": "int8"}, ("int8", make_quantization("int8"), "int8")),
         (
             "desktop",
-            {"overrides": QuantizationOverrides(head="int4")},
+            {"quantization": QuantizationOverrides(head="int4")},
             ("int4", make_quantization("int4", QuantizationOverrides(head="int4")), "int8"),
         ),
         (
@@ -104,7 +104,7 @@ def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
 )
 def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
     chosen = DEPLOYMENTS[target].choose(configs["tiny-llama"], **asked)
-    if asked == {"overrides": QuantizationOverrides(head="fp32")}:
+    if asked == {"quantization": QuantizationOverrides(head="fp32")}:
         assert chosen.quantization.format_of("head.weight") is None
         assert chosen.quantization.format_of("blocks.0.feed_forward.up.weight").block is None
         return
@@ -116,13 +116,13 @@ def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
     [
         (
             {"deployment": "web", "provider": "cuda"},
-            "the target web has no CUDA. Leave provider cuda out, or the target.",
+            "the deployment web has no CUDA. Leave provider cuda out, or the deployment.",
         ),
         (
             {"deployment": "mobile", "precision": "fp16"},
-            "fp16 weights are widened to float32 when a graph is loaded, and",
+            "fp16 weights are widened to float32 when a graph is loaded. Files in ORT",
         ),
-        ({"deployment": "cloud"}, "deployment is 'cloud'; it must be one of None, server, desktop, web, mobile."),
+        ({"deployment": "cloud"}, "deployment is 'cloud'; it must be one of server, desktop, web, mobile, or None."),
     ],
 )
 def test_what_a_target_cannot_have_is_said(options, message, tmp_path):

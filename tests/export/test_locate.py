@@ -22,13 +22,13 @@ from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.writer import GraphWriter
-from edgeformer.export.graph.editing import function_bodies as bodies
+from edgeformer.export.graph import function_bodies as bodies
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower.build import build_graph
 from edgeformer.export.lower.ort import attention as lower_ort
+from edgeformer.export.parity.locate import cut_graph
+from edgeformer.export.parity.locate import locator as locate_module
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate
-from edgeformer.export.parity.locate.locator import cut_graph as cut_graph
-from edgeformer.export.parity.locate.locator import locator as locate_module
 from edgeformer.export.parity.locate.node_values import NodeValues
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, SpecialTokens
 from edgeformer.model_spec import model_spec_of

@@ -470,7 +470,7 @@ def test_a_forward_around_the_example_is_taken_with_the_tensor_that_it_writes_do
         ({"num_layers": 3}, r"^the module fails|as caches; they must be a list of 3, one for each layer"),
         ({"vocab_size": 299}, r"as logits; they must be a float tensor \[2, 3, 299\]"),
         ({"num_kv_heads": 4}, r"^the module fails on 2 × 3 tokens after a past of 0"),
-        ({"precision": "fp8"}, r"^precision is 'fp8'; it must be one of fp32, fp16, bf16, int8, int4\.$"),
+        ({"precision": "fp8"}, r"^precision is 'fp8'; it must be one of fp32, fp16, bf16, int8, int4, or None\.$"),
     ],
     ids=str,
 )

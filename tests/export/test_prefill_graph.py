@@ -206,7 +206,7 @@ def test_logits_that_are_no_product_cannot_have_it(make_model, crossover, tmp_pa
 
     monkeypatch.setattr(prefill, "last_token", found_none)
     folder = make_model("gpt2", 3, vocab_size=131, bos_token_id=1, eos_token_id=2, **FAMILIES["gpt2"])
-    with pytest.raises(ExportError, match="no view for prompts: .*: no product .* makes the logits. Leave prefill out"):
+    with pytest.raises(ExportError, match="no prefill graph: .*: no product .* makes the logits. Leave prefill out"):
         export_model(folder, tmp_path / "bundle", precision="int8", prefill="int8")
     assert not any(tmp_path.glob("bundle*"))
 
@@ -275,7 +275,7 @@ def test_a_clean_bundle_passes_against_its_checkpoint(bundle, llama_folder):
     [
         ({"ops": "standard"}, "made of onnxruntime's ops for the CPU"),
         ({"provider": "cuda", "precision": "fp16"}, "made of onnxruntime's ops for the CPU"),
-        ({"prefill": "int2"}, "prefill is 'int2'; it must be one of int8, or None"),
+        ({"prefill": "int2"}, "prefill is 'int2'; it must be one of int8, none, or None"),
     ],
 )
 def test_what_cannot_be_is_refused(llama_folder, tmp_path, options, message):
@@ -288,7 +288,7 @@ def test_encoder_decoders_have_none(make_model, tmp_path):
     folder = make_model(
         "t5", 1, auto="AutoModelForSeq2SeqLM", vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4
     )
-    with pytest.raises(ExportError, match="this model's prompts are its encoder's"):
+    with pytest.raises(ExportError, match="a prefill graph is for decoders, and this model has an encoder"):
         export_model(folder, tmp_path / "bundle", prefill="int8", verify=None)
 
 

@@ -595,11 +595,11 @@ def test_other_precisions_are_written_as_ever(exported, tmp_path, precision):
     [
         (
             {"precision": "fp32", "quantization": make_quantization("int4")},
-            "a recipe of quantization is for int4 and int8, and",
+            "a quantization config is for int4 and int8, and",
         ),
         ({"precision": "int4", "ops": "standard"}, "quantized products are ops of onnxruntime's own. Leave ops stand"),
         ({"precision": "int8", "ops": "portable"}, "quantized products are ops of onnxruntime's own. Leave ops porta"),
-        ({"precision": "int2"}, "precision is 'int2'; it must be one of fp32, fp16, bf16, int8, int4."),
+        ({"precision": "int2"}, "precision is 'int2'; it must be one of fp32, fp16, bf16, int8, int4, or None."),
     ],
 )
 def test_what_excludes_each_other_is_said_before_anything_is_written(llama_folder, tmp_path, options, message):

@@ -170,8 +170,8 @@ def test_what_cannot_be_smoothed_is_said():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"precision": "int8"}, "smoothing is for inputs that are rounded token by token"),
-    ({"precision": "int8", "quantization": PER_TOKEN, "calibration": None}, "smoothing goes by a text"),
+    ({"precision": "int8"}, "smoothing is for activations that are quantized per token"),
+    ({"precision": "int8", "quantization": PER_TOKEN, "calibration": None}, "smoothing needs a text"),
     ({"precision": "fp16", "prefill": "int8"}, "beside float32"),
 ])  # fmt: skip
 def test_options_that_ask_for_nothing_are_refused(llama_folder, tmp_path, options, message):

@@ -26,10 +26,13 @@ from torch import Tensor
 
 from edgeformer import __version__, schema
 from edgeformer.config import ModelConfig
-from edgeformer.export.lower import LoweringOptions
-from edgeformer.export.parity import Mode, Report, verify_graph
+from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.export.options import ExportOptions, VerifyMode
+from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.tolerances import LIMITS
-from edgeformer.export.pipeline import ExportResult, Provenance, export_model_spec
+from edgeformer.export.pipeline import ExportResult, run_export
+from edgeformer.export.plan import make_plan
+from edgeformer.export.progress import no_progress
 from edgeformer.manifest import Precision, SpecialTokens
 from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.weights import RandomWeights
@@ -58,7 +61,9 @@ class Scaled(Mapping[str, Tensor]):
         return len(self._weights)
 
 
-def verify_one(config: ModelConfig, precision: Precision, seed: int, gain: float = 1.0, mode: Mode = "quick") -> Report:
+def verify_one(
+    config: ModelConfig, precision: Precision, seed: int, gain: float = 1.0, mode: VerifyMode = "quick"
+) -> Report:
     """Export one model of random weights to a temporary folder and verify it."""
     weights = Scaled(RandomWeights(config, seed), gain)
     model_spec = model_spec_of(config)
@@ -72,10 +77,9 @@ def export_random(
 ) -> ExportResult:
     """Export a model to a bundle in `parent`, unverified."""
     provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
-    return export_model_spec(
-        model_spec, weights, provenance, parent / "bundle", precision=precision, target=LoweringOptions(), verify=None,
-        overwrite=False, progress=lambda what, part: None,
-    )  # fmt: skip
+    opened = OpenedModel(model_spec=model_spec, weights=weights, provenance=provenance)
+    plan = make_plan(ExportOptions(precision=precision, verify=None), model_spec.config)
+    return run_export(opened, plan, parent / "bundle", no_progress)
 
 
 def figure_of(check: str) -> str:
@@ -113,7 +117,7 @@ def main(models: int, kind: str, seed: int, full: bool, as_json: bool) -> None:
     console.print(f"in {time.perf_counter() - start:.0f} s")
 
 
-def sweep(kind: str, models: int, seed: int, mode: Mode) -> dict[str, Any]:
+def sweep(kind: str, models: int, seed: int, mode: VerifyMode) -> dict[str, Any]:
     """Verify models of one kind. Returns those that failed, those that overflow, and how close all came to limits."""
     draw = random.Random(seed)
     shares: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -15,9 +15,9 @@ from edgeformer.errors import require
 require("transformers", "transformers")
 
 from edgeformer.export.adapters.transformers_backend.adapter import (  # noqa: E402 - after the message above
-    export_via_transformers,
     open_checkpoint,
+    open_with_transformers,
     reopen,
 )
 
-__all__ = ["export_via_transformers", "open_checkpoint", "reopen"]
+__all__ = ["open_checkpoint", "open_with_transformers", "reopen"]

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from edgeformer.deployment import Deployment
 from edgeformer.errors import BundleError, ConfigError
+from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
 from edgeformer.export.adapters.transformers_backend.hf_module import build, context_length, read_config
 from edgeformer.export.adapters.transformers_backend.patch_plan import Plan
 from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, patch
@@ -19,10 +19,7 @@ from edgeformer.export.adapters.transformers_backend.proof import prove
 from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights, TransformersWeights
 from edgeformer.export.bundle.transformers_js import without_transformers_js_config
 from edgeformer.export.progress import Progress
-from edgeformer.export.calibrate.text import Calibration
-from edgeformer.export.lower import LoweringOptions
-from edgeformer.export.parity import Mode
-from edgeformer.manifest import CachePrecision, Manifest, Precision, Prefill
+from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
 from edgeformer.source import FoundModel
 
@@ -68,60 +65,30 @@ def transformers_backend(hf_config: Mapping[str, Any], asked_context_length: int
     return PatchedCheckpoint(config, plan, model_spec)
 
 
-def export_via_transformers(
-    found: FoundModel,
-    destination: Path,
-    *,
-    precision: Precision,
-    target: LoweringOptions,
-    deployment: Deployment,
-    cache_precision: CachePrecision | None,
-    prefill: Prefill | None,
-    smooth: bool,
-    calibration: Calibration | None,
-    context_length: int | None,
-    verify: Mode | None,
-    overwrite: bool,
-    progress: Progress,
-) -> Any:
-    """Export a model as transformers computes it; options and result are those of `export_model`."""
-    from edgeformer.export.pipeline import Provenance, export_model_spec
+def open_with_transformers(found: FoundModel, context_length: int | None, progress: Progress) -> OpenedModel:
+    """Open the module that transformers has for a checkpoint, patched to our ops and proved with the real weights.
 
+    Raises ConfigError and ExportError where the module cannot be patched, and WeightsError for tensors that do not fit.
+    """
     if found.random_weights is not None:
         raise ConfigError(
             f"{found.origin} has no checkpoint, and --backend transformers exports one. Export it without --backend."
         )
     progress("planning", 0)
-    backend = transformers_backend(found.hf_config, context_length)
+    patched = transformers_backend(found.hf_config, context_length)
     found.fetch_weights()
     progress("comparing with transformers", 0)
-    weights = backend.open_weights(found.folder)
+    weights = patched.open_weights(found.folder)
     provenance = Provenance(
         name=found.name,
         origin=found.origin,
         tokens=found.special_tokens(),
         folder=found.folder,
-        hf_config=_limited(found.hf_config, backend.model_spec.context_length),
+        hf_config=_limited(found.hf_config, patched.model_spec.context_length),
         backend="transformers",
     )
-    exported = export_model_spec(
-        backend.model_spec,
-        weights,
-        provenance,
-        destination,
-        precision=precision,
-        target=target,
-        deployment=deployment,
-        cache_precision=cache_precision,
-        prefill=prefill,
-        smooth=smooth,
-        calibration=calibration,
-        verify=verify,
-        overwrite=overwrite,
-        progress=progress,
-    )
-    graphs = {name: replace(lowered, notes=tuple(backend.plan.notes)) for name, lowered in exported.graphs.items()}
-    return replace(exported, graphs=graphs)
+    notes = tuple(patched.plan.notes)
+    return OpenedModel(model_spec=patched.model_spec, weights=weights, provenance=provenance, notes=notes)
 
 
 def reopen(folder: Path, manifest: Manifest) -> PatchedCheckpoint:

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.export.options import VerifyMode
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity import feeding as runs
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import Errors, worst_of
@@ -26,12 +26,13 @@ from edgeformer.export.parity.judge import Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, LayerError, Rounding
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
-from edgeformer.export.reference.quantized_caches import rounded
 from edgeformer.export.progress import Progress
+from edgeformer.export.reference.quantized_caches import rounded
 from edgeformer.export.reference.reference import Reference, references
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.decoder import Decoder
+
 
 @dataclass(frozen=True)
 class Extent:

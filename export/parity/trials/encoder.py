@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.config import EncoderConfig, MaskedLMHead
-from edgeformer.export.progress import Progress
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of
@@ -18,6 +17,7 @@ from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.decoder import Extent
+from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import references
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.config import Seq2SeqConfig
-from edgeformer.export.progress import Progress
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity import feeding as runs
 from edgeformer.export.parity.feeding import Graph
@@ -26,6 +25,7 @@ from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.decoder import Extent, judge_empty_slots
 from edgeformer.export.parity.trials.merged_decoder import MergedRows
+from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference, references
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
