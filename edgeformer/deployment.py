@@ -71,7 +71,7 @@ class Deployment:
         """Describe what the deployment proposes for decoders, in a few words."""
         proposal = self.decoder
         parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
-        parts += ["per-token activations" if proposal.activations == "per_token" else ""]
+        parts += ["activations per token" if proposal.activations == "per_token" else ""]
         parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
         return f"{self.name}: {', '.join(filter(None, parts))}"
 

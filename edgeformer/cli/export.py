@@ -24,7 +24,7 @@ from edgeformer.sentence_transformers import Pooling
     help="Where it is to run: which files to write, and what to do where no option says otherwise. "
     + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)),
 )
-@click.option("--precision", type=click.Choice(get_args(Precision)), help="[default: the target's; fp32 without one]")
+@click.option("--precision", type=click.Choice(get_args(Precision)), help="[default: the deployment's; fp32 without one]")
 @click.option(
     "--provider",
     type=click.Choice(get_args(Provider)),
@@ -79,7 +79,7 @@ from edgeformer.sentence_transformers import Pooling
 @click.option(
     "--prefill",
     type=click.Choice(get_args(PrefillChoice)),
-    help="Add a view for prompts over int8 weights. [default: the target's; none without one]",
+    help="Add a view for prompts over int8 weights. [default: the deployment's; none without one]",
 )
 @click.option("--smooth", is_flag=True, help="By the text of --calibrate, even out what is rounded token by token.")
 @click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")

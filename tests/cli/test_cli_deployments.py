@@ -18,7 +18,7 @@ def test_help_says_what_is_chosen():
     for words in (
         "server: int8, --prefill int8;",
         "desktop: int4, a head in int8, --prefill int8;",
-        "web: int8, per-token activations;",
+        "web: int8, activations per token;",
         "mobile: int4, a head in int8, .ort files",
     ):
         assert words in said
