@@ -24,7 +24,9 @@ from edgeformer.sentence_transformers import Pooling
     help="Where it is to run: which files to write, and what to do where no option says otherwise. "
     + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)),
 )
-@click.option("--precision", type=click.Choice(get_args(Precision)), help="[default: the deployment's; fp32 without one]")
+@click.option(
+    "--precision", type=click.Choice(get_args(Precision)), help="[default: the deployment's; fp32 without one]"
+)
 @click.option(
     "--provider",
     type=click.Choice(get_args(Provider)),
