@@ -57,6 +57,26 @@ def one_registry_of_torch():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def pictures_drawn_once():
+    """Draw each picture of a certificate once a process and reuse it: the four take a second of CPU an export.
+
+    Yields the function that draws; test_certificate.py puts it back.
+    """
+    from edgeformer.export.parity.certificate import plots
+
+    draw, drawn = plots._picture, {}
+
+    def reused(name: str, title: str, figure: Any) -> plots.Picture:
+        if name not in drawn:
+            drawn[name] = draw(name, title, figure)
+        return drawn[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "_picture", reused)
+        yield draw
+
+
 MakeModel = Callable[..., Path]
 
 

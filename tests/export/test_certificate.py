@@ -31,6 +31,15 @@ HOSTILE = (
 )
 
 
+@pytest.fixture
+def own_pictures(pictures_drawn_once, monkeypatch):
+    """Draw every report of the test, instead of reusing the first pictures of the process."""
+    monkeypatch.setattr(plots, "_picture", pictures_drawn_once)
+
+
+drawn = pytest.mark.usefixtures("own_pictures")
+
+
 def check(name="prefill: worst ratio", value=1.25, limit=2.0, **changes) -> Check:
     return Check(
         **{
@@ -144,6 +153,7 @@ def test_json_holds_the_report(tmp_path):
     assert schema.from_json(Report, data) == before
 
 
+@drawn
 def test_json_is_strict_where_figures_are_no_numbers(tmp_path):
     write(tmp_path, failing())
     data = read_json(tmp_path)
@@ -152,6 +162,7 @@ def test_json_is_strict_where_figures_are_no_numbers(tmp_path):
     assert schema.to_json({"low": -INF}) == {"low": "-inf"}
 
 
+@drawn
 @pytest.mark.parametrize("make", [report, failing], ids=["passing", "failing"])
 def test_page_holds_everything_and_loads_nothing(tmp_path, make):
     what = make()
@@ -179,6 +190,7 @@ def test_page_holds_everything_and_loads_nothing(tmp_path, make):
         assert shown in page.text
 
 
+@drawn
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_from_anywhere_stay_text(tmp_path, text):
     what = report(
@@ -225,6 +237,7 @@ ODD = {
 }  # fmt: skip
 
 
+@drawn
 @pytest.mark.parametrize("make", [report, failing, *ODD.values()], ids=["passing", "failing", *ODD])
 def test_pictures_of_any_report(tmp_path, make):
     write(tmp_path, make())
@@ -236,6 +249,7 @@ def test_pictures_of_any_report(tmp_path, make):
         assert width == 1440 and 300 < height < 4000
 
 
+@drawn
 def test_pictures_show_zeros_and_what_is_no_number():
     def texts(picture):
         return Page(picture.wide).words, Page(picture.narrow).words
@@ -256,6 +270,7 @@ def test_pictures_show_zeros_and_what_is_no_number():
             assert len(re.findall(r"<use [^>]*var\(--fail\)", svg)) == marks, draw.__name__
 
 
+@drawn
 def test_the_same_report_makes_the_same_bytes_whatever_the_settings(tmp_path):
     write(tmp_path / "a", report())
     with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.fonttype": "path"}):
@@ -412,6 +427,7 @@ def browse(page, folder) -> tuple[str, set[str]]:
     return dom, {url for url in asked if url.startswith("http")}
 
 
+@drawn
 @pytest.mark.skipif(
     shutil.which("chromium") is None,
     reason="2026-11-20: needs a browser, which pip cannot install; apt install chromium",
