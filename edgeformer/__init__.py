@@ -1,6 +1,6 @@
 """edgeformer: compact PyTorch transformers as ONNX bundles, run without PyTorch, verified against it.
 
-`edgeformer.export` makes a bundle, `edgeformer.runtime` runs one, `edgeformer.cli` is both from a terminal.
+`edgeformer.export` makes a bundle, `edgeformer.runtime` runs one, and `edgeformer.cli` is the command line of both.
 Importing this package imports neither torch nor onnx.
 """
 

@@ -1,4 +1,4 @@
-"""What a model costs, computed from its config alone: parameters, bytes, cache, arithmetic."""
+"""Costs of a model, computed from its config: parameters, bytes, bytes of the cache, FLOPs."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -24,20 +24,23 @@ from edgeformer.config import (
 from edgeformer.manifest import Arithmetic, Manifest
 
 ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2}
+"""Bytes of one element."""
 
 
 def cache_element_bytes(manifest: Manifest) -> int:
-    """What a number in the cache of a bundle takes."""
+    """Return the bytes of one element in the cache of a bundle."""
     return ELEMENT_BYTES[manifest.arithmetic] if manifest.cache_scales is None else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceAccount:
-    """Costs of every token of the source that a decoder reads.
+    """Costs of an encoder-decoder for every token of the source.
 
-    cache_bytes_per_token: its keys and values for all layers of the decoder. flops_per_token: of the encoder and of
-    those keys and values, attention apart; attention_flops_per_token: of the encoder, for each token of the source.
-    step_flops_per_token: of one decode step, which attends to all of the source.
+    Attributes:
+        cache_bytes_per_token: bytes of the cross-attention keys and values of all layers of the decoder.
+        flops_per_token: FLOPs of the encoder and of those keys and values, without attention.
+        attention_flops_per_token: FLOPs of the encoder's attention, to multiply by the tokens of the source.
+        step_flops_per_token: FLOPs of cross-attention in one decode step.
     """
 
     cache_bytes_per_token: int
@@ -48,14 +51,16 @@ class SourceAccount:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Costs of one model in one precision.
+    """Costs of one model in one precision; those of an encoder-decoder are the decoder's, apart from `source`.
 
-    parameters: each counted once, a tied head or a shared embedding not again. bytes: of the parameters, by part; an
-    audio stem belongs to the embedding. cache_bytes_per_token: keys and values of all layers, 0 for an encoder.
-    flops_per_token: multiplications and additions of the matrix products of one decode step, or of an encoder for one
-    token, attention to other tokens apart (and what is computed once for a text); attention_flops_per_token: those to
-    add for each token already in the cache, or of the text. source: of an encoder and decoder pair, which are
-    otherwise those of the decoder.
+    Attributes:
+        parameters: number of parameters, with a tied head or a shared embedding counted once.
+        bytes: bytes of the parameters by part; an audio stem belongs to the embedding.
+        cache_bytes_per_token: bytes of keys and values of all layers; 0 for an encoder.
+        flops_per_token: multiplications and additions of the matrix products of one decode step, or of one token of an
+            encoder. Attention to other tokens, and what is computed once per text, are left out.
+        attention_flops_per_token: FLOPs to add for each token in the cache, or in the text of an encoder.
+        source: costs per token of the source of an encoder-decoder.
     """
 
     parameters: int
@@ -67,19 +72,19 @@ class Account:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all parameters."""
+        """Return the bytes of all parameters."""
         return sum(self.bytes.values())
 
 
 def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
-    """Count what a model costs."""
+    """Return the costs of a model in a precision."""
     parts, source, size = _parts(config), None, ELEMENT_BYTES[precision]
-    stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
+    stack = config.output_stack
     if isinstance(config, Seq2SeqConfig):
         geometry = config.decoder.cross_geometry
         assert geometry is not None
         width = geometry.num_kv_heads * geometry.head_dim
-        # Every layer of the decoder makes keys and values of a state of the encoder, and its queries read them.
+        # Every layer of the decoder projects each state of the encoder to keys and values, which its queries read.
         projections = 2 * geometry.num_layers * config.encoder.hidden_size * width
         source = SourceAccount(
             cache_bytes_per_token=geometry.elements(1, 1) * size,
@@ -98,14 +103,17 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
 
 
 def last_token_flops(config: DecoderConfig) -> int:
-    """Of `flops_per_token`, those behind the last attention: a view for prompts does them for the last token alone."""
+    """Return the part of `flops_per_token` that follows the last attention.
+
+    A prefill graph spends these on the last token only.
+    """
     last, hidden = config.blocks[-1], config.hidden_size
     output = hidden * last.attention.num_heads * last.attention.head_dim
     return 2 * (output + _feed_forward_products(last.feed_forward, hidden) + _table(config))
 
 
 def _parts(config: ModelConfig) -> dict[str, int]:
-    """Parameters by the part of the model that they are in."""
+    """Return the number of parameters by part of the model."""
     if isinstance(config, Seq2SeqConfig):
         both = Counter(_parts(config.encoder))
         both.update(_stack_parts(config.decoder, config.encoder.hidden_size))
@@ -147,7 +155,7 @@ def _table(config: StackConfig) -> int:
 
 
 def _stem(config: EncoderConfig, first: int) -> int:
-    """Weights of the convolutions of an audio stem, those of the first one `first` times."""
+    """Return the number of weights of an audio stem's convolutions, with those of the first counted `first` times."""
     if config.audio is None:
         return 0
     return 3 * config.hidden_size * (first * config.audio.mel_bins + config.hidden_size)
@@ -215,12 +223,12 @@ def _head(config: DecoderConfig | EncoderConfig) -> int:
 
 
 def _products(config: DecoderConfig | EncoderConfig) -> int:
-    """Weights that a token is multiplied with: matrices without biases."""
+    """Return the number of weights that a token is multiplied with: matrices without biases."""
     hidden = config.hidden_size
     count = sum(_block_products(block, hidden) for block in config.blocks)
     if isinstance(config, DecoderConfig):
         return count + _table(config)
-    count += _stem(config, 2)  # two frames make one token
+    count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
     match config.head:
         case MaskedLMHead():
             count += hidden * hidden + _table(config)
@@ -233,7 +241,7 @@ def _block_products(block: BlockConfig, hidden: int) -> int:
     attention, across = block.attention, block.cross_attention
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
     count = 2 * hidden * (width + kv_width)
-    count += 2 * hidden * width * attention.global_projections  # keys and values; there are few queries
+    count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
     if across is not None:
         count += 2 * hidden * across.num_heads * across.head_dim
     return count + _feed_forward_products(block.feed_forward, hidden)
@@ -244,5 +252,5 @@ def _feed_forward_products(feed_forward: FeedForwardConfig, hidden: int) -> int:
 
 
 def _scores(config: StackConfig) -> int:
-    """Products of a query with one key, and of one weight with its value, in all layers."""
+    """Return the multiplications of a query with one key, and of a softmax weight with its value, in all layers."""
     return sum(2 * block.attention.num_heads * block.attention.head_dim for block in config.blocks)

@@ -9,31 +9,31 @@ from types import ModuleType
 
 
 class EdgeformerError(Exception):
-    """Anything that the user of edgeformer can act on."""
+    """Base class of all errors that a user of edgeformer can act on."""
 
 
 class ConfigError(EdgeformerError):
-    """A model configuration that is invalid, contradictory or not supported."""
+    """A model config is invalid, contradictory or not supported."""
 
 
 class WeightsError(EdgeformerError):
-    """A checkpoint whose tensors are missing, unexpected, misshapen or unreadable."""
+    """Tensors of a checkpoint are missing, unexpected, of a wrong shape, or unreadable."""
 
 
 class ExportError(EdgeformerError):
-    """An export that cannot be done, or was not completed."""
+    """An export is not possible, or was not completed."""
 
 
 class BundleError(EdgeformerError):
-    """A folder that is not a bundle, or whose files are not what its manifest says."""
+    """A folder is not a bundle, or its files differ from its manifest."""
 
 
 class ParityError(EdgeformerError):
-    """A graph that does not compute what its PyTorch model computes."""
+    """A graph does not compute what its PyTorch model computes."""
 
 
 class RequestError(EdgeformerError):
-    """A generation request that the model cannot serve as asked."""
+    """The model cannot serve a request as asked."""
 
 
 class MissingDependencyError(EdgeformerError):
@@ -41,10 +41,10 @@ class MissingDependencyError(EdgeformerError):
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import `module`, or say which extra of edgeformer installs it.
+    """Return the imported `module`; raise MissingDependencyError that names the `extra` that installs it.
 
-    Only an absent module is reported so: an import that fails inside an installed package raises as it is, because
-    reinstalling would not help.
+    Only a missing module is reported this way. An import that fails inside an installed package raises its own error,
+    because installing the extra would not help.
     """
     try:
         return importlib.import_module(module)

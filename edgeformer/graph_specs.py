@@ -1,8 +1,8 @@
-"""The graphs that a model is exported as: what each traces of the module, and the tensors that it has.
+"""The graphs that a model is exported as: the part of the module that each traces, and its inputs and outputs.
 
-A decoder and an encoder are one graph each. An encoder and decoder pair is two, over the same weights: the encoder,
-with the keys and values that every layer of the decoder will read, computed once; and the decoder, which gets them.
-Logits leave every graph as float32: no client should need a half type to sample.
+A decoder or an encoder is one graph. An encoder-decoder is two graphs over the same weights: the encoder also returns
+the cross-attention keys and values of every layer of the decoder, and the decoder takes these as inputs. All graphs
+return logits in float32, so that clients need no half-precision type for sampling.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,8 +41,12 @@ MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
 class GraphSpec:
     """One graph of a model.
 
-    file: its place in the bundle. inputs, outputs: its tensors, in order. wrap: from the module to one that takes and
-    returns just these, the module being its `model`. stack: the config of the blocks inside, where they are ours.
+    Attributes:
+        file: path of the graph in the bundle.
+        inputs: names and dimensions of the inputs, in order.
+        outputs: names of the outputs, in order.
+        wrap: returns a module with exactly these inputs and outputs, whose attribute `model` is the given module.
+        stack: the config of the blocks in the graph; None for modules that are not edgeformer's.
     """
 
     file: str
@@ -53,7 +57,7 @@ class GraphSpec:
 
 
 def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> GraphSpec:
-    """The graph of a decoder alone, ours or not."""
+    """Return the graph of a causal language model; `config` is None for modules that are not edgeformer's."""
     return GraphSpec(
         file=GRAPH,
         inputs=tuple(decoder_inputs(cache)),
@@ -64,7 +68,7 @@ def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> 
 
 
 def encoder_graph(config: EncoderConfig) -> GraphSpec:
-    """The graph of an encoder alone."""
+    """Return the graph of an encoder without a decoder."""
     names: dict[type | None, list[str]] = {
         MaskedLMHead: ["logits"], ClassificationHead: ["logits"], PoolingHead: ["sentence_embedding"], type(None): [],
     }  # fmt: skip
@@ -78,7 +82,7 @@ def encoder_graph(config: EncoderConfig) -> GraphSpec:
 
 
 def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
-    """The graphs of an encoder and a decoder that reads it."""
+    """Return the graphs of an encoder-decoder: the encoder's and the decoder's."""
     source = config.decoder.cross_geometry
     assert source is not None
     return (
@@ -86,14 +90,14 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
             file=ENCODER_GRAPH,
             inputs=_encoder_inputs(config.encoder, "source_length"),
             outputs=("last_hidden_state", *present_names(source, "encoder.")),
-            wrap=_SourceGraph,
+            wrap=_Seq2SeqEncoderGraph,
             stack=config.encoder,
         ),
         GraphSpec(
             file=DECODER_GRAPH,
             inputs=tuple(seq2seq_decoder_inputs(config.decoder.cache_geometry, source)),
             outputs=("logits", *present_names(config.decoder.cache_geometry, "decoder.")),
-            wrap=_TargetGraph,
+            wrap=_Seq2SeqDecoderGraph,
             stack=config.decoder,
         ),
     )
@@ -106,7 +110,7 @@ def _encoder_inputs(config: EncoderConfig, length: str) -> tuple[TensorSpec, ...
 
 
 class _Graph(nn.Module):
-    """Holds the module as `model`; names in the graph are those of the module without it."""
+    """Base of wrappers: holds the module as `model`, a prefix that names in the graph do not have."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -125,13 +129,13 @@ class _EncoderGraph(_Graph):
         return states.float(), *(each.float() for each in rest)
 
 
-class _SourceGraph(_Graph):
+class _Seq2SeqEncoderGraph(_Graph):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        states, sources = self.model.encode(*inputs)  # type: ignore[operator]
-        return states.float(), *_flat(sources)
+        states, encoder_caches = self.model.encode(*inputs)  # type: ignore[operator]
+        return states.float(), *_flat(encoder_caches)
 
 
-class _TargetGraph(_Graph):
+class _Seq2SeqDecoderGraph(_Graph):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""`edgeformer.json`, the manifest of a bundle: what the folder holds, what it computes, and how it was made.
+"""`edgeformer.json`, the manifest of a bundle: its files, its model, and the options of its export.
 
-The exporter writes it last, so a folder without one is no bundle. Names of files in it are relative and may not leave
-the folder.
+The exporter writes it last, so that a folder without one is no bundle. File names in it are relative to the folder and
+may not point outside.
 """
 
 import hashlib
@@ -19,11 +19,12 @@ from edgeformer.quantization import Quantization, Smoothing, WeightFormat
 
 FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 4
+"""Version of the fields that are written; manifests of version 3 are still read."""
 
 Arithmetic = Literal["fp32", "fp16"]
-"""Of activations, and of caches and weights that are not quantized."""
+"""Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-"""Of weights; with bf16 all arithmetic is float32, and int8 and int4 are a recipe's."""
+"""Data type of weights. With bf16 all arithmetic is float32; int8 and int4 have a `Quantization`."""
 Prefill = Literal["int8"]
 PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8"]
@@ -31,9 +32,9 @@ Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 DeploymentName = Literal["server", "desktop", "web", "mobile"]
-"""Targets that a bundle can be made for."""
+"""Where a bundle can be made to run; `edgeformer.deployment` says what each implies."""
 Backend = Literal["transformers"]
-"""Libraries whose own modules can be exported."""
+"""Libraries whose own modules can be exported by module patching."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +46,14 @@ class FileEntry:
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file's content."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledOutputs:
-    """The first outputs of a product, which it makes times a factor."""
+    """A factor that a pass has folded into the weights of the first `outputs` outputs of a matrix product."""
 
     outputs: int
     factor: float
@@ -60,10 +61,15 @@ class ScaledOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """How one tensor of the graph was made: parameters joined along its last axis, each transposed or not.
+    """How one tensor of a graph was made from parameters.
 
-    scaled: what it was multiplied with then. quantized: the matrix made so is stored in this format, by its rows or by
-    its columns, and the tensor is one part of it: integers, scales or zero_points.
+    Attributes:
+        parameters: names of the parameters, concatenated along the last axis of the tensor.
+        transposed: whether each parameter was transposed first.
+        scaled: a factor that was applied to the concatenated matrix.
+        quantized: the format in which the matrix is stored; None where it is not quantized.
+        part: which part of the quantized matrix the tensor is: integers, scales or zero_points.
+        columns: whether the matrix is quantized by columns instead of rows.
     """
 
     parameters: tuple[str, ...]
@@ -76,11 +82,15 @@ class StoredWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillGraph:
-    """A second graph of a decoder, over weights for which products of many tokens are faster.
+    """The prefill graph: a second graph of a decoder, with weights in a format that is faster for many tokens.
 
-    It gives logits of the last token alone, [B, 1, V]; its embedding and head are those of the other graph.
-    from_tokens: how many tokens, of all rows together, a run must have to be faster than with the other graph; measured
-    where the model was exported.
+    It returns logits of the last token only, [B, 1, V], and shares the embedding and the head with the decode graph.
+
+    Attributes:
+        graph: path of the graph in the bundle.
+        from_tokens: number of tokens per run, over all rows, from which it is faster than the decode graph; measured
+            on the machine of the export.
+        quantization: the quantization config of its weights.
     """
 
     graph: str
@@ -90,7 +100,7 @@ class PrefillGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
-    """Token ids that generation needs: any of `eos` ends a text; `bos` and `pad` may be absent."""
+    """Token ids that generation needs: each of `eos` ends a text; `bos` and `pad` may be absent."""
 
     eos: tuple[int, ...]
     bos: int | None
@@ -99,21 +109,38 @@ class SpecialTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything that a reader of the bundle may rely on.
+    """The contents of `edgeformer.json`.
 
-    ops: what the graphs are written in. provider: whose kernels they were lowered for. cache_form: how they keep
-    their caches. functions: whether our ops are functions in them. graph: of an encoder-decoder, that of the
-    decoder; encoder_graph: of the encoder, over the same weights; merged_graph: of the decoder once more, over the
-    same weights, as other clients want it, where there is one. windowed_graph: the same graph over caches as
-    long as each layer's window (`windows`), where there is one. random_weights: the seed, where no checkpoint
-    stands behind the bundle. vocab_size, context_length, cache: what clients must know of any decoder; an encoder's
-    cache has no layers. model: None where the module is not ours, so that the bundle does not tell what it
-    computes. via: which library has the module then; None for a module of the user. quantization: the recipe of a
-    quantized bundle. prefill: a view for prompts. cache_scales: what keys and values are cached as int8 by, if they
-    are. smoothing: what was done to the weights of all graphs before they were quantized. deployment: the target that
-    options and files were chosen for, if there was one. generation: how the makers of an encoder-decoder want it to
-    generate, in the words of generation_config.json. files: every other file of the folder. weights: graph initializers
-    by name. parity: the summary of the certificate, with the hashes that it speaks of; None where nothing was verified.
+    Attributes:
+        schema_version: `SCHEMA_VERSION`.
+        task: what the model does; it selects the class of the runtime.
+        name: name of the model, from its folder, hub id or preset.
+        source: origin of the model, for people.
+        random_weights: seed of a model without trained weights; None with a checkpoint.
+        ops: op set of the graphs.
+        precision: data type of the weights.
+        provider: execution provider that the graphs were lowered for.
+        graph: path of the graph, of an encoder-decoder that of the decoder.
+        vocab_size, context_length, cache: sizes that clients need; the cache of an encoder has no layers.
+        model: the model config; None for a module that is not edgeformer's.
+        tokens: special tokens of generation.
+        files: size and hash of every other file in the folder, by path.
+        weights: how each initializer of the graphs was made, by name.
+        versions: versions of the packages that the export used.
+        parity: summary of the certificate, with the hashes that it covers; None if the export was not verified.
+        cache_form: how the graphs keep their caches.
+        functions: whether edgeformer's ops are functions in the graphs.
+        backend: library that has the module of an export without model config; None for a module of the user.
+        encoder_graph: of an encoder-decoder, path of the encoder, over the same weights.
+        merged_graph: path of the merged decoder for other clients, over the same weights, if there is one.
+        quantization: the quantization config of a quantized bundle.
+        generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
+        prefill: the prefill graph, if there is one.
+        windowed_graph: path of the same graph with caches as long as each layer's window, if there is one.
+        windows: per layer, the length of that cache; None for the whole context.
+        cache_scales: scales of keys and values that are cached as int8.
+        smoothing: how the weights of all graphs were smoothed before they were quantized.
+        deployment: the deployment that options and files were chosen for, if there was one.
     """
 
     schema_version: int
@@ -156,7 +183,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Read the manifest of a bundle folder. Raises BundleError where there is none that this version can read."""
+        """Return the manifest of a bundle folder. Raises BundleError if there is none that this version can read."""
         path = folder / FILE_NAME
         if not folder.is_dir():
             raise BundleError(
@@ -184,50 +211,51 @@ class Manifest:
         return manifest
 
     def write(self, folder: Path) -> None:
-        """Write the manifest into a folder."""
+        """Write `edgeformer.json` into a folder."""
         text = json.dumps(schema.to_json(self), indent=1, ensure_ascii=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @property
     def graphs(self) -> tuple[str, ...]:
-        """The graphs of the bundle, in the order in which they run; of two views of a decoder our runtime opens the
-        last.
+        """Return the graphs that edgeformer's runtime uses, in the order in which they run.
+
+        Of a decode graph and its windowed graph, which compute the same, the runtime opens the last.
         """
         return tuple(name for name in (self.encoder_graph, self.graph, self.windowed_graph) if name is not None)
 
     @property
     def all_graphs(self) -> tuple[str, ...]:
-        """Those, the decoder for other clients, and the view for prompts."""
+        """Return `graphs`, the merged decoder for other clients, and the prefill graph."""
         more = (self.merged_graph, None if self.prefill is None else self.prefill.graph)
         return (*self.graphs, *(name for name in more if name is not None))
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """The precision of activations, of caches that are not quantized, and of weights that are not quantized."""
+        """Return the data type of activations, and of caches and weights that are not quantized."""
         return arithmetic_of(self.precision, self.provider)
 
     @property
     def written_in(self) -> str:
-        """The op set of the graphs, in words."""
+        """Return a description of the op set of the graphs."""
         if self.ops == "ort":
             return f"op set ort for {self.provider.upper()}"
         cache = f" with a {self.cache_form} cache" if self.cache.num_layers else ""
         return f"op set {self.ops}{cache}{', our ops as functions of it' if self.functions else ''}"
 
     def graph_hashes(self) -> dict[str, str]:
-        """SHA-256 of the graph and its weights, by file name: what a certificate speaks of."""
+        """Return the SHA-256 of all graphs and weights by file name; a certificate covers these."""
         folder = PurePosixPath(self.graph).parent
         return {name: entry.sha256 for name, entry in self.files.items() if PurePosixPath(name).parent == folder}
 
     def certifies(self, folder: Path) -> bool:
-        """Whether the graph in `folder` is still the one that was verified on export; weights are not read."""
+        """Return whether the graphs in `folder` are still those that the export verified; weights are not read."""
         if self.parity is None:
             return False
         unchanged = all(sha256(folder / graph) == self.files[graph].sha256 for graph in self.all_graphs)
         return unchanged and self.parity["hashes"] == self.graph_hashes()
 
     def check_sizes(self, folder: Path) -> None:
-        """Raise BundleError naming every file that is missing or not of its size. Reads no file."""
+        """Raise BundleError that names every file that is missing or has another size. Reads no file."""
         problems = []
         for name, entry in self.files.items():
             path = folder / name
@@ -241,8 +269,9 @@ class Manifest:
 
 
 def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
-    """Return the precision that a graph computes in: where only its weights are stored in fewer bits, the fastest that
-    the provider has.
+    """Return the data type in which a graph computes.
+
+    Graphs whose weights are stored in fewer bits compute in the fastest data type of the provider.
     """
     if precision in ("fp32", "fp16"):
         return precision
@@ -250,8 +279,9 @@ def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of schema version 3 in the words of version 4, which renamed a field and a value; nothing else
-    changed. Every other version is returned as it is.
+    """Return a manifest of schema version 3 as one of version 4; every other version is returned as it is.
+
+    Version 4 renamed the field `via` to `backend` and the cache form `growing` to `dynamic`.
     """
     if data["schema_version"] != 3:
         return data

@@ -1,8 +1,7 @@
-"""What an export needs to know of a model, whoever wrote its module.
+"""The model spec: everything that an export needs to know about a model, wherever its module comes from.
 
-The exporter, the checks of parity and the search for faulty nodes read a `ModelSpec` and never ask what kind of model
-stands behind it. Three kinds do: our own module of a `ModelConfig` (`blueprint_of`), a module of the user
-(`edgeformer.export.export_module`), and a model of transformers.
+Export, verification and the search for faulty nodes read only the `ModelSpec`. There are three sources of one: a
+`ModelConfig` (`model_spec_of`), a module of the user (`edgeformer.export.export_module`), and a model of transformers.
 """
 
 import functools
@@ -19,20 +18,28 @@ from edgeformer.manifest import Task
 from edgeformer.models import build_model, model_constants
 
 NO_CACHE = CacheGeometry(num_layers=0, num_kv_heads=0, head_dim=0)
-"""Of an encoder."""
+"""Cache geometry of an encoder, which has no cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """How to build the module of a model, and the sizes that its clients must know.
 
-    build: makes the module with every float parameter and buffer in a dtype, none of them with values: it is called
-    where tensors are fake, or on meta. Forward contract of a decoder: input_ids int64 [B, S], attention_mask int64
-    [B, T], caches (key, value) of each layer [B, K, P, D] → logits [B, S, V], caches [B, K, T, D]. It must be built and
-    traced the same way in every dtype; what it computes in float64 is the measure of parity. constants: computes what
-    no checkpoint stores, the module's buffers by name, as exactly as they are known. cache: of the tokens that a
-    decoder writes. config: where the module is our own; passes must fire as often as the config says. streams: whether
-    every parameter is read only while the module that owns it runs, so that a reference can hold one at a time.
+    A decoder's forward takes input_ids int64 [B, S], attention_mask int64 [B, T] and per layer the past key and value,
+    each [B, K, P, D]; it returns logits [B, S, V] and per layer the present key and value, each [B, K, T, D]. It must
+    build and trace alike in every dtype; its float64 results are the reference of verification.
+
+    Attributes:
+        build: returns the module with all float parameters and buffers in a dtype and without values. It is called
+            under FakeTensorMode or on the meta device.
+        constants: computes the module's buffers, which no checkpoint stores: name → tensor, in float64 or int64.
+        cache: geometry of the decoder's own cache; `NO_CACHE` for an encoder.
+        vocab_size: number of tokens that the model generates, or reads if it is an encoder.
+        context_length: positions that the model can process.
+        config: the config of a module of edgeformer; it implies how often each pass must change the graph. None for
+            other modules.
+        streams: whether every parameter is read only while the module that owns it runs, so that the reference can
+            hold one parameter in memory at a time.
     """
 
     build: Callable[[torch.dtype], nn.Module]
@@ -56,7 +63,7 @@ class ModelSpec:
 
     @property
     def graphs(self) -> tuple[GraphSpec, ...]:
-        """The graphs that the model is exported as, in the order in which they run."""
+        """Return the graphs that the model is exported as, in the order in which they run."""
         match self.config:
             case Seq2SeqConfig():
                 return seq2seq_graphs(self.config)
@@ -66,7 +73,7 @@ class ModelSpec:
                 return (decoder_graph(self.cache, self.config),)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every parameter by name, without allocating any; a parameter of two names has its first one."""
+        """Return the shape of every parameter by name, without allocating any; shared parameters have one name."""
         with torch.device("meta"):
             module = self.build(torch.float32)
         return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
@@ -74,14 +81,14 @@ class ModelSpec:
 
 @functools.lru_cache(maxsize=8)
 def model_spec_of(config: ModelConfig) -> ModelSpec:
-    """The model spec of one of our own modules: equal configs have the same one, so that it is traced once."""
-    writer = config.decoder if isinstance(config, Seq2SeqConfig) else config
+    """Return the model spec of a config; equal configs have the same spec, so that it is traced once."""
+    stack = config.output_stack
     return ModelSpec(
         build=lambda dtype: build_model(config, dtype),
         constants=lambda: model_constants(config),
-        cache=writer.cache_geometry if isinstance(writer, DecoderConfig) else NO_CACHE,
-        vocab_size=writer.vocab_size,
-        context_length=writer.context_length,
+        cache=stack.cache_geometry if isinstance(stack, DecoderConfig) else NO_CACHE,
+        vocab_size=stack.vocab_size,
+        context_length=stack.context_length,
         config=config,
         streams=True,
     )

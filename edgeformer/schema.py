@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def check(condition: bool, owner: object, field: str, expected: str) -> None:
-    """Raise a `ConfigError` naming `field`, its value and what would be right, unless `condition` holds."""
+    """Raise a `ConfigError` with `field`, its value and the `expected` one, unless `condition` holds."""
     if not condition:
         value = getattr(owner, field)
         raise ConfigError(f"{type(owner).__name__}.{field} is {value!r}; it must be {expected}.")
@@ -43,18 +43,21 @@ def to_json(value: Any) -> Any:
 
 
 def fields_to_json(value: Any) -> dict[str, Any]:
-    """The plain form of one dataclass, whatever form it defines for itself."""
+    """Return one dataclass field by field, even if it has a `to_json` of its own."""
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return {name: to_json(item) for name, item in fields.items() if item is not None}
 
 
 def from_json(kind: type[T], data: Any, path: str = "") -> T:
-    """Build a `kind` from what `to_json` made; `path` names the place in error messages."""
+    """Return a `kind` built from the output of `to_json`; `path` is the prefix of fields in error messages.
+
+    Raises ConfigError for an unknown or missing field, or a value of a wrong type.
+    """
     return typing.cast(T, _decode(kind, data, path))
 
 
 def fields_from_json(kind: type[T], data: Any, path: str = "") -> T:
-    """Build a `kind` from its plain form."""
+    """Return a `kind` built from the output of `fields_to_json`, even if it has a `from_json` of its own."""
     return typing.cast(T, _decode_dataclass(kind, data, path))
 
 

@@ -1,7 +1,7 @@
-"""What a folder of sentence-transformers says beside config.json: how states become one vector, and of how long a text.
+"""Read the folders of sentence-transformers: the pooling of states to one vector, and the maximum length of a text.
 
-`modules.json` lists what is done one after the other: the Transformer in the folder itself, Pooling with its options in
-a folder of its own, Normalize. Older and newer versions write other paths of classes and other names of options.
+`modules.json` lists the modules in the order in which they run: Transformer in the folder itself, Pooling with its
+options in a folder of its own, Normalize. The class paths and the names of options differ between versions.
 Source: sentence_transformers/sentence_transformer/modules/pooling.py of sentence-transformers 5.
 """
 
@@ -16,9 +16,9 @@ from edgeformer.errors import ConfigError
 Pooling = Literal["first", "mean"]
 
 POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean"}
-"""What sentence-transformers calls the poolings that we have."""
+"""The poolings that edgeformer supports, by their names in sentence-transformers."""
 
-# Older versions write each of these, true or false.
+# Options of older versions, each true or false, with the name of the pooling in newer versions.
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -28,21 +28,21 @@ LEGACY_MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-# The width of the states, by its names.
+# Names of the width of the states, which config.json has, too.
 IDLE_OPTIONS = {"embedding_dimension", "word_embedding_dimension"}
 
 TEXT_CONFIGS = [
     f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta", "camembert", "albert")
 ]
-"""Where the first module keeps its options; the first versions called the file after the kind of model."""
+"""Files with the options of the first module; early versions named the file after the kind of model."""
 
 _INSTEAD = "To pool the states in another way than the model was made for, choose --pooling mean or --pooling first."
 
 
 def choose_pooling(folder: Path, pooling: Pooling | None, normalize: bool | None) -> PoolingHead | None:
-    """The wished way of pooling; where none is wished, that of the folder, if it has one.
+    """Return the requested pooling; without one, that of the folder, or None if it has none.
 
-    normalize: None for what the folder says, or not at all where a way of pooling is wished. Raises ConfigError.
+    normalize: None for what the folder says, or False with a requested pooling. Raises ConfigError.
     """
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigError(f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}, or None.")
@@ -57,9 +57,9 @@ def choose_pooling(folder: Path, pooling: Pooling | None, normalize: bool | None
 
 
 def read_pooling(folder: Path) -> PoolingHead | None:
-    """Read how the folder's model pools; None where it doesn't, or isn't one of sentence-transformers.
+    """Return the pooling of a folder of sentence-transformers; None for other folders, or without pooling.
 
-    Raises ConfigError for what a PoolingHead cannot say.
+    Raises ConfigError for a pooling that PoolingHead does not support.
     """
     path = folder / "modules.json"
     if not path.is_file():
@@ -105,7 +105,7 @@ def _read_mode(path: Path) -> Pooling:
 
 
 def read_max_length(folder: Path) -> int | None:
-    """The number of tokens after which sentence-transformers cuts a text; None where the folder doesn't say."""
+    """Return the number of tokens to which sentence-transformers truncates a text; None if the folder has no limit."""
     paths = [folder / name for name in TEXT_CONFIGS if (folder / name).is_file()]
     length: int | None = _read(paths[0], dict).get("max_seq_length") if paths else None
     return length

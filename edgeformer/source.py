@@ -1,7 +1,7 @@
-"""Where a model comes from: `--model` is the name of a preset, a folder, or a Hugging Face Hub id.
+"""Find a model by `--model`: the name of a preset, a folder, or a Hugging Face Hub id.
 
-Names of presets come first: after `edgeformer export --model tiny-llama` there is a folder of that name, and the same
-line must mean the same model again. `./tiny-llama` always means the folder.
+Names of presets take precedence: `edgeformer export --model tiny-llama` makes a folder of that name, and the same
+command must find the same model again. `./tiny-llama` always means the folder.
 """
 
 import json
@@ -22,22 +22,27 @@ if TYPE_CHECKING:
 CONTEXT_FIELDS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
 )  # fmt: skip
-"""What config.json calls the number of positions, by family."""
+"""Names of the number of positions in config.json; they depend on the family."""
 
 PRESETS = Path(__file__).parent / "presets"
 
-# What is read of a hub repository: these to know the model, the weights when they are needed, and nothing else. To the
-# hub a star is any path, so that 1_Pooling/config.json is among them.
+# Patterns of the files that are downloaded from a hub repository: configs first, weights when they are needed. A star
+# also matches slashes, so that 1_Pooling/config.json is downloaded.
 HUB_CONFIGS = ["*.json", "*.jinja"]
 HUB_WEIGHTS = ["*.safetensors"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundModel:
-    """A folder with a config.json, whatever kind of model it is of.
+    """A folder with a config.json, of a known model family or not.
 
-    name: what to call its bundle. origin: for people, where it comes from. random_weights: the seed of a preset that
-    has no trained weights; None where there is a checkpoint. hub_id: where its weights are to be downloaded from.
+    Attributes:
+        name: default name of the bundle.
+        origin: description of where the model comes from, for people.
+        folder: the folder.
+        hf_config: contents of config.json.
+        random_weights: seed of a preset without trained weights; None with a checkpoint.
+        hub_id: hub repository to download the weights from; None for local models.
     """
 
     name: str
@@ -48,12 +53,12 @@ class FoundModel:
     hub_id: str | None = None
 
     def fetch_weights(self) -> None:
-        """Download the weights into the folder, where they are not in it."""
+        """Download the weights into the folder, unless they are in it. Raises WeightsError."""
         if self.hub_id is not None:
             _download(self.hub_id, HUB_WEIGHTS)
 
     def special_tokens(self) -> SpecialTokens:
-        """Read the ids from generation_config.json, which overrides config.json."""
+        """Return the token ids from generation_config.json, which overrides config.json."""
         found = self._generation_fields(("bos_token_id", "eos_token_id", "pad_token_id"))
         eos = found.get("eos_token_id", [])
         return SpecialTokens(
@@ -63,7 +68,7 @@ class FoundModel:
         )
 
     def generation_defaults(self) -> dict[str, Any]:
-        """How the makers of an encoder-decoder want it to generate, in the words of generation_config.json."""
+        """Return the defaults of generation of an encoder-decoder, with the keys of generation_config.json."""
         return self._generation_fields(GENERATION_FIELDS)
 
     def _generation_fields(self, names: Sequence[str]) -> dict[str, Any]:
@@ -80,13 +85,16 @@ class FoundModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource(FoundModel):
-    """A model of a known family, which can be exported: its config is read, its weights are not."""
+    """A model of a known family, which can be exported; its weights are not read yet."""
 
     family: Family
     config: ModelConfig
 
     def weights(self) -> Mapping[str, "Tensor"]:
-        """Open the weights (downloading them first): parameter name → tensor, each read when it is asked for."""
+        """Return a mapping from parameter name to tensor that reads each tensor on access; download it first.
+
+        Raises WeightsError if the checkpoint does not fit the config.
+        """
         from edgeformer.weights import CheckpointWeights, RandomWeights
 
         if self.random_weights is not None:
@@ -96,7 +104,7 @@ class ModelSource(FoundModel):
 
 
 def preset_names() -> list[str]:
-    """Names of the models that come with edgeformer."""
+    """Return the names of the models that come with edgeformer."""
     return sorted(path.name for path in PRESETS.iterdir() if (path / "config.json").is_file())
 
 
@@ -106,13 +114,20 @@ def open_source(
     pooling: Pooling | None = None,
     normalize: bool | None = None,
 ) -> ModelSource:
-    """Find a model and read its config. Raises an EdgeformerError that says what was looked for and where.
+    """Find a model of a known family and read its config.
 
-    context_length: positions to provide for; None for all that the model has, or, of a sentence encoder, as many as
-    sentence-transformers lets a text have (max_seq_length). pooling: make one vector of an encoder's states, whatever
-    head the checkpoint has: the `first` of them or their `mean`; None for what a folder of sentence-transformers says,
-    and else for the head of config.json. normalize: whether the vector is given length one; None for what that folder
-    says, and else not.
+    Args:
+        model: preset, folder or hub id.
+        context_length: positions that the graph supports. None: all that the model has, or max_seq_length of a model
+            of sentence-transformers.
+        pooling: replace the head of an encoder by a sentence embedding, the state of the `first` token or the `mean`.
+            None: the pooling of a sentence-transformers folder, otherwise the head of config.json.
+        normalize: whether the sentence embedding has L2 norm 1. None: as the sentence-transformers folder says,
+            otherwise False.
+
+    Raises:
+        ConfigError: there is no such model, or its config is not supported.
+        WeightsError: the hub does not provide it.
     """
     found = find_model(model)
     head = choose_pooling(found.folder, pooling, normalize)
@@ -123,7 +138,7 @@ def open_source(
     if not isinstance(config, EncoderConfig):
         raise ConfigError(
             f"{found.origin} is no encoder ({found.hf_config['model_type']}), and only an encoder's states are pooled. "
-            "Without pooling, and modules.json in its folder, it is exported as what its config.json says."
+            "Leave pooling out, and remove modules.json from its folder, to export what config.json describes."
         )
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
@@ -131,7 +146,7 @@ def open_source(
 
 
 def find_model(model: str | Path) -> FoundModel:
-    """Find a model, of a known family or not. Raises an EdgeformerError that says what was looked for and where."""
+    """Find a model, of a known family or not. Raises ConfigError or WeightsError that says where it was searched."""
     text = str(model)
     if text in preset_names():
         return _open_folder(PRESETS / text, text, f"preset {text}")
@@ -165,7 +180,10 @@ def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None
 
 
 def _download(hub_id: str, patterns: list[str]) -> Path:
-    """Fetch files of a hub repository, or find them in the local cache; huggingface_hub draws its own progress bars."""
+    """Return a folder with files of a hub repository, from the local cache or downloaded. Raises WeightsError.
+
+    huggingface_hub draws progress bars of its own.
+    """
     hub = require("huggingface_hub", "export")
     errors = require("huggingface_hub.errors", "export")
     try:

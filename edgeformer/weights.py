@@ -1,8 +1,8 @@
-"""Checkpoint tensors by the names of our modules, read one at a time.
+"""Weights of a model by parameter name, read one tensor at a time.
 
-`CheckpointWeights` maps a folder of safetensors files into memory: reading a tensor touches its bytes alone, and they
-stay file-backed. `RandomWeights` makes seeded tensors for geometries without a checkpoint. Both are read-only mappings
-from parameter name to torch tensor, and so is anything else that an export can stream from.
+`CheckpointWeights` maps a folder of safetensors files into memory: reading a tensor reads its bytes only, and they stay
+file-backed. `RandomWeights` makes seeded tensors for configs without a checkpoint. Both are read-only mappings from
+parameter name to torch tensor; an export accepts any such mapping.
 """
 
 import json
@@ -26,13 +26,13 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def parameter_shapes(config: ModelConfig) -> Shapes:
-    """Shape of every parameter of the model, without allocating any."""
+    """Return the shape of every parameter of the model by name, without allocating any."""
     with torch.device("meta"):
         return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
 
 
 def _second_names(config: ModelConfig) -> dict[str, str]:
-    """The first names of parameters by their further ones: of a tied head, of a shared embedding."""
+    """Return, for every further name of a shared parameter (tied head, shared embedding), its first name."""
     with torch.device("meta"):
         model = build_model(config)
     first = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -41,11 +41,11 @@ def _second_names(config: ModelConfig) -> dict[str, str]:
 
 
 class CheckpointWeights(Mapping[str, Tensor]):
-    """The safetensors of a Hugging Face folder (one file, or shards with an index), under our names.
+    """The safetensors of a Hugging Face folder (one file, or shards with an index), by edgeformer's parameter names.
 
-    Opening compares names and shapes with the config, reading headers only. Every missing, unexpected and misshapen
-    tensor is reported in one WeightsError. Where a tied weight is stored more than once, its copies are compared when
-    it is first read: a WeightsError names two that differ.
+    Opening reads headers only and compares names and shapes with the config; one WeightsError reports every missing,
+    unexpected and misshapen tensor. Copies of a tied weight are compared when it is first read; a WeightsError names
+    two that differ.
     """
 
     def __init__(self, folder: Path, family: Family, config: ModelConfig):
@@ -58,7 +58,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
         self._config = config
         self._shapes = parameter_shapes(config)
         self._places = family.places(self._shapes, stored)
-        # The parameters inside each tensor of the checkpoint, in their order there.
+        # Parameters that are packed into each tensor of the checkpoint, in their order there.
         self._members: dict[str, list[str]] = {}
         for name in sorted(self._shapes, key=self._part):
             self._members.setdefault(self._places[name].tensor, []).append(name)
@@ -73,7 +73,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
             found = tuple(self._open(theirs).get_shape())
             if found not in (shape, (1, *shape)):  # a vector may be stored as a matrix of one row
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
-        # What the model has once may be stored more often: a tied head, a shared embedding.
+        # A parameter that the model has once may be stored more often: a tied head, a shared embedding.
         self._copies: dict[str, list[str]] = {}
         first_names = _second_names(config)
         for name, place in family.places(first_names, stored).items():
@@ -93,14 +93,14 @@ class CheckpointWeights(Mapping[str, Tensor]):
         return packed.part if packed else 0
 
     def _expected_shapes(self) -> Shapes:
-        """Shape of every tensor that the checkpoint must have, by its own names."""
+        """Return the shape of every tensor that the checkpoint must have, by the checkpoint's names."""
         expected: Shapes = {}
         for tensor, names in self._members.items():
             rows, *rest = self._shapes[names[0]]
             if "#" in tensor:
                 expected |= {row: tuple(rest) for row in _rows(tensor, rows)}
                 continue
-            # Parameters packed into one tensor share its rows; otherwise it is of one, or a copy of it for each.
+            # Packed parameters share the rows of the tensor; otherwise it holds one parameter, or a copy for each name.
             if self._places[names[0]].packed:
                 rows = sum(self._shapes[name][0] for name in names)
             shape = (rows, *rest)
@@ -119,7 +119,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
                     "by config.json the model has one matrix for both. If it was trained with two, say so there "
                     '("tie_word_embeddings": false); otherwise remove the tensor that is left over.'
                 )
-        self._copies.pop(name, None)  # compared once is enough
+        self._copies.pop(name, None)  # compare only once
         return tensor
 
     def _read(self, name: str) -> Tensor:
@@ -127,7 +127,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
         if "#" in place.tensor:
             return torch.stack([self._open(row)[:] for row in _rows(place.tensor, self._shapes[name][0])])
         if place.tensor not in self._stored:
-            return torch.zeros(self._shapes[name])  # opening made sure that it may be absent
+            return torch.zeros(self._shapes[name])  # the constructor has checked that it may be absent
         tensor: Tensor = self._open(place.tensor)[:].reshape(self._expected[place.tensor])
         if place.transposed:
             tensor = tensor.t()
@@ -151,9 +151,9 @@ class CheckpointWeights(Mapping[str, Tensor]):
 
 
 class RandomWeights(Mapping[str, Tensor]):
-    """Seeded random parameters: norms near one, the rest normal with a deviation of 1 / sqrt(inputs).
+    """Seeded random parameters: weights of norms near one, matrices normal with a deviation of 1 / sqrt(inputs).
 
-    Each tensor depends on the seed and its own name alone. Activations keep a scale of about one through any number of
+    Each tensor depends only on the seed and its name. Activations keep a scale of about one through any number of
     layers, so that numerical comparisons are as hard as with trained weights.
     """
 
@@ -163,7 +163,7 @@ class RandomWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         shape = self._shapes[name]
-        # One 32-bit number from both: torch's generator drops higher bits of its seed.
+        # Combine both into one 32-bit number: torch's generator drops higher bits of its seed.
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{name}".encode()))
         noise = torch.randn(shape, generator=generator)
         module, _, last = name.rpartition(".")
@@ -179,12 +179,15 @@ class RandomWeights(Mapping[str, Tensor]):
 
 
 def _rows(tensor: str, count: int) -> list[str]:
-    """Names of the tensors that hold one row each."""
+    """Return the names of the tensors that hold one row each; `#` in the pattern is the row."""
     return [tensor.replace("#", str(row)) for row in range(count)]
 
 
 def open_safetensors(folder: Path) -> dict[str, safe_open]:
-    """Map each stored tensor's name to the open file that holds it."""
+    """Return the open file of each stored tensor by the tensor's name.
+
+    Raises WeightsError for a folder without safetensors, and for a missing or damaged file.
+    """
     index = folder / "model.safetensors.index.json"
     if index.exists():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))

@@ -95,7 +95,7 @@ def _show_model(
     # With quantized weights, only the sizes of the files say how many bytes there are.
     total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
     parts = {} if stored else numbers.bytes
-    stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
+    stack = config.output_stack
     if as_json:
         counted = {name: value for name, value in asdict(numbers).items() if value is not None}
         print_json(

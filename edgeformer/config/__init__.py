@@ -1,8 +1,10 @@
-"""What a model is: a tree of small frozen dataclasses, independent of torch and of any checkpoint format.
+"""Model configs: trees of small frozen dataclasses that are independent of torch and of any checkpoint format.
 
-Behaviour is carried by fields, never by a model's name. A model is a list of `BlockConfig`, so that layers may differ.
-What every model must decide (sizes, epsilons, scales, biases) is required; a field with a default is a feature, and its
-default is to be without it. Combinations that mean nothing are refused when they are made.
+Fields describe behaviour; nothing depends on a model's name. A model has one `BlockConfig` per layer, so that layers
+may differ. Sizes, epsilons, scales and biases are required. A field with a default is a feature, and the default
+means that the model does not have it. Combinations without a meaning raise ConfigError when they are made.
+
+Shapes below use B batch, S new tokens, T total tokens, H heads, K kv heads, D head_dim, E hidden_size, V vocab_size.
 """
 
 from edgeformer.config.block import (

@@ -1,4 +1,4 @@
-"""One block: its norms, its attentions, its feed-forward."""
+"""Config of one transformer block: norms, self-attention, cross-attention, feed-forward."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,13 +18,14 @@ Activation = Literal["identity", "relu", "relu_squared", "gelu", "gelu_tanh", "s
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """Normalisation of a vector x.
+    """Normalization of a vector x.
 
     rms_norm    x / sqrt(mean(x²) + eps) · weight (arXiv 1910.07467)
     layer_norm  (x − mean(x)) / sqrt(var(x) + eps) · weight + bias (arXiv 1607.06450)
-    batch_norm  (x − running_mean) / sqrt(running_var + eps) · weight + bias, each feature by itself (arXiv 1502.03167)
+    batch_norm  (x − running_mean) / sqrt(running_var + eps) · weight + bias, per feature (arXiv 1502.03167)
 
-    offset is added to the stored weight: 1 where a checkpoint stores its distance from one.
+    Attributes:
+        offset: this number is added to the stored weight. It is 1 for checkpoints that store weight − 1 (Gemma).
     """
 
     kind: Literal["rms_norm", "layer_norm", "batch_norm"] = "rms_norm"
@@ -43,10 +44,12 @@ class NormConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QKNormConfig:
-    """Queries and keys are normalised before they meet.
+    """Normalization of queries and keys before their dot products.
 
-    over: `head` every head by itself with one weight [D] for all; `each_head` with a weight of its own [H, D];
-    `projection` the heads together [H·D]. after_rotary: normalised once they are rotated, not before.
+    Attributes:
+        over: the vectors that are normalized. `head`: every head by itself, with one weight [D] for all heads;
+            `each_head`: every head by itself, with a weight per head [H, D]; `projection`: all heads together [H·D].
+        after_rotary: normalize after the rotary embedding instead of before.
     """
 
     norm: NormConfig
@@ -59,7 +62,10 @@ class QKNormConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomBlocks:
-    """Blocks of `size` tokens; every block sees `count` earlier ones, drawn with `seed`. Source: arXiv 2007.14062."""
+    """BigBird's random attention: each block of `size` tokens sees `count` earlier blocks, which `seed` selects.
+
+    Source: arXiv 2007.14062.
+    """
 
     size: int
     count: int
@@ -72,7 +78,10 @@ class RandomBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTemperature:
-    """Queries grow with their position p: · (1 + scale · log(1 + floor((p + 1) / floor_scale))). Source: Llama 4."""
+    """Scaling of the query at position p by 1 + scale · log(1 + floor((p + 1) / floor_scale)).
+
+    Source: `attn_temperature_tuning` of Llama 4, transformers' modeling_llama4.py.
+    """
 
     floor_scale: float
     scale: float
@@ -83,14 +92,22 @@ class QueryTemperature:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """Self-attention; `num_kv_heads` = num_heads is MHA, 1 is MQA, between is GQA (arXiv 2305.13245).
+    """Self-attention: MHA where num_kv_heads = num_heads, MQA where it is 1, else GQA (arXiv 2305.13245).
 
-    A query at i sees the keys j ≤ i with i − j < window, or j < global_tokens, or in its random blocks; without a
-    window all; with a chunk those of its own chunk, j // chunk = i // chunk. Not causal, it sees those after it too,
-    with |i − j| < window, and global tokens see all; global_projections: they do so with projections of their own
-    (arXiv 2004.05150). softcap: scores s become softcap · tanh(s / softcap). sinks: a learned score of each head that
-    takes part of the softmax (arXiv 2309.17453). qkv_clip: queries, keys and values are clamped to ± qkv_clip.
-    key_bias: whether qkv_bias is for keys too, where it cancels out of the softmax.
+    Causal attention at position i sees the keys j ≤ i, limited by `window` or `chunk`. Bidirectional attention
+    (causal False) sees all keys, limited to |i − j| < window.
+
+    Attributes:
+        scale: factor of the scores, often 1 / sqrt(head_dim).
+        key_bias: whether qkv_bias applies to keys, too. A bias of keys cancels out in the softmax.
+        qkv_clip: queries, keys and values are clamped to ± qkv_clip.
+        softcap: scores s become softcap · tanh(s / softcap).
+        sinks: a learned score per head takes part in the softmax without a value (arXiv 2309.17453).
+        window: keys with i − j < window are visible; None for all.
+        chunk: only keys of the query's own chunk are visible, j // chunk = i // chunk.
+        global_tokens: the first tokens, visible in addition to the window. In bidirectional attention they see all.
+        global_projections: global tokens have query, key and value projections of their own (arXiv 2004.05150).
+        random_blocks: blocks that are visible in addition to the window.
     """
 
     num_heads: int
@@ -145,7 +162,7 @@ class AttentionConfig:
 
     @property
     def sliding(self) -> bool:
-        """Whether nothing but the last `window` keys is ever read."""
+        """Whether only the last `window` keys are ever read, so that a cache may drop older ones."""
         if not self.causal:
             return False
         return self.window is not None and not self.global_tokens and self.random_blocks is None
@@ -153,7 +170,7 @@ class AttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAttentionConfig:
-    """Attention of a decoder to the states of an encoder: every head sees all of the source."""
+    """Attention of a decoder to the last states of an encoder: every head sees all source tokens but padding."""
 
     num_heads: int
     head_dim: int
@@ -169,10 +186,13 @@ class CrossAttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig:
-    """down(activation(up(x))), or gated: down(activation(gate(x)) · up_activation(up(x))). Source: arXiv 2002.05202.
+    """Feed-forward network: down(activation(up(x))), or gated: down(activation(gate(x)) · up_activation(up(x))).
 
-    Gated with up_activation identity, `activation` makes it GLU (sigmoid), Bilinear (identity), ReGLU (relu), GEGLU
-    (gelu) or SwiGLU (silu); GTU is sigmoid with up_activation tanh. beta: silu is x · sigmoid(beta · x).
+    With up_activation identity, the gated form is GLU (activation sigmoid), Bilinear (identity), ReGLU (relu), GEGLU
+    (gelu) or SwiGLU (silu); GTU is sigmoid with up_activation tanh. Source: arXiv 2002.05202.
+
+    Attributes:
+        beta: silu is x · sigmoid(beta · x).
     """
 
     intermediate_size: int
@@ -192,13 +212,17 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
-    """Attention and feed-forward, between them perhaps attention to an encoder: each a branch f added to the residual
-    stream x, with c = residual_scale:
+    """One block: self-attention, cross-attention if there is any, feed-forward.
 
-    norm_placement  pre: x + c·f(norm(x)) · post: norm(x + c·f(x)) · output: x + c·norm(f(x)) · sandwich: pre and output
-    residual        serial: attention, then feed-forward · parallel: both from the same x, each with its own norm ·
-                    parallel_one_norm: both from one norm of x (GPT-J)
-    attention_norm  False: the norm before (or behind) self-attention is left out (ModernBERT's first block)
+    Each of them is a branch f that is added to the residual stream x.
+
+    Attributes:
+        attention_norm: False where self-attention has no norm (ModernBERT's first block).
+        norm_placement: `pre` is x + c·f(norm(x)), `post` is norm(x + c·f(x)), `output` is x + c·norm(f(x)), with
+            c = residual_scale; `sandwich` has the norms of both pre and output.
+        residual: `serial` is attention, then feed-forward; `parallel` computes both from the same x, each with its
+            own norm; `parallel_one_norm` computes both from one norm of x (GPT-J).
+        residual_scale: c above.
     """
 
     attention: AttentionConfig

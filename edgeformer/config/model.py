@@ -1,4 +1,4 @@
-"""Whole models: decoders, encoders, and pairs of them."""
+"""Configs of whole models: decoders, encoders, encoder-decoders."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,11 +14,13 @@ from edgeformer.schema import check
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
-    """What decoders and encoders have in common: embeddings, blocks, a final norm.
+    """The fields that decoders and encoders share: embeddings, blocks, a final norm.
 
-    context_length: how many positions the model may see; position tables have that many rows. embedding_scale: token
-    embeddings are multiplied by it before positions are added; embedding_norm: their sum is normalised. final_norm:
-    None where the blocks end with a norm.
+    Attributes:
+        context_length: positions that the model can process; position tables have this many rows.
+        final_norm: None where the blocks end with a norm.
+        embedding_scale: factor of token embeddings, applied before positions are added.
+        embedding_norm: normalizes the sum of token and position embeddings.
     """
 
     vocab_size: int
@@ -43,8 +45,13 @@ class StackConfig:
         ):
             check(self.hidden_size % 2 == 0, self, "hidden_size", "even where positions are sinusoidal")
 
+    @property
+    def output_stack(self) -> Self:
+        """Return the stack that computes the model's outputs: itself; see `Seq2SeqConfig.output_stack`."""
+        return self
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data. Runs of equal blocks are written once, with how often they repeat."""
+        """Return JSON data. A run of equal blocks is stored as one block and the number of repetitions."""
         data = schema.fields_to_json(self)
         data["blocks"] = [
             {"repeat": len(list(run)), "block": schema.to_json(block)} for block, run in groupby(self.blocks)
@@ -53,7 +60,7 @@ class StackConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], path: str = "") -> Self:
-        """Read what `to_json` made. Raises ConfigError naming the field that is wrong."""
+        """Return the config that `to_json` stored. Raises ConfigError that names the wrong field."""
         try:
             blocks = [block for run in data["blocks"] for block in [run["block"]] * run["repeat"]]
         except (KeyError, TypeError):
@@ -63,10 +70,12 @@ class StackConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(StackConfig):
-    """A language model: alone, or with cross-attention to an encoder in every block.
+    """A causal language model, or a decoder with cross-attention to an encoder in every block.
 
-    tied_head: the output projection is the embedding table itself, one copy of it. logits:
-    softcap(logit_scale · head(x)).
+    Logits are softcap(logit_scale · head(x)), with softcap(l) = logit_softcap · tanh(l / logit_softcap).
+
+    Attributes:
+        tied_head: the output projection is the embedding table itself, stored once.
     """
 
     kind: Literal["decoder"] = "decoder"
@@ -80,7 +89,7 @@ class DecoderConfig(StackConfig):
         check(self.vocab_size > 0, self, "vocab_size", "positive")
         check(self.logit_softcap is None or self.logit_softcap > 0, self, "logit_softcap", "positive, or None")
         check(all(block.attention.causal for block in self.blocks), self, "blocks", "causal in a decoder")
-        # Every client reads one number of heads and one head_dim for the whole cache (DESIGN's tensor contract).
+        # Clients read one number of heads and one head_dim for the whole cache (see edgeformer/contract.py).
         geometries = {(block.attention.num_kv_heads, block.attention.head_dim) for block in self.blocks}
         check(len(geometries) == 1, self, "blocks", "of one cache geometry (num_kv_heads and head_dim)")
         across = {block.cross_attention and _cross_geometry(block) for block in self.blocks}
@@ -88,7 +97,7 @@ class DecoderConfig(StackConfig):
 
     @property
     def cache_geometry(self) -> CacheGeometry:
-        """The shape of the key/value cache."""
+        """Return the shape of the key/value cache."""
         attention = self.blocks[0].attention
         return CacheGeometry(
             num_layers=len(self.blocks), num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim
@@ -96,7 +105,7 @@ class DecoderConfig(StackConfig):
 
     @property
     def cross_geometry(self) -> CacheGeometry | None:
-        """The shape of the encoder's keys and values that the blocks read; None for a decoder alone."""
+        """Return the shape of the keys and values of the encoder's states; None without cross-attention."""
         if self.blocks[0].cross_attention is None:
             return None
         heads, head_dim = _cross_geometry(self.blocks[0])
@@ -104,7 +113,7 @@ class DecoderConfig(StackConfig):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The most tokens that each layer ever looks back on; None for all of the context."""
+        """Return, per layer, the number of past tokens that attention reads at most; None for the whole context."""
         attentions = [block.attention for block in self.blocks]
         return tuple(attention.window if attention.sliding else None for attention in attentions)
 
@@ -116,9 +125,9 @@ def _cross_geometry(block: BlockConfig) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class AudioStem:
-    """Whisper's way into an encoder: a log-mel spectrogram through two convolutions of width 3, each with GELU.
+    """Whisper's input layers: two convolutions of width 3 over a log-mel spectrogram, each followed by GELU.
 
-    The second halves the number of frames. Source: arXiv 2212.04356.
+    The second one has stride 2 and halves the number of frames. Source: arXiv 2212.04356.
     """
 
     mel_bins: int
@@ -129,9 +138,10 @@ class AudioStem:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLMHead:
-    """logits of every token: norm(activation(dense(x))) times the embedding table, and a bias for each token.
+    """Masked-LM head: logits [B, S, V] of norm(activation(dense(x))) times a table [V, E], and a bias [V].
 
-    tied: False where the table is not that of the embedding, but the head's own.
+    Attributes:
+        tied: the table is the embedding table; otherwise the head has its own.
     """
 
     kind: Literal["masked_lm"] = "masked_lm"
@@ -144,9 +154,12 @@ class MaskedLMHead:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationHead:
-    """logits of `labels`: a projection of the pooled states, or of each token's where pooling is None.
+    """Classification head: logits of `labels`, [B, labels], or [B, S, labels] where every token is classified.
 
-    pooling: `first` token or `mean` of all. dense: with which activation(dense(x)) comes first; norm: of that.
+    Attributes:
+        pooling: the state that is classified is that of the `first` token or the `mean` of all; None: every token.
+        dense: activation of a dense layer before the projection, activation(dense(x)); None without that layer.
+        norm: normalizes the output of the dense layer.
     """
 
     kind: Literal["classification"] = "classification"
@@ -164,7 +177,7 @@ class ClassificationHead:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingHead:
-    """One vector for each text: the state of its `first` token or the `mean` of all, of length one if normalised."""
+    """Sentence embedding [B, E]: the state of the `first` token or the `mean` of all, with L2 norm 1 if `normalize`."""
 
     kind: Literal["pooling"] = "pooling"
     pooling: Literal["first", "mean"]
@@ -173,10 +186,13 @@ class PoolingHead:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(StackConfig):
-    """A stack of blocks that see a whole text, or a recording (`audio`, without vocabulary: vocab_size is 0).
+    """A bidirectional encoder of a text, or of a spectrogram.
 
-    token_types: rows of the table of segment embeddings, 0 for none; the one row of a table of one is added to every
-    token. head: what is computed of the last states.
+    Attributes:
+        token_types: rows of the table of segment embeddings, 0 for none. The row of a table of one is added to every
+            token.
+        audio: input layers for spectrograms; vocab_size is 0 then.
+        head: computed from the last states; None returns only those.
     """
 
     kind: Literal["encoder"] = "encoder"
@@ -197,7 +213,11 @@ class EncoderConfig(StackConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
-    """An encoder, and a decoder with cross-attention to it; shared_embedding: both have one table of tokens."""
+    """An encoder-decoder: an encoder, and a decoder with cross-attention to it.
+
+    Attributes:
+        shared_embedding: both have one table of token embeddings.
+    """
 
     kind: Literal["seq2seq"] = "seq2seq"
     encoder: EncoderConfig
@@ -212,13 +232,18 @@ class Seq2SeqConfig:
             check(sizes[0] == sizes[1], self, "shared_embedding", "False where vocabularies or widths differ")
 
     @property
+    def output_stack(self) -> DecoderConfig:
+        """Return the stack that computes the model's outputs: the decoder."""
+        return self.decoder
+
+    @property
     def vocab_size(self) -> int:
-        """Of what is written."""
+        """Return the number of tokens that the decoder can generate."""
         return self.decoder.vocab_size
 
     @property
     def context_length(self) -> int:
-        """Of what is written."""
+        """Return the number of positions of the decoder."""
         return self.decoder.context_length
 
 

@@ -1,4 +1,4 @@
-"""Where tokens stand: positions added to embeddings, rotations of queries and keys, biases by distance."""
+"""Config of positions: vectors added to embeddings, rotary embeddings of queries and keys, biases by distance."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ from edgeformer.schema import check
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling:
-    """Position interpolation: every frequency divided by `factor`. Source: arXiv 2306.15595."""
+    """Position interpolation: every frequency is divided by `factor`. Source: arXiv 2306.15595."""
 
     kind: Literal["linear"] = "linear"
     factor: float
@@ -16,7 +16,11 @@ class LinearScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ProportionalScaling:
-    """The first `fraction` of the pairs turn at frequencies spread over the whole head, the rest stand still."""
+    """Partial rotation: the first `fraction` of the pairs rotate, at frequencies spread over the whole head.
+
+    The other pairs have frequency 0. All frequencies are divided by `factor`. Source: `rope_type` "proportional" of
+    transformers' modeling_rope_utils.py.
+    """
 
     kind: Literal["proportional"] = "proportional"
     factor: float
@@ -25,7 +29,10 @@ class ProportionalScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:
-    """Long wavelengths divided by `factor`, short ones kept, a ramp between. Source: Llama 3.1's reference code."""
+    """Frequencies of long wavelengths are divided by `factor`, those of short ones are kept, with a ramp between.
+
+    Source: Llama 3.1's reference code.
+    """
 
     kind: Literal["llama3"] = "llama3"
     factor: float
@@ -39,7 +46,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class YarnScaling:
-    """NTK by parts with an attention temperature. Source: arXiv 2309.00071, section 3.4."""
+    """YaRN: NTK-by-parts interpolation with an attention temperature. Source: arXiv 2309.00071, section 3.4."""
 
     kind: Literal["yarn"] = "yarn"
     factor: float
@@ -52,7 +59,7 @@ class YarnScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LongRopeScaling:
-    """One divisor for each frequency, found by search. Source: arXiv 2402.13753."""
+    """LongRoPE: one divisor per frequency, found by search. Source: arXiv 2402.13753."""
 
     kind: Literal["longrope"] = "longrope"
     factors: tuple[float, ...]
@@ -64,10 +71,15 @@ RotaryScaling = LinearScaling | ProportionalScaling | Llama3Scaling | YarnScalin
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryConfig:
-    """Rotary position embedding: `rotary_dim` leading elements of each head turn with the position.
+    """Rotary position embedding: pairs of elements of each head are rotated by angles that grow with the position.
 
-    `interleaved` pairs neighbours (0, 1), (2, 3)…; otherwise element i pairs with i + rotary_dim / 2.
     Source: arXiv 2104.09864.
+
+    Attributes:
+        rotary_dim: the leading elements of each head that are rotated.
+        base: pair i rotates by position · base^(−2i / rotary_dim) radians.
+        interleaved: pairs are neighbours, (0, 1), (2, 3)…; otherwise element i pairs with i + rotary_dim / 2.
+        scaling: how frequencies are changed for long contexts.
     """
 
     rotary_dim: int
@@ -84,7 +96,7 @@ class RotaryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AlibiConfig:
-    """Attention with linear biases: slope of the head · (key position − query position). Source: arXiv 2108.12409."""
+    """ALiBi: each head adds its slope · (key position − query position) to scores. Source: arXiv 2108.12409."""
 
     kind: Literal["alibi"] = "alibi"
     slopes: tuple[float, ...]
@@ -92,10 +104,14 @@ class AlibiConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class T5BiasConfig:
-    """A learned bias for each head and bucket of distance; far distances share logarithmic buckets.
+    """T5's relative position bias: a learned bias per head and bucket of distance. Source: arXiv 1910.10683.
 
-    Blocks whose configs are equal share one table, as in T5; `table` tells tables apart. bidirectional: half of the
-    buckets are for keys after the query. Source: arXiv 1910.10683.
+    Small distances have a bucket each, larger ones share logarithmic buckets. Blocks with equal configs share one
+    table of biases, as in T5.
+
+    Attributes:
+        bidirectional: half of the buckets are for keys after the query.
+        table: a number that makes the configs of two tables differ.
     """
 
     kind: Literal["t5_bias"] = "t5_bias"
@@ -115,7 +131,10 @@ class T5BiasConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ShawConfig:
-    """Relation vectors for clipped distances, added to keys and, if so wished, to values. Source: arXiv 1803.02155."""
+    """Shaw's relation vectors: one per clipped distance, added to keys and, if `values`, to values, too.
+
+    Source: arXiv 1803.02155.
+    """
 
     kind: Literal["shaw"] = "shaw"
     max_distance: int
@@ -127,7 +146,10 @@ class ShawConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerXLConfig:
-    """(q + u)·k + (q + v)·r with r a projection of the sinusoids of the distance. Source: arXiv 1901.02860."""
+    """Transformer-XL's scores (q + u)·k + (q + v)·r, where r is a projection of the sinusoids of the distance.
+
+    Source: arXiv 1901.02860.
+    """
 
     kind: Literal["transformer_xl"] = "transformer_xl"
 
@@ -137,7 +159,7 @@ RelativePosition = AlibiConfig | T5BiasConfig | ShawConfig | TransformerXLConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedPositions:
-    """A trained vector for each position, added to the embedding; position p has row p + offset of `rows`."""
+    """Learned position embeddings, added to token embeddings: position p has row p + offset of a table of `rows`."""
 
     kind: Literal["learned"] = "learned"
     rows: int
@@ -146,10 +168,14 @@ class LearnedPositions:
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalPositions:
-    """sin and cos of position / base^(2i / E), added to the embedding. Source: arXiv 1706.03762, section 3.5.
+    """Sinusoidal position embeddings: sin and cos of position / base^(2i / E), added to token embeddings.
 
-    interleaved: sin, cos, sin, cos… as in the paper; otherwise all sines, then all cosines. to_base: exponents end at
-    1, not before it: 2i / (E − 2) (tensor2tensor's code). Position p counts as p + offset.
+    Source: arXiv 1706.03762, section 3.5.
+
+    Attributes:
+        interleaved: the order is sin, cos, sin, cos… as in the paper; otherwise all sines, then all cosines.
+        to_base: exponents are 2i / (E − 2), so that the last one is 1, as in tensor2tensor's code.
+        offset: position p counts as p + offset.
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"

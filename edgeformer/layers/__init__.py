@@ -1,4 +1,4 @@
-"""Layers built from a config, calling `edgeformer.ops`. Each takes its config, the hidden size and a dtype."""
+"""Layers that call `edgeformer.ops`. Each is built from its config, the hidden size and a dtype."""
 
 from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention
 from edgeformer.layers.block import Block

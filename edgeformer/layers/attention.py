@@ -1,4 +1,4 @@
-"""Self-attention, and attention to the states of an encoder."""
+"""Self-attention, and cross-attention to the states of an encoder."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,22 @@ from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable
 
 Cache = tuple[Tensor, Tensor]
-"""Keys and values of one layer, each [B, K, tokens, D]."""
+"""Key and value of one layer, each [B, K, tokens, D]."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an attention reads beside its input: where the tokens stand, and the tables that blocks share.
+    """Inputs of attention beside x: the positions of tokens, and the tables that blocks share.
 
-    attention_mask int64 [B, T], positions int64 [B or 1, S], key_positions int64 [B or 1, T], rotary: its cosines and
-    sines, bias [B or 1, H or 1, S, T], distances: sinusoids of 0, 1, 2… tokens of distance [C, E], temperature: a
-    factor for each query [B, S, 1], source_mask: the encoder's padding int64 [B, source].
+    Attributes:
+        attention_mask: int64 [B, T].
+        positions: positions of the queries, int64 [B or 1, S].
+        key_positions: positions of the keys, int64 [B or 1, T].
+        rotary: cosines and sines of the rotary embedding.
+        bias: added to scores, [B or 1, H or 1, S, T].
+        distances: sinusoids of the distances 0, 1, 2… in tokens, [C, E].
+        temperature: a factor per query, [B, S, 1].
+        source_mask: int64 [B, source] with 0 for padding of the encoder's input.
     """
 
     attention_mask: Tensor
@@ -34,7 +40,7 @@ class Context:
 
 
 class Attention(nn.Module):
-    """Projections around `ops.group_query_attention`, with queries and keys prepared as the config says."""
+    """Self-attention: projections around `ops.group_query_attention`; see `AttentionConfig`."""
 
     def __init__(self, config: AttentionConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
@@ -64,7 +70,10 @@ class Attention(nn.Module):
             self.global_value = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
 
     def forward(self, x: Tensor, past: Cache | None, context: Context) -> tuple[Tensor, Cache]:
-        """x [B, S, E], past [B, K, P, D] each (None: nothing) → [B, S, E] and present [B, K, T, D] each."""
+        """Return the output [B, S, E] and the present key and value, each [B, K, T, D].
+
+        x is [B, S, E]; past is key and value, each [B, K, P, D], or None where nothing precedes x.
+        """
         config = self.config
         query, key, value = self._project(x)
         if config.qk_norm is not None and not config.qk_norm.after_rotary:
@@ -94,7 +103,7 @@ class Attention(nn.Module):
             causal=config.causal,
         )  # fmt: skip
         if config.global_projections:
-            # Chosen by index, not cut and joined: a graph may not depend on how many tokens there are beside those.
+            # Selected by index, not split and concatenated: a graph must not depend on the number of other tokens.
             places = torch.arange(x.shape[1], device=x.device)
             overall = self._global(x, context).index_select(1, places.clamp(max=config.global_tokens - 1))
             output = torch.where((places < config.global_tokens).unsqueeze(-1), overall, output)
@@ -110,40 +119,43 @@ class Attention(nn.Module):
     def _normed(self, query: Tensor, key: Tensor, config: QKNormConfig) -> tuple[Tensor, Tensor]:
         if config.over == "projection":
             return self.query_norm(query), self.key_norm(key)
-        # Views, not `flatten`: ops that torch.export has to take apart make capturing a graph slow.
+        # Views, not `flatten`: ops that torch.export has to decompose make capturing a graph slow.
         return (
             self.query_norm(self._heads(query)).view(query.shape),
             self.key_norm(self._heads(key)).view(key.shape),
         )
 
     def _global(self, x: Tensor, context: Context) -> Tensor:
-        """What the global tokens see of all, through projections of their own: [B, global_tokens, H·D]."""
+        """Return the attention output of the global tokens, by their own projections: [B, global_tokens, H·D]."""
         first = torch.arange(self.config.global_tokens, device=x.device).clamp(max=x.shape[1] - 1)
         query = self.global_query(x.index_select(1, first))
         key, value = (self._heads(part(x)).transpose(1, 2) for part in (self.global_key, self.global_value))
         return ops.cross_attention(query, key, value, context.attention_mask, self.config.scale)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[..., H·D] → [..., H, D], of queries or of keys."""
+        """Return x [..., H·D] as [..., H, D]; also for keys, [..., K·D]."""
         return x.view(*x.shape[:-1], -1, self.config.head_dim)
 
     def _shaw_bias(self, query: Tensor, context: Context, reach: int) -> Tensor:
-        """q_i · relation(clip(j − i, −k, k)), scaled as scores are: [B, H, S, T]."""
+        """Return q_i · relation(clip(j − i, −k, k)) · scale with k = `reach`: [B, H, S, T]. See `ShawConfig`."""
         products = self._heads(query) @ self.key_relations.t()  # [B, S, H, 2k + 1]
         relation = (-_distances(context)).clamp(-reach, reach) + reach  # [B, S, T]
         return _pick(products.transpose(1, 2), relation) * self.config.scale
 
     def _transformer_xl_bias(self, query: Tensor, context: Context) -> Tensor:
-        """(q_i + v) · r(i − j), scaled as scores are: [B, H, S, T]."""
+        """Return (q_i + v) · r(i − j) · scale: [B, H, S, T]. `query` is q + v; see `TransformerXLConfig`."""
         assert context.distances is not None
-        # The whole table is projected, not T rows of it: a product of constants is computed once, when a graph loads.
+        # Project the whole table, not T rows of it: onnxruntime folds a product of constants when it loads the graph.
         relative = self._heads(self.relative_key(context.distances))  # [C, H, D]
         products = torch.einsum("bshd,chd->bhsc", self._heads(query), relative)
         return _pick(products, _distances(context).clamp(min=0)) * self.config.scale
 
 
 class CrossAttention(nn.Module):
-    """Projections around `ops.cross_attention`; keys and values depend on the source alone, and are computed once."""
+    """Cross-attention: projections around `ops.cross_attention`.
+
+    Keys and values depend only on the encoder's states, so that `project` computes them once per source.
+    """
 
     def __init__(self, config: CrossAttentionConfig, hidden_size: int, source_size: int, dtype: torch.dtype):
         super().__init__()
@@ -155,13 +167,16 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(width, hidden_size, bias=config.output_bias, dtype=dtype)
 
     def project(self, states: Tensor) -> Cache:
-        """States of the encoder [B, T, E], finite also where the source has padding → keys and values [B, H, T, D]."""
+        """Return key and value, each [B, H, T, D], of the encoder's states [B, T, E].
+
+        The states of padding must be finite.
+        """
         shape = *states.shape[:-1], self.config.num_heads, self.config.head_dim
         return self.key(states).view(shape).transpose(1, 2), self.value(states).view(shape).transpose(1, 2)
 
-    def forward(self, x: Tensor, source: Cache, source_mask: Tensor) -> Tensor:
-        """x [B, S, E], source as `project` makes it → [B, S, E]."""
-        return self.output(ops.cross_attention(self.query(x), *source, source_mask, self.config.scale))
+    def forward(self, x: Tensor, encoder_cache: Cache, source_mask: Tensor) -> Tensor:
+        """Return the output [B, S, E] for x [B, S, E]; `encoder_cache` is the result of `project`."""
+        return self.output(ops.cross_attention(self.query(x), *encoder_cache, source_mask, self.config.scale))
 
 
 def _head_norm(config: QKNormConfig, num_heads: int, head_dim: int, dtype: torch.dtype) -> nn.Module:
@@ -170,12 +185,12 @@ def _head_norm(config: QKNormConfig, num_heads: int, head_dim: int, dtype: torch
 
 
 def _distances(context: Context) -> Tensor:
-    """Query position − key position: int64 [B, S, T]."""
+    """Return query position − key position: int64 [B, S, T]."""
     return context.positions.unsqueeze(-1) - context.key_positions.unsqueeze(1)
 
 
 def _pick(products: Tensor, index: Tensor) -> Tensor:
-    """products [B, H, S, N] at index [B, S, T] along the last axis: [B, H, S, T]."""
+    """Gather products [B, H, S, N] at index int64 [B, S, T] along the last axis: [B, H, S, T]."""
     return products.gather(3, index.unsqueeze(1).expand(-1, products.shape[1], -1, -1))
 
 

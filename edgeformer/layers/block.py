@@ -1,4 +1,4 @@
-"""One block of a decoder or an encoder."""
+"""The block of decoders and encoders."""
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,12 @@ from edgeformer.layers.norm import make_norm
 
 
 class Block(nn.Module):
-    """Attention and feed-forward as branches of the residual stream; `BlockConfig` says where they are normalised.
+    """One block: attention and feed-forward are branches that are added to the residual stream.
 
     x ──┬── attention_norm ── attention ── attention_output_norm ──(+)── …the same with cross_attention, feed_forward
         └──────────────────────────────────────────────────────────┘
-    A norm that the placement does not have passes its input on; post-norm stands behind the sum.
+    `BlockConfig.norm_placement` decides which norms there are; an absent one is the identity. With placement `post`,
+    attention_norm follows the sum.
     """
 
     def __init__(self, config: BlockConfig, hidden_size: int, dtype: torch.dtype, source_size: int = 0):
@@ -35,29 +36,38 @@ class Block(nn.Module):
         self.feed_forward_output_norm = make_norm(behind, hidden_size, dtype=dtype)
 
     def forward(
-        self, x: Tensor, past: Cache | None, context: Context, source: Cache | None = None
+        self, x: Tensor, past: Cache | None, context: Context, encoder_cache: Cache | None = None
     ) -> tuple[Tensor, Cache]:
-        """x [B, S, E], the layer's past and the encoder's keys and values → x [B, S, E] and the layer's present."""
+        """Return the output [B, S, E] and the present cache.
+
+        Args:
+            x: [B, S, E].
+            past: the layer's past key and value, each [B, K, P, D]; None where nothing precedes x.
+            context: masks, positions and shared tables.
+            encoder_cache: key and value of the encoder's states, each [B, H, source, D]; None without cross-attention.
+        """
         config = self.config
         if config.norm_placement == "post":
             attended, present = self.attention(x, past, context)
             x = self.attention_norm(x + self._scaled(attended))
-            if source is not None:
-                x = self.cross_attention_norm(x + self._scaled(self.cross_attention(x, source, context.source_mask)))
+            if encoder_cache is not None:
+                x = self.cross_attention_norm(
+                    x + self._scaled(self.cross_attention(x, encoder_cache, context.source_mask))
+                )
             return self.feed_forward_norm(x + self._scaled(self.feed_forward(x))), present
         normed = self.attention_norm(x)
         attended, present = self.attention(normed, past, context)
         attended = self._scaled(self.attention_output_norm(attended))
         if config.residual == "serial":
             x = x + attended
-            if source is not None:
-                x = x + self._scaled(self._cross_attention(x, source, context))
+            if encoder_cache is not None:
+                x = x + self._scaled(self._cross_attention(x, encoder_cache, context))
             return x + self._scaled(self._feed_forward(self.feed_forward_norm(x))), present
         second = normed if config.residual == "parallel_one_norm" else self.feed_forward_norm(x)
         return x + attended + self._scaled(self._feed_forward(second)), present
 
-    def _cross_attention(self, x: Tensor, source: Cache, context: Context) -> Tensor:
-        attended = self.cross_attention(self.cross_attention_norm(x), source, context.source_mask)
+    def _cross_attention(self, x: Tensor, encoder_cache: Cache, context: Context) -> Tensor:
+        attended = self.cross_attention(self.cross_attention_norm(x), encoder_cache, context.source_mask)
         return self.cross_attention_output_norm(attended)
 
     def _feed_forward(self, x: Tensor) -> Tensor:

@@ -22,14 +22,14 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def activate(activation: Activation, x: Tensor, beta: float = 1.0) -> Tensor:
-    """Apply an activation to every element; beta: silu is x · sigmoid(beta · x)."""
+    """Apply an activation to every element; `beta` changes silu only, to x · sigmoid(beta · x)."""
     if activation == "silu" and beta != 1:
         return x * torch.sigmoid(beta * x)
     return ACTIVATIONS[activation](x)
 
 
 class FeedForward(nn.Module):
-    """down(activation(up(x))), or down(activation(gate(x)) · up_activation(up(x))); see `FeedForwardConfig`."""
+    """The network that `FeedForwardConfig` describes."""
 
     def __init__(self, config: FeedForwardConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(inner, hidden_size, bias=config.bias, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, S, E] → [B, S, E]."""
+        """Return the output [B, S, E] for x [B, S, E]; the intermediate states are [B, S, F]."""
         config = self.config
         if self.gate is None:
             return self.down(activate(config.activation, self.up(x), config.beta))

@@ -1,4 +1,4 @@
-"""Normalisation of the last dimension, in the kinds that `NormConfig` describes."""
+"""Normalization of the last dimension: the kinds that `NormConfig` describes."""
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,7 @@ from edgeformer.config import NormConfig
 
 
 class _Norm(nn.Module):
-    """Weight and bias of `shape`, whose last dimension is the one that is normalised.
-
-    A shape of more dimensions gives every slice (every head) a weight of its own.
-    """
+    """Weight and bias of `shape`, whose last dimension is normalized. With [H, D] every head has its own weight."""
 
     def __init__(self, config: NormConfig, shape: tuple[int, ...], dtype: torch.dtype):
         super().__init__()
@@ -21,15 +18,15 @@ class _Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape, dtype=dtype)) if config.bias else None
 
     def scale(self) -> Tensor | None:
-        """The weight that multiplies: the stored one and its offset."""
+        """Return the weight that multiplies: the stored one plus `NormConfig.offset`."""
         return self.weight + self.config.offset if self.weight is not None and self.config.offset else self.weight
 
 
 class RMSNorm(_Norm):
-    """See `ops.rms_norm`."""
+    """RMSNorm; see `ops.rms_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., E] → [..., E]."""
+        """Return x [..., E] normalized."""
         weight = self.scale()
         if weight is None or weight.dim() == 1:
             return ops.rms_norm(x, weight, self.config.eps)
@@ -37,10 +34,10 @@ class RMSNorm(_Norm):
 
 
 class LayerNorm(_Norm):
-    """(x − mean) / sqrt(variance + eps) · weight + bias, the variance being that of the vector itself."""
+    """LayerNorm: (x − mean(x)) / sqrt(var(x) + eps) · weight + bias, with the biased variance of the vector."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., E] → [..., E]."""
+        """Return x [..., E] normalized."""
         weight, size = self.scale(), x.shape[-1:]
         if weight is None or weight.dim() == 1:
             return F.layer_norm(x, size, weight, self.bias, self.config.eps)
@@ -49,7 +46,7 @@ class LayerNorm(_Norm):
 
 
 class BatchNorm(_Norm):
-    """Each feature by the mean and variance that training saw: a fixed scale and shift."""
+    """BatchNorm in inference: every feature has a fixed scale and shift, from the statistics of the training."""
 
     def __init__(self, config: NormConfig, shape: tuple[int, ...], dtype: torch.dtype):
         super().__init__(config, shape, dtype)
@@ -57,7 +54,7 @@ class BatchNorm(_Norm):
         self.running_var = nn.Parameter(torch.ones(shape, dtype=dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., E] → [..., E]."""
+        """Return x [..., E] normalized."""
         normed = (x - self.running_mean) * torch.rsqrt(self.running_var + self.config.eps)
         weight = self.scale()
         normed = normed if weight is None else normed * weight
@@ -68,5 +65,5 @@ KINDS = {"rms_norm": RMSNorm, "layer_norm": LayerNorm, "batch_norm": BatchNorm}
 
 
 def make_norm(config: NormConfig | None, *shape: int, dtype: torch.dtype) -> nn.Module:
-    """The norm that `config` describes, for vectors of shape[-1] elements; None passes them on as they are."""
+    """Return the norm that `config` describes, for vectors of shape[-1] elements; the identity for None."""
     return nn.Identity() if config is None else KINDS[config.kind](config, shape, dtype)

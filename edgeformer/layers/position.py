@@ -1,7 +1,7 @@
-"""Positions: tables of sines and cosines, rotary and added.
+"""Tables of sines and cosines, for rotary embeddings and for position embeddings.
 
 Tables are computed in float64 and rounded once to the dtype of the graph. transformers computes angles in float32, so
-its own tables stray from these by up to 6e-8 · position.
+that its tables differ from these by up to 6e-8 · position: the angle times float32's relative rounding error of 2⁻²⁴.
 """
 
 import math
@@ -23,7 +23,7 @@ from edgeformer.config import (
 
 
 class RotaryTable(nn.Module):
-    """Holds cos and sin [context_length, rotary_dim / 2] as buffers; `rotary_table` computes what goes into them."""
+    """Buffers cos and sin [context_length, rotary_dim / 2], whose values `rotary_table` computes."""
 
     cos: Tensor
     sin: Tensor
@@ -36,7 +36,7 @@ class RotaryTable(nn.Module):
 
 
 class ConstantTable(nn.Module):
-    """Holds a table [rows, width], one row a position or a distance, that the config determines."""
+    """A buffer [rows, width] with one row per position or distance; the config determines its values."""
 
     table: Tensor
 
@@ -45,12 +45,12 @@ class ConstantTable(nn.Module):
         self.register_buffer("table", torch.empty(rows, width, dtype=dtype), persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows int64 [B, S] → [B, S, width]."""
+        """Return the rows of the table at `rows` int64 [B, S]: [B, S, width]."""
         return F.embedding(rows, self.table)
 
 
 def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tensor:
-    """sin and cos of (position + offset) / base^(2i / size): float64 [rows, size]."""
+    """Return float64 [rows, size]: sin and cos of (position + offset) / base^(2i / size). See `SinusoidalPositions`."""
     width = size - 2 if config.to_base else size
     frequencies = config.base ** -(torch.arange(0, size, 2, dtype=torch.float64) / width)
     angles = torch.outer(torch.arange(rows, dtype=torch.float64) + config.offset, frequencies)
@@ -60,13 +60,16 @@ def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tenso
 
 
 def temperature_table(config: QueryTemperature, rows: int) -> Tensor:
-    """The factor that queries are multiplied with at each position: float64 [rows, 1]."""
+    """Return the factor of queries at each position, float64 [rows, 1]; see `QueryTemperature`."""
     steps = torch.floor((torch.arange(rows, dtype=torch.float64) + 1) / config.floor_scale)
     return (1 + config.scale * torch.log1p(steps)).unsqueeze(1)
 
 
 def rotary_table(config: RotaryConfig, context_length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of position · frequency, times the scaling's attention factor: float64 [C, R/2] each."""
+    """Return cosines and sines of position · frequency, times the scaling's attention factor: float64 [C, R/2] each.
+
+    C is context_length, R rotary_dim.
+    """
     positions = torch.arange(context_length, dtype=torch.float64)
     angles = torch.outer(positions, rotary_frequencies(config))
     scaling = config.scaling
@@ -75,7 +78,7 @@ def rotary_table(config: RotaryConfig, context_length: int) -> tuple[Tensor, Ten
 
 
 def rotary_frequencies(config: RotaryConfig) -> Tensor:
-    """Angle per position of each pair, in radians, scaled as configured: float64 [R/2]."""
+    """Return the frequency of each pair in radians per position, after scaling: float64 [R/2]."""
     exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float64) / config.rotary_dim
     frequencies = config.base**-exponents
     match config.scaling:
@@ -84,8 +87,8 @@ def rotary_frequencies(config: RotaryConfig) -> Tensor:
         case LinearScaling(factor=factor):
             return frequencies / factor
         case ProportionalScaling(factor=factor, fraction=fraction):
-            turning = int(fraction * config.rotary_dim // 2)
-            return torch.where(torch.arange(len(frequencies)) < turning, frequencies / factor, 0.0)
+            rotated = int(fraction * config.rotary_dim // 2)
+            return torch.where(torch.arange(len(frequencies)) < rotated, frequencies / factor, 0.0)
         case LongRopeScaling(factors=factors):
             return frequencies / torch.tensor(factors, dtype=torch.float64)
         case Llama3Scaling() as scaling:
@@ -96,24 +99,28 @@ def rotary_frequencies(config: RotaryConfig) -> Tensor:
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Interpolate by how many turns a pair makes over the original context: kept above high, divided below low."""
-    turns = scaling.original_context_length * frequencies / (2 * math.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    """Interpolate by the rotations of a pair over the original context.
+
+    Frequencies with more than high_freq_factor rotations are kept, those with fewer than low_freq_factor are divided
+    by `factor`.
+    """
+    rotations = scaling.original_context_length * frequencies / (2 * math.pi)
+    kept = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = kept.clamp(0, 1)
     return frequencies * kept + frequencies / scaling.factor * (1 - kept)
 
 
 def _yarn(frequencies: Tensor, scaling: YarnScaling, config: RotaryConfig) -> Tensor:
-    """Interpolate over a ramp of pair indices between the pairs that make beta_fast and beta_slow turns."""
+    """Interpolate over a ramp between the pairs that rotate beta_fast and beta_slow times in the original context."""
 
-    def pair_with_turns(turns: float) -> float:
-        wavelength = scaling.original_context_length / (turns * 2 * math.pi)
+    def pair_with_rotations(rotations: float) -> float:
+        wavelength = scaling.original_context_length / (rotations * 2 * math.pi)
         return config.rotary_dim * math.log(wavelength) / (2 * math.log(config.base))
 
-    low, high = pair_with_turns(scaling.beta_fast), pair_with_turns(scaling.beta_slow)
+    low, high = pair_with_rotations(scaling.beta_fast), pair_with_rotations(scaling.beta_slow)
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, config.rotary_dim - 1)
-    width = (high - low) or 0.001  # the reference implementation's guard against a ramp of no width
+    width = (high - low) or 0.001  # as in the reference implementation, against a division by zero
     divided = ((torch.arange(len(frequencies), dtype=torch.float64) - low) / width).clamp(0, 1)
     return frequencies * (1 - divided) + frequencies / scaling.factor * divided

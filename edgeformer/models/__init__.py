@@ -1,4 +1,4 @@
-"""Whole models built from a `ModelConfig`."""
+"""Modules of whole models, built from a `ModelConfig`."""
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ __all__ = ["Decoder", "Encoder", "Seq2Seq", "build_model", "model_constants"]
 
 
 def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """The module of a config."""
+    """Return the module of a config; its parameters are uninitialized. Raises ConfigError for a lone cross-attention
+    decoder.
+    """
     match config:
         case DecoderConfig():
             alone = config.cross_geometry is None
@@ -27,7 +29,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> nn.M
 
 
 def model_constants(config: ModelConfig) -> dict[str, Tensor]:
-    """Compute what no checkpoint stores: the buffers of a model by name, in float64 (or int64)."""
+    """Compute the buffers of a model, which no checkpoint stores: name → float64 or int64 tensor."""
     if not isinstance(config, Seq2SeqConfig):
         return stack_constants(config)
     halves = {"encoder": config.encoder, "decoder": config.decoder}

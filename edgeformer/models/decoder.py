@@ -1,4 +1,4 @@
-"""A language model: alone, or reading the states of an encoder."""
+"""Decoder: a causal language model, or the decoder of an encoder-decoder."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,11 @@ from edgeformer.models.stack import Run, Stack
 
 
 class Decoder(Stack):
-    """A stack and a head. A tied head is the embedding under a second name."""
+    """A stack and a head. The weight of a tied head is the parameter of the embedding.
+
+    Args:
+        source_size: width of the encoder's states; 0 without cross-attention.
+    """
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype = torch.float32, source_size: int = 0):
         super().__init__(config, dtype, source_size)
@@ -26,24 +30,27 @@ class Decoder(Stack):
         input_ids: Tensor,
         attention_mask: Tensor,
         caches: Sequence[Cache],
-        sources: Sequence[Cache] = (),
+        encoder_caches: Sequence[Cache] = (),
         source_mask: Tensor | None = None,
     ) -> tuple[Tensor, list[Cache]]:
-        """The forward contract of a decoder.
+        """Return logits [B, S, V] and, per block, the present key and value, each [B, K, T, D].
 
-        input_ids int64 [B, S], attention_mask int64 [B, T], caches: past (key, value) of each block, [B, K, P, D]
-        → logits [B, S, V] and the present caches, [B, K, T, D]. Where blocks read an encoder, sources are its keys and
-        values for each of them, [B, H, source, D], and source_mask int64 [B, source] its padding.
+        Args:
+            input_ids: the new tokens, int64 [B, S].
+            attention_mask: int64 [B, T]; every row is ones, then zeros.
+            caches: past key and value of each block, each [B, K, P, D].
+            encoder_caches: for cross-attention, key and value of each block, each [B, H, source, D].
+            source_mask: for cross-attention, int64 [B, source] with 0 for padding.
         """
         x, run = self.embed(input_ids, attention_mask, source_mask)
         presents = []
         for index, past in enumerate(caches):
-            x, present = self.run_block(index, x, past, run, sources[index] if sources else None)
+            x, present = self.run_block(index, x, past, run, encoder_caches[index] if encoder_caches else None)
             presents.append(present)
         return self.unembed(x), presents
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Run]:
-        """Embeddings of tokens and positions [B, S, E], and what the blocks of this run share."""
+        """Return the embeddings of tokens and positions [B, S, E], and the inputs that all blocks share."""
         positions = ops.token_positions(attention_mask, input_ids)
         x = self.embedding_norm(self.add_positions(self.embed_tokens(input_ids), positions))
         key_positions = ops.key_positions(attention_mask)
@@ -51,7 +58,7 @@ class Decoder(Stack):
         return x, Run(attention_mask, positions, key_positions, biases, source_mask)
 
     def unembed(self, x: Tensor) -> Tensor:
-        """Final norm and head: [B, S, E] → logits [B, S, V]."""
+        """Apply the final norm and the head: x [B, S, E] → logits [B, S, V]."""
         logits: Tensor = self.head(self.final_norm(x))
         if self.config.logit_scale != 1:
             logits = logits * self.config.logit_scale

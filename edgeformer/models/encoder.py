@@ -1,4 +1,4 @@
-"""A model that sees a whole text at once, or a recording."""
+"""Encoder: bidirectional attention over a text or a recording, and heads over its states."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from edgeformer.models.stack import Run, Stack
 
 
 class Encoder(Stack):
-    """A stack whose blocks see every valid token, and what is made of its states."""
+    """A stack of bidirectional blocks, and an optional head over its states."""
 
     def __init__(self, config: EncoderConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
@@ -31,11 +31,15 @@ class Encoder(Stack):
     def forward(
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The states, and what the head makes of them.
+        """Return the last states [B, S, E] and, if there is a head, its output.
 
-        inputs: token ids int64 [B, S], or the spectrogram [B, mel_bins, 2·S] of a recording; attention_mask int64
-        [B, S], ones, then zeros (None: all ones); token_type_ids int64 [B, S], where the model has several → states
-        [B, S, E] and, by the head, logits [B, S, V] or [B, labels] or [B, S, labels], or an embedding [B, E].
+        A masked-LM head returns logits [B, S, V], a classification head [B, labels] or [B, S, labels], a pooling head
+        an embedding [B, E].
+
+        Args:
+            inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
+            attention_mask: int64 [B, S]; every row is ones, then zeros. None: all ones.
+            token_type_ids: int64 [B, S], if the model has several token types.
         """
         states = self.encode(inputs, attention_mask, token_type_ids)
         match self.config.head:
@@ -54,7 +58,7 @@ class Encoder(Stack):
     def encode(
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """The last states [B, S, E] alone."""
+        """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
         if self.config.token_types == 1:
             token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # for all tokens alike
@@ -75,7 +79,7 @@ class Encoder(Stack):
 
 
 class ConvolutionalStem(nn.Module):
-    """See `AudioStem`."""
+    """The convolutions that `AudioStem` describes."""
 
     def __init__(self, config: AudioStem, hidden_size: int, dtype: torch.dtype):
         super().__init__()
@@ -83,12 +87,12 @@ class ConvolutionalStem(nn.Module):
         self.second = nn.Conv1d(hidden_size, hidden_size, 3, stride=2, padding=1, dtype=dtype)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features [B, mel_bins, frames] → [B, frames / 2, E]."""
+        """Return the states [B, frames / 2, E] of a spectrogram [B, mel_bins, frames]."""
         return F.gelu(self.second(F.gelu(self.first(features)))).transpose(1, 2)
 
 
 class MaskedLM(nn.Module):
-    """See `MaskedLMHead`."""
+    """The head that `MaskedLMHead` describes."""
 
     def __init__(self, config: MaskedLMHead, embedding: nn.Embedding, dtype: torch.dtype):
         super().__init__()
@@ -101,13 +105,13 @@ class MaskedLM(nn.Module):
             self.output.weight = embedding.weight
 
     def forward(self, states: Tensor) -> Tensor:
-        """[B, S, E] → logits [B, S, V]."""
+        """Return logits [B, S, V] of states [B, S, E]."""
         logits: Tensor = self.output(self.norm(activate(self.config.activation, self.dense(states))))
         return logits
 
 
 class Classifier(nn.Module):
-    """See `ClassificationHead`."""
+    """The head that `ClassificationHead` describes, without its pooling."""
 
     def __init__(self, config: ClassificationHead, hidden_size: int, dtype: torch.dtype):
         super().__init__()
@@ -118,7 +122,7 @@ class Classifier(nn.Module):
         self.output = nn.Linear(hidden_size, len(config.labels), bias=config.bias, dtype=dtype)
 
     def forward(self, states: Tensor) -> Tensor:
-        """[…, E] → logits […, labels]."""
+        """Return logits […, labels] of states […, E]."""
         if self.config.dense is not None:
             states = self.norm(activate(self.config.dense, self.dense(states)))
         logits: Tensor = self.output(states)
@@ -126,7 +130,12 @@ class Classifier(nn.Module):
 
 
 def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """The state of the first token, or the mean of all valid ones: [B, S, E] → [B, E]."""
+    """Return [B, E]: the state of the `first` token, or the `mean` of the states of all valid tokens.
+
+    Args:
+        states: [B, S, E].
+        attention_mask: int64 [B, S] with 0 for padding.
+    """
     if pooling == "first":
         return states[:, 0]
     valid = attention_mask.unsqueeze(-1)  # [B, S, 1]
@@ -135,6 +144,6 @@ def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
 
 
 def normalized(vectors: Tensor) -> Tensor:
-    """Vectors [B, E] of length one."""
-    least = max(1e-12, torch.finfo(vectors.dtype).tiny)  # which float16 would round to zero
+    """Return vectors [B, E] divided by their L2 norms, as torch.nn.functional.normalize does."""
+    least = max(1e-12, torch.finfo(vectors.dtype).tiny)  # torch's 1e-12 is zero in float16
     return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=least)

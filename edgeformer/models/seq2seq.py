@@ -1,4 +1,4 @@
-"""An encoder and a decoder that reads it."""
+"""Encoder-decoder: an encoder, and a decoder with cross-attention to its states."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from edgeformer.models.encoder import Encoder
 
 
 class Seq2Seq(nn.Module):
-    """Two halves that run apart: `encode` once for a source, `decode` for every run of target tokens."""
+    """An encoder-decoder in two parts: `encode` runs once per source, `decode` once per run of target tokens."""
 
     def __init__(self, config: Seq2SeqConfig, dtype: torch.dtype = torch.float32):
         super().__init__()
@@ -26,14 +26,16 @@ class Seq2Seq(nn.Module):
                 self.decoder.head.weight = shared
 
     def encode(self, inputs: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, list[Cache]]:
-        """The encoder's states [B, S, E], and from them keys and values for every block of the decoder [B, H, S, D].
+        """Return the encoder's states [B, S, E] and, per block of the decoder, key and value, each [B, H, S, D].
 
-        inputs: token ids int64 [B, S] with their attention_mask, or the spectrogram [B, mel_bins, 2·S].
+        Args:
+            inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
+            attention_mask: int64 [B, S] with 0 for padding; None for spectrograms.
         """
         states = self.encoder.encode(inputs, attention_mask)
         readable = states
         if attention_mask is not None:
-            # What padding computes may overflow, and attention multiplies it with zero: 0 · inf is NaN.
+            # States of padding may overflow, and attention multiplies their values with zero: 0 · inf is NaN.
             readable = states.masked_fill((attention_mask == 0).unsqueeze(-1), 0)
         return states, [block.cross_attention.project(readable) for block in self.decoder.blocks]  # type: ignore[union-attr,operator]
 
@@ -43,8 +45,8 @@ class Seq2Seq(nn.Module):
         attention_mask: Tensor,
         source_mask: Tensor,
         caches: Sequence[Cache],
-        sources: Sequence[Cache],
+        encoder_caches: Sequence[Cache],
     ) -> tuple[Tensor, list[Cache]]:
-        """Logits [B, S, V] and the present caches; see `Decoder.forward`."""
-        logits, presents = self.decoder(input_ids, attention_mask, caches, sources, source_mask)
+        """Return logits [B, S, V] and the present caches; see `Decoder.forward`."""
+        logits, presents = self.decoder(input_ids, attention_mask, caches, encoder_caches, source_mask)
         return logits, presents

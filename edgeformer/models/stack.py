@@ -1,4 +1,4 @@
-"""What decoders and encoders are made of: embeddings, blocks, and the tables that blocks share."""
+"""The part that decoders and encoders share: embeddings, blocks, and the tables that blocks share."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -31,13 +31,19 @@ from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperat
 T = TypeVar("T", bound=Hashable)
 
 DISTANCES = SinusoidalPositions(interleaved=False)
-"""Transformer-XL's relative positions: all sines, then all cosines."""
+"""Layout of Transformer-XL's relative positions: all sines, then all cosines."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the blocks of one forward pass read: the mask [B, T], the positions of queries [B or 1, S] and of keys
-    [B or 1, T], biases by their config, and the padding of an encoder's text [B, source].
+    """The inputs that all blocks of one forward pass share.
+
+    Attributes:
+        attention_mask: int64 [B, T].
+        positions: positions of the queries, int64 [B or 1, S].
+        key_positions: positions of the keys, int64 [B or 1, T].
+        biases: additive attention biases [B or 1, H or 1, S, T] by the config that they belong to.
+        source_mask: int64 [B, source] with 0 for padding of the encoder's input; None without cross-attention.
     """
 
     attention_mask: Tensor
@@ -48,10 +54,12 @@ class Run:
 
 
 class Stack(nn.Module):
-    """Embeddings, blocks, final norm. Parameters are uninitialised until a checkpoint is loaded into them.
+    """Embeddings, blocks, final norm. Parameters are uninitialized until a checkpoint is loaded into them.
 
-    Blocks whose positions, biases or patterns are equal share one table of them. source_size: width of the encoder's
-    states that the blocks read, 0 where they read none.
+    Blocks with equal rotary embeddings, biases or attention patterns share one table of these.
+
+    Args:
+        source_size: width of the encoder's states that the blocks attend to; 0 without cross-attention.
     """
 
     def __init__(self, config: StackConfig, dtype: torch.dtype, source_size: int = 0):
@@ -82,22 +90,25 @@ class Stack(nn.Module):
         self.final_norm = make_norm(config.final_norm, hidden, dtype=dtype)
 
     def embed_tokens(self, input_ids: Tensor) -> Tensor:
-        """Embeddings of tokens, scaled: [B, S, E]."""
+        """Return scaled token embeddings [B, S, E] of input_ids int64 [B, S]."""
         x: Tensor = self.embedding(input_ids)
         scale = self.stack_config.embedding_scale
         return x if scale == 1 else x * scale
 
     def add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [B, S, E] with the embeddings of its positions int64 [B or 1, S] added."""
-        places = self.stack_config.position_embedding
-        if places is None:
+        """Return x [B, S, E] plus the embeddings of its positions, int64 [B or 1, S]."""
+        config = self.stack_config.position_embedding
+        if config is None:
             return x
-        offset = places.offset if isinstance(places, LearnedPositions) else 0
+        offset = config.offset if isinstance(config, LearnedPositions) else 0
         embedded: Tensor = self.position_embedding(positions + offset if offset else positions)
         return x + embedded
 
     def shared_biases(self, positions: Tensor, key_positions: Tensor, dtype: torch.dtype) -> dict[Hashable, Tensor]:
-        """The biases that blocks share, by their config; positions [B or 1, S] of queries and [B or 1, T] of keys."""
+        """Return the attention biases that blocks share, by their config.
+
+        positions int64 [B or 1, S] are those of queries, key_positions int64 [B or 1, T] those of keys.
+        """
         biases: dict[Hashable, Tensor] = {}
         if self.shared.relatives or self.shared.patterns:
             distances = positions.unsqueeze(-1) - key_positions.unsqueeze(1)  # [B, S, T]
@@ -107,9 +118,12 @@ class Stack(nn.Module):
         return biases
 
     def run_block(
-        self, index: int, x: Tensor, past: Cache | None, run: Run, source: Cache | None = None
+        self, index: int, x: Tensor, past: Cache | None, run: Run, encoder_cache: Cache | None = None
     ) -> tuple[Tensor, Cache]:
-        """One block with the tables that it uses; source: the encoder's keys and values for it."""
+        """Run one block on x [B, S, E] and return its output and its present cache.
+
+        encoder_cache: key and value of the encoder's states for this block; None without cross-attention.
+        """
         attention, shared = self.stack_config.blocks[index].attention, self.shared
         bias = None
         for key in (_relative_key(attention), _pattern_key(attention)):
@@ -128,7 +142,7 @@ class Stack(nn.Module):
             else self.temperature[shared.temperatures.index(temperature)](run.positions),
             source_mask=run.source_mask,
         )
-        result: tuple[Tensor, Cache] = self.blocks[index](x, past, context, source)
+        result: tuple[Tensor, Cache] = self.blocks[index](x, past, context, encoder_cache)
         return result
 
 
@@ -139,7 +153,7 @@ def _position_embedding(config: StackConfig, dtype: torch.dtype) -> nn.Module:
 
 
 class SharedTables:
-    """The configs of what blocks share, each once: rotary tables, relative biases, patterns, temperatures."""
+    """The distinct configs of tables that blocks share: rotary, relative biases, visibility patterns, temperatures."""
 
     def __init__(self, config: StackConfig):
         attentions = [block.attention for block in config.blocks]
@@ -155,7 +169,7 @@ def _distinct(configs: Iterable[T | None]) -> list[T]:
 
 
 def _relative_key(attention: AttentionConfig) -> tuple[AlibiConfig | T5BiasConfig, int, bool] | None:
-    """A bias that depends on head and distance alone, so that equal blocks share it."""
+    """Return the key of a bias that depends on head and distance only, which equal blocks share; None without one."""
     relative = attention.relative
     if not isinstance(relative, AlibiConfig | T5BiasConfig):
         return None
@@ -163,13 +177,13 @@ def _relative_key(attention: AttentionConfig) -> tuple[AlibiConfig | T5BiasConfi
 
 
 def _pattern_key(attention: AttentionConfig) -> AttentionConfig | None:
-    """A pattern that the attention op cannot express by its window."""
+    """Return the config of a visibility pattern that the attention op's `window` cannot express, or None."""
     patterned = attention.chunk is not None or (attention.window is not None and not attention.sliding)
     return attention if patterned else None
 
 
 def stack_constants(config: StackConfig) -> dict[str, Tensor]:
-    """Compute what no checkpoint stores: the buffers of a `Stack` by name, in float64 (or int64)."""
+    """Compute the buffers of a `Stack`, which no checkpoint stores: name → float64 or int64 tensor."""
     shared, length, hidden = SharedTables(config), config.context_length, config.hidden_size
     values: dict[str, Tensor] = {}
     if isinstance(config.position_embedding, SinusoidalPositions):

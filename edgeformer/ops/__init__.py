@@ -1,10 +1,11 @@
-"""The custom ops of domain `edgeformer`: the only statement of the maths.
+"""The custom ops of domain `edgeformer`, which define the maths of the models.
 
-Each file holds one op: its eager maths in plain torch (in the dtype of its inputs, float64 included, with no hidden
-upcast), its fake shapes for `torch.export`, and its formula and source. The ONNX op of the same name in the canonical
-graph has the same inputs and attributes (`export/canonical.py`) and a body in primitive ops (`export/bodies.py`).
+Each file holds one op: its eager implementation in plain torch (in the dtype of its inputs, float64 included, without
+hidden upcasts), its fake shapes for `torch.export`, and its formula and source. The ONNX op of the same name in the
+canonical graph has the same inputs and attributes (`export/graph/canonical.py`) and a function body in primitive ops
+(`export/graph/function_bodies.py`).
 
-Ops are functional: nothing is mutated; a cache goes in and comes out.
+Ops are functional: they mutate nothing; a cache is an input and an output.
 """
 
 from edgeformer.ops.cross_attention import cross_attention

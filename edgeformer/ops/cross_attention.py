@@ -1,4 +1,4 @@
-"""Attention to keys and values that somebody else computed, once."""
+"""Cross-attention: attention to keys and values of an encoder, which are computed once per source."""
 
 import torch
 from torch import Tensor
@@ -6,10 +6,13 @@ from torch import Tensor
 
 @torch.library.custom_op("edgeformer::cross_attention", mutates_args=())
 def cross_attention(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scale: float) -> Tensor:
-    """Every query sees every valid key: softmax(q·kᵀ·scale)·v.
+    """Return softmax(q·kᵀ·scale)·v, [B, S, H·D]; every query sees every valid key.
 
-    query [B, S, H·D]; key and value [B, H, T, D], finite everywhere; attention_mask int64 [B, T], 0 where the source
-    has padding → [B, S, H·D]. Source: arXiv 1706.03762, section 3.2.3.
+    query           [B, S, H·D]
+    key, value      [B, H, T, D], finite everywhere
+    attention_mask  int64 [B, T], 0 where the source has padding
+
+    Source: arXiv 1706.03762, section 3.2.3.
     """
     heads = query.unflatten(-1, (key.shape[1], -1)).transpose(1, 2)  # [B, H, S, D]
     scores = heads @ key.transpose(-1, -2) * scale  # [B, H, S, T]

@@ -1,4 +1,4 @@
-"""Grouped-query attention over a cache."""
+"""Grouped-query attention with a key/value cache."""
 
 import torch
 from torch import Tensor
@@ -28,23 +28,24 @@ def group_query_attention(
     softcap: float = 0.0,
     causal: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Attention of new tokens to the cache and to themselves: softmax(cap(q·kᵀ·scale) + bias)·v.
+    """Return the attention of new tokens to the cache and to themselves: softmax(cap(q·kᵀ·scale) + bias)·v.
 
     query           [B, S, H·D], or [B, S, (H + 2K)·D] with key and value packed behind it (both are then None)
     key, value      [B, S, K·D]; query head h reads key/value head h // (H / K)
     past_key/value  [B, K, P, D] with P ≤ T; only the valid prefix of each row is read, the rest may hold anything;
-                    None: there is nothing before the new tokens
-    attention_mask  int64 [B, T], ones then zeros, T = tokens in all; `token_positions` says where the new ones stand
-    cos, sin        [C, R/2]: rotate query and key by their positions first; None where that is done already, or never
+                    None: nothing precedes the new tokens
+    attention_mask  int64 [B, T], ones then zeros, T = tokens in all; see `token_positions`
+    cos, sin        [C, R/2]: rotate query and key by their positions first; None: they are used as they are
     attention_bias  [B or 1, H or 1, S, T], added to the scores; −inf hides a key
-    sinks           [H]: a score of each head that takes its share of the softmax and gives no value (arXiv 2309.17453)
-    value_relations [2k + 1, D]: row clip(j − i, −k, k) + k is added to value j as query i sees it (arXiv 1803.02155)
+    sinks           [H]: a score per head that takes part in the softmax and has no value (arXiv 2309.17453)
+    value_relations [2k + 1, D]: row clip(j − i, −k, k) + k is added to value j for query i (arXiv 1803.02155)
     window          a query sees the last `window` keys, itself included; 0: all
     softcap         cap(s) = softcap · tanh(s / softcap); 0: s itself
     causal          a query sees the keys up to its own position; otherwise all valid ones
 
     Returns the output [B, S, H·D] and the present key and value [B, K, T, D]: the past with the new tokens written at
-    their positions. Source: arXiv 2305.13245.
+    their positions. Raises ValueError if the past is longer than attention_mask, or for a window without `causal`.
+    Source: arXiv 2305.13245.
     """
     if window and not causal:
         raise ValueError("a window looks back; give a bias to attention that is not causal")
@@ -63,8 +64,8 @@ def group_query_attention(
     v = value.unflatten(-1, (num_kv_heads, head_dim)).transpose(1, 2)  # [B, K, S, D]
     positions = new_positions(attention_mask, query.shape[1])  # [B, S]
     if cos is not None and sin is not None:
-        turn = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)  # [B, 1, S, R/2]
-        q, k = rotate(q, *turn, rotary_interleaved), rotate(k, *turn, rotary_interleaved)
+        angles = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)  # [B, 1, S, R/2]
+        q, k = rotate(q, *angles, rotary_interleaved), rotate(k, *angles, rotary_interleaved)
 
     slots = positions[:, None, :, None].expand_as(k)  # [B, K, S, D]
     new = past_key.new_zeros(batch, num_kv_heads, total - past_length, head_dim)
@@ -72,7 +73,7 @@ def group_query_attention(
     present_value = torch.cat((past_value, new), 2).scatter(2, slots, v)
 
     columns = torch.arange(total, device=query.device)
-    # Beyond a row's valid tokens stand NaN, or padding that may overflow; 0 · NaN is NaN.
+    # Values beyond a row's valid tokens may be NaN or infinite, and 0 · NaN is NaN.
     readable_value = present_value.masked_fill((attention_mask == 0)[:, None, :, None], 0)
     q = q.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, D]
     scores = q @ present_key.unsqueeze(2).transpose(-1, -2) * scale  # [B, K, H/K, S, T]

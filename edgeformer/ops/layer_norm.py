@@ -1,4 +1,4 @@
-"""Layer normalisation, fused with the residual addition before it."""
+"""LayerNorm, fused with the residual addition before it."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,13 @@ from torch.nn import functional as F
 def skip_layer_norm(
     x: Tensor, skip: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """Add the residual and normalise: returns layer_norm(x + skip) · weight + bias, and x + skip, both [..., E].
+    """Return layer_norm(x + skip) · weight + bias, and x + skip, both [..., E].
 
-    weight and bias [E] (None: zero). Source: arXiv 1607.06450.
+    x, skip       [..., E]
+    weight, bias  [E]; no bias is zero
+    epsilon       added to the variance, inside the root
+
+    Source: arXiv 1607.06450.
     """
     total = x + skip
     return F.layer_norm(total, total.shape[-1:], weight, bias, epsilon), total

@@ -6,10 +6,13 @@ from torch import Tensor
 
 @torch.library.custom_op("edgeformer::rms_norm", mutates_args=())
 def rms_norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
-    """Scale each vector to unit root mean square: x / sqrt(mean(x²) + epsilon) · weight.
+    """Return x / sqrt(mean(x²) + epsilon) · weight, [..., E]: each vector scaled to a root mean square of one.
 
-    x [..., E], weight [E] (None: one) → [..., E]. Epsilon stands inside the root. Source: arXiv 1910.07467;
-    `LlamaRMSNorm`.
+    x        [..., E]
+    weight   [E]; None is one
+    epsilon  added inside the root
+
+    Source: arXiv 1910.07467; `LlamaRMSNorm` of transformers.
     """
     normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
     return normed if weight is None else normed * weight
@@ -22,7 +25,7 @@ def _(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
 
 @torch.library.custom_op("edgeformer::skip_rms_norm", mutates_args=())
 def skip_rms_norm(x: Tensor, skip: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Add the residual and normalise: returns rms_norm(x + skip) and x + skip, both [..., E]."""
+    """Return rms_norm(x + skip) and x + skip, both [..., E]; see `rms_norm`."""
     total = x + skip
     return rms_norm(total, weight, epsilon), total
 

@@ -1,4 +1,4 @@
-"""Where the new tokens of each row stand."""
+"""Positions of the new tokens of each row."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,14 @@ from torch import Tensor
 
 @torch.library.custom_op("edgeformer::token_positions", mutates_args=())
 def token_positions(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
-    """Positions of the new tokens, from how many tokens of each row are valid.
+    """Return the positions of the new tokens, int64 [B, S]: row b counts up from max(length(b) − S, 0).
 
-    attention_mask int64 [B, T]: each row is ones, then zeros (padding is on the right); its sum is the row's length
-    with the new tokens in it. input_ids int64 [B, S]. Returns int64 [B, S]: row b counts up from max(length(b) − S, 0).
+    attention_mask  int64 [B, T]: each row is ones, then zeros (padding is on the right). Its sum is length(b), the
+                    number of tokens of the row, new ones included.
+    input_ids       int64 [B, S]
 
-    So S tokens after a past of P stand at P … P + S − 1, and in a right-padded first prompt (length ≤ S) every row
-    starts at 0; what the padding computes there is never read.
+    So S tokens after a past of P have the positions P … P + S − 1. In a right-padded first prompt (length ≤ S) every
+    row starts at 0; the results of its padding are never read.
     """
     return new_positions(attention_mask, input_ids.shape[1])
 
@@ -23,6 +24,6 @@ def _(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
 
 
 def new_positions(attention_mask: Tensor, sequence_length: int) -> Tensor:
-    """The rule itself, for the ops that need it: int64 [B, S]."""
+    """Return what `token_positions` returns for S = sequence_length; other ops call this."""
     start = (attention_mask.sum(1, keepdim=True) - sequence_length).clamp(min=0)
     return start + torch.arange(sequence_length, device=attention_mask.device)

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.benchmark.costs import Costs
@@ -179,7 +179,7 @@ def _name(request: Request) -> str:
 
 def _largest_product(config: ModelConfig | None) -> tuple[int, int]:
     """Inputs and outputs of a feed-forward's first product; of a module that is not ours, a common shape."""
-    stack = config.decoder if isinstance(config, Seq2SeqConfig) else config
+    stack = config.output_stack
     return (1024, 4096) if stack is None else (stack.hidden_size, stack.blocks[0].feed_forward.intermediate_size)
 
 
