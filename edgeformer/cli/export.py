@@ -2,95 +2,130 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from edgeformer.cli._explain import explain
-from edgeformer.cli._options import json_option
+from edgeformer.cli._options import (
+    ENCODERS,
+    GRAPH,
+    OUTPUT,
+    QUANTIZATION,
+    VERIFICATION,
+    AliasedChoice,
+    Command,
+    json_option,
+    option,
+)
 from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.deployment import DEPLOYMENTS
-from edgeformer.manifest import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
-from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, QuantizationOverrides, Rounding
+from edgeformer.manifest import (
+    Backend,
+    CachePrecision,
+    DeploymentName,
+    Manifest,
+    OpSet,
+    Precision,
+    PrefillChoice,
+    Provider,
+)
+from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
 from edgeformer.sentence_transformers import Pooling
 
+if TYPE_CHECKING:  # edgeformer.export imports torch
+    from edgeformer.export import ExportResult
 
-@click.command("export")
-@click.option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
-@click.option(
-    "--deployment",
-    type=click.Choice(get_args(DeploymentName)),
-    help="Where it is to run: which files to write, and what to do where no option says otherwise. "
-    + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)),
-)
-@click.option(
-    "--precision", type=click.Choice(get_args(Precision)), help="[default: the deployment's; fp32 without one]"
-)
-@click.option(
-    "--provider",
-    type=click.Choice(get_args(Provider)),
-    default="cpu",
-    show_default=True,
-    help="Whose kernels the graph must find.",
-)
-@click.option(
-    "--ops",
-    type=click.Choice(get_args(OpSet)),
-    default="ort",
-    show_default=True,
-    help="Which ops the graph is made of.",
-)
-@click.option(
-    "--cache",
-    type=click.Choice(["dynamic", "static"]),
-    help="Of other graphs than ort's, which take both. [default: dynamic]",
-)
-@click.option(
-    "--cache-precision", type=click.Choice(get_args(CachePrecision)), help="Keep keys and values as integers."
-)
-@click.option("--functions", is_flag=True, help="Keep our ops in a portable graph, as functions of the model.")
-@click.option(
-    "--backend",
-    type=click.Choice(get_args(Backend)),
-    help="Export the module of this library, where there is no family here.",
-)
-@click.option(
-    "--block", type=int, help="Of int4 and int8: inputs that share a scale. [default: 32 and 128; 128 with --calibrate]"
-)
-@click.option("--asymmetric", is_flag=True, help="Of int4 and int8: store a zero point for every block.")
-@click.option(
-    "--rounding",
-    type=click.Choice(get_args(Rounding)),
-    help="Of int4 and int8. [default: mse and nearest; gptq with --calibrate]",
-)
-@click.option(
-    "--activations",
-    type=click.Choice(["block", "per-token", "token"]),
-    help="Of int8: which inputs of a product share a scale. For encoders, per-token is faster. [default: block]",
-)
-@click.option(
-    "--calibrate",
-    "calibration",
-    type=click.Path(path_type=Path),
-    metavar="TEXT",
-    help="Round weights by a file of text like what the model is for.",
-)
-@click.option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), help="Of the head and the embeddings.")
-@click.option("--keep", multiple=True, metavar="PATTERN", help="Do not quantize parameters of such names.")
-@click.option(
-    "--prefill",
-    type=click.Choice(get_args(PrefillChoice)),
-    help="Add a view for prompts over int8 weights. [default: the deployment's; none without one]",
-)
-@click.option("--smooth", is_flag=True, help="By the text of --calibrate, even out what is rounded token by token.")
-@click.option("--context-length", type=int, help="Positions to provide for. [default: all that the model has]")
-@click.option("--pooling", type=click.Choice(get_args(Pooling)), help="Make one vector of an encoder's states.")
-@click.option("--normalize/--no-normalize", default=None, help="Give that vector length one, or not.")
-@click.option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
-@click.option("--full-verify", is_flag=True, help="Verify as thoroughly as `edgeformer verify` does.")
-@click.option("--no-verify", is_flag=True, help="Do not compare the graph with PyTorch.")
-@click.option("--explain", "explained", is_flag=True, help="Say where each pass and rule fired, and why not elsewhere.")
+ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block", "per-token": "per_token"}
+
+
+@click.command("export", cls=Command)
+@option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
+@option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
+@option(
+    "--deployment", type=click.Choice(get_args(DeploymentName)), renamed_from=("--target",),
+    help="Where the bundle is to run. Decides which files are written, and the options that are not given: "
+    + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)) + ".",
+)  # fmt: skip
+@option(
+    "--precision", type=click.Choice(get_args(Precision)),
+    help="Data type of the weights. [default: the deployment's; fp32 without one]",
+)  # fmt: skip
+@option(
+    "--calibrate", "calibration", type=click.Path(path_type=Path), metavar="FILE",
+    help="Quantize weights by a text like those that the model is for (gptq).",
+)  # fmt: skip
+@option(
+    "--context-length", type=int, metavar="N",
+    help="Positions that the graph supports. [default: all that the model has]",
+)  # fmt: skip
+@option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
+@option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), topic=QUANTIZATION,
+    help="Data type of the head and the embeddings, with int4 and int8.",
+)  # fmt: skip
+@option(
+    "--block", type=int, metavar="N", topic=QUANTIZATION,
+    help="Inputs that share a scale. [default: 32 for int4, 128 for int8; 128 with --calibrate]",
+)  # fmt: skip
+@option("--asymmetric", is_flag=True, topic=QUANTIZATION, help="Store a zero point for every block.")
+@option(
+    "--rounding", type=click.Choice(get_args(Rounding)), topic=QUANTIZATION,
+    help="How weights are rounded. [default: mse for int4, nearest for int8; gptq with --calibrate]",
+)  # fmt: skip
+@option(
+    "--activations", type=AliasedChoice(["block", "per-token"], {"token": "per-token"}), topic=QUANTIZATION,
+    help="Dynamic quantization of activations with int8 weights. per-token is faster for encoders. [default: block]",
+)  # fmt: skip
+@option(
+    "--smooth", is_flag=True, topic=QUANTIZATION,
+    help="Move the outliers of activations into weights (SmoothQuant), by the text of --calibrate.",
+)  # fmt: skip
+@option(
+    "--keep", multiple=True, metavar="PATTERN", topic=QUANTIZATION,
+    help="Do not quantize parameters whose names match; may be given several times.",
+)  # fmt: skip
+@option(
+    "--cache-precision", type=click.Choice(get_args(CachePrecision)), topic=QUANTIZATION,
+    help="Data type of the key/value cache. [default: that of activations]",
+)  # fmt: skip
+@option(
+    "--prefill", type=click.Choice(get_args(PrefillChoice)), topic=QUANTIZATION,
+    help="Add a prefill graph with int8 weights. [default: the deployment's; none without one]",
+)  # fmt: skip
+@option(
+    "--provider", type=click.Choice(get_args(Provider)), default="cpu", show_default=True, topic=GRAPH,
+    help="Execution provider whose kernels the graph is lowered for.",
+)  # fmt: skip
+@option(
+    "--ops", type=click.Choice(get_args(OpSet)), default="ort", show_default=True, topic=GRAPH,
+    help="Op set of the graph: onnxruntime's fused ops, standard ONNX ops, or primitive ops.",
+)  # fmt: skip
+@option(
+    "--cache", type=AliasedChoice(["dynamic", "static"], {"growing": "dynamic"}), topic=GRAPH,
+    help="Form of the key/value cache with --ops standard and portable; ort takes both. [default: dynamic]",
+)  # fmt: skip
+@option(
+    "--functions", is_flag=True, topic=GRAPH,
+    help="With --ops portable: keep edgeformer's ops, as functions of the model.",
+)  # fmt: skip
+@option(
+    "--backend", type=click.Choice(get_args(Backend)), renamed_from=("--via",), topic=GRAPH,
+    help="Export this library's own module, for families that edgeformer does not have.",
+)  # fmt: skip
+@option(
+    "--pooling", type=click.Choice(get_args(Pooling)), topic=ENCODERS,
+    help="Make a sentence embedding of the states. [default: as modules.json says]",
+)  # fmt: skip
+@option(
+    "--normalize/--no-normalize", default=None, topic=ENCODERS,
+    help="Scale the sentence embedding to length one, or do not. [default: as modules.json says]",
+)  # fmt: skip
+@option("--full-verify", is_flag=True, topic=VERIFICATION, help="Verify as thoroughly as `edgeformer verify` does.")
+@option("--no-verify", is_flag=True, topic=VERIFICATION, help="Do not compare the graph with PyTorch.")
+@option(
+    "--explain", "explained", is_flag=True, topic=OUTPUT,
+    help="Show where each pass and rule fired, and why not elsewhere.",
+)  # fmt: skip
 @json_option
 def export_command(
     model: str,
@@ -117,7 +152,7 @@ def export_command(
         block=block,
         symmetric=False if asymmetric else None,
         rounding=rounding,
-        activations=None if activations is None else "block" if activations == "block" else "per_token",
+        activations=ACTIVATIONS[activations],
         head=head_precision,
         keep=keep,
     )
@@ -141,29 +176,40 @@ def export_command(
     with progress_bar() as progress:
         result = export_model(model, output, export_options, progress=progress)
 
-    manifest, report = result.manifest, result.report
-    size = sum(entry.bytes for entry in manifest.files.values())
     if as_json:
-        print_json(
-            {
-                "bundle": str(result.path),
-                "bytes": size,
-                "target": manifest.deployment,
-                "seconds": round(result.seconds, 2),
-                "random_weights": manifest.random_weights,
-                "passes": {
-                    done.name: {"changed": done.changed, "missed": done.missed} for done in result.lowered.passes
-                },
-                "graphs": {name: asdict(lowered) for name, lowered in result.graphs.items()} if explained else None,
-                "fallbacks": result.lowered.fallbacks,
-                "parity": report.to_json() if report else None,
-            }
-        )
-        return
+        print_json(_data(result, explained))
+    else:
+        _show(result, explained)
+        if result.manifest.random_weights is not None:
+            note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
+
+
+def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
+    """Return the result for --json; explained: with every place that passes and rules changed or skipped."""
+    manifest, report = result.manifest, result.report
+    passes = {done.name: {"changed": done.changed, "missed": done.missed} for done in result.lowered.passes}
+    return {
+        "bundle": str(result.path),
+        "bytes": _size(manifest),
+        "deployment": manifest.deployment,
+        "seconds": round(result.seconds, 2),
+        "random_weights": manifest.random_weights,
+        "passes": passes,
+        "graphs": {name: asdict(lowered) for name, lowered in result.graphs.items()} if explained else None,
+        "fallbacks": result.lowered.fallbacks,
+        "parity": report.to_json() if report else None,
+    }
+
+
+def _show(result: "ExportResult", explained: bool) -> None:
+    """Print what was exported, how it was verified, and the next command."""
+    from edgeformer.export.bundle.model_card import first_line
+
+    manifest, report = result.manifest, result.report
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
-    click.echo(f"exported {manifest.source} to {result.path}: {size / 1e6:.1f} MB, {result.seconds:.1f} s")
+    click.echo(f"exported {manifest.source} to {result.path}: {_size(manifest) / 1e6:.1f} MB, {result.seconds:.1f} s")
     if manifest.deployment is not None:
-        click.echo(f"target: {manifest.deployment}")
+        click.echo(f"deployment: {manifest.deployment}")
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
     if manifest.quantization is not None:
         click.echo(f"weights: {manifest.quantization}")
@@ -172,8 +218,8 @@ def export_command(
     if manifest.cache_scales is not None:
         click.echo(f"cache: int8, {manifest.cache.elements(1, 1):,} bytes a token")
     if manifest.prefill is not None:
-        view = Path(manifest.prefill.graph).name
-        click.echo(f"prompts of {manifest.prefill.from_tokens} tokens or more: {view}, {manifest.prefill.quantization}")
+        graph = Path(manifest.prefill.graph).name
+        click.echo(f"prefill from {manifest.prefill.from_tokens} tokens: {graph}, {manifest.prefill.quantization}")
     if explained:
         for name, lowered in result.graphs.items():
             click.echo(explain(name, lowered))
@@ -185,8 +231,8 @@ def export_command(
             click.echo(f"  certificate: {result.path / 'parity' / 'report.html'}")
     else:
         click.echo("not verified; do it with: edgeformer verify")
-    if manifest.random_weights is not None:
-        note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
-    from edgeformer.export.bundle.model_card import first_line
-
     click.echo(f"next: {first_line(manifest, result.path, result.path)}")
+
+
+def _size(manifest: Manifest) -> int:
+    return sum(entry.bytes for entry in manifest.files.values())

@@ -179,8 +179,10 @@ def _name(request: Request) -> str:
 
 def _largest_product(config: ModelConfig | None) -> tuple[int, int]:
     """Inputs and outputs of a feed-forward's first product; of a module that is not ours, a common shape."""
+    if config is None:
+        return 1024, 4096
     stack = config.output_stack
-    return (1024, 4096) if stack is None else (stack.hidden_size, stack.blocks[0].feed_forward.intermediate_size)
+    return stack.hidden_size, stack.blocks[0].feed_forward.intermediate_size
 
 
 def _notes(manifest: Manifest, has_memory: bool, has_roofs: bool) -> Iterator[str]:

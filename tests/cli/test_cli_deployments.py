@@ -28,7 +28,7 @@ def test_an_export_names_its_target(llama_folder, tmp_path):
     result = run("export", "--model", llama_folder, "-o", tmp_path / "b", "--deployment", "web")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert "target: web" in lines
+    assert "deployment: web" in lines
     assert "weights: int8 with a scale an output" in lines
     assert not any("certificate" in line for line in lines), "there is none"
     assert Manifest.read(tmp_path / "b").deployment == "web"
@@ -39,7 +39,7 @@ def test_options_go_before_it(llama_folder, tmp_path):
     options = ["--deployment", "desktop", "--precision", "int8", "--head-precision", "fp32", "--prefill", "none"]
     result = run("export", "--model", llama_folder, "-o", tmp_path / "b", *options, "--no-verify", "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["target"] == "desktop"
+    assert json.loads(result.stdout)["deployment"] == "desktop"
     manifest = Manifest.read(tmp_path / "b")
     assert (manifest.precision, manifest.prefill) == ("int8", None)
     assert manifest.quantization == make_quantization("int8", QuantizationOverrides(head="fp32"))

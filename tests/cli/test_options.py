@@ -67,11 +67,9 @@ def test_what_follows_two_dashes_is_no_option():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_summaries_of_commands_are_the_first_lines_of_their_help(name):
     command = cli.get_command(click.Context(cli), name)
-    assert isinstance(command, Command) or name == "export"
+    assert isinstance(command, Command)
     assert command.name == name
     assert command.help.splitlines()[0] == COMMANDS[name].summary
-    if name == "export":
-        return
     undescribed = [param.name for param in command.params if isinstance(param, click.Option) and not param.help]
     assert not undescribed
 
@@ -108,3 +106,28 @@ def test_a_warning_of_python_is_one_line_without_its_place():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "warning: weights are odd\n")
+
+
+EARLIER = [
+    (["--target", "web"], "--target is now --deployment"),
+    (["--via", "transformers"], "--via is now --backend"),
+    (["--cache", "growing"], "--cache growing is now --cache dynamic"),
+    (["--activations", "token"], "--activations token is now --activations per-token"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "warning"), EARLIER)
+def test_earlier_spellings_of_export(arguments, warning):
+    result = run(cli, "export", "--model", "tiny-llama", *arguments, "--full-verify", "--no-verify")
+    assert f"warning: {warning}" in result.stderr.splitlines()
+    assert "--full-verify and --no-verify exclude each other" in result.stderr, "all of them were read"
+    shown = run(cli, "export", "--help").stdout
+    assert arguments[0] in ("--cache", "--activations") or arguments[0] not in shown
+    assert "growing" not in shown and "token]" not in shown.replace("per-token]", "")
+
+
+def test_options_of_export_are_in_sections():
+    lines = run(cli, "export", "--help").stdout.splitlines()
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Common:", "Precision and quantization:", "Graph:", "Encoders:", "Verification:", "Output:"]
+    assert "--model TEXT" in lines[lines.index("Common:") + 1]

@@ -315,6 +315,6 @@ def test_the_command_makes_it_and_says_so(crossover, llama_folder, tmp_path):
     line = ["export", "--model", str(llama_folder), "-o", place, "--precision", "int4", "--prefill", "int8"]
     done = CliRunner().invoke(cli, [*line, "--no-verify"])
     assert done.exit_code == 0, done.output
-    assert "prompts of 8 tokens or more: model_prefill.onnx" in done.output
+    assert "prefill from 8 tokens: model_prefill.onnx" in done.output
     stored = json.loads((tmp_path / "bundle" / "edgeformer.json").read_text())
     assert (stored["prefill"]["graph"], stored["prefill"]["from_tokens"]) == (VIEW, 8)
