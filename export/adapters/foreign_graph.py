@@ -1,6 +1,6 @@
-"""Graphs that somebody else exported: found, and checked to have the tensors of a decoder bundle.
+"""Open a graph that another exporter made, and check that it has the tensors of a decoder bundle.
 
-Such a graph says nothing about itself but its tensors; what it should compute is the model that it is verified against.
+Such a graph describes only its tensors; the model that it is verified against says what it should compute.
 """
 
 import json
@@ -13,8 +13,8 @@ from edgeformer.manifest import SCHEMA_VERSION, Arithmetic, Manifest
 from edgeformer.runtime.session import open_session
 from edgeformer.source import ModelSource
 
-# Where exporters put the graph of a decoder.
 PLACES = ("onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx")
+"""Files that exporters write the graph of a decoder to."""
 PRECISIONS: dict[str, Arithmetic] = {"tensor(float)": "fp32", "tensor(float16)": "fp16"}
 
 
@@ -27,7 +27,7 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
     folder, graph = (path.parent, path.name) if path.is_file() else (path, _find_graph(path))
     config = source.config
     if not isinstance(config, DecoderConfig):
-        raise BundleError("of what others exported, only decoders can be verified, and this is another kind of model.")
+        raise BundleError("only decoders of other exporters can be verified, and this is another kind of model.")
     session = open_session(folder / graph, "cpu", prepack=False)
     geometry = config.cache_geometry
     tensors = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
@@ -41,7 +41,7 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
             "attention_mask, past_key_values.*, logits and present.* can be verified."
         )
     past = tensors["past_key_values.0.key"]
-    # Others leave sizes open that we fix.
+    # Other exporters may leave symbolic what is a number here.
     sizes = zip(past.shape[1::2], (geometry.num_kv_heads, geometry.head_dim), strict=True)
     if any(isinstance(size, int) and size != wished for size, wished in sizes) or past.type not in PRECISIONS:
         raise BundleError(

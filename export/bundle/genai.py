@@ -1,7 +1,7 @@
 """genai_config.json, with which onnxruntime-genai loads the same folder.
 
-Source: tested with onnxruntime-genai 0.18, which takes unknown keys as errors. `type: decoder` stands for any
-decoder-only graph; tensor names are its defaults.
+Source: tested with onnxruntime-genai 0.18, which refuses unknown keys. `type: decoder` stands for any
+decoder-only graph; the names of the tensors are its defaults.
 """
 
 from typing import Any
@@ -9,19 +9,19 @@ from typing import Any
 from edgeformer.config import DecoderConfig
 from edgeformer.manifest import Manifest
 
-# Clients allocate their cache for max_length; a user raises it up to context_length.
 MAX_LENGTH = 4096
+"""Tokens that onnxruntime-genai allocates its cache for; a user may raise it up to context_length."""
 
 
 def genai_config(manifest: Manifest) -> dict[str, Any]:
-    """Build the content of genai_config.json."""
+    """Return the content of genai_config.json."""
     model, tokens, cache = manifest.model, manifest.tokens, manifest.cache
     ids: dict[str, Any] = {"eos_token_id": list(tokens.eos)} if tokens.eos else {}
     if tokens.bos is not None:
         ids["bos_token_id"] = tokens.bos
-    # It insists on a padding token; the end of text never collides with padding on the right.
+    # onnxruntime-genai requires a padding token. The end of text serves: padding is on the right, behind it.
     ids["pad_token_id"] = tokens.pad if tokens.pad is not None else (tokens.eos or (0,))[0]
-    # It reads neither for a graph like ours, and of a module that is not ours nobody knows them.
+    # onnxruntime-genai does not use these widths for such a graph, and a module that is not ours does not tell them.
     widths = (
         {}
         if not isinstance(model, DecoderConfig)

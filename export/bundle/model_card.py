@@ -1,4 +1,4 @@
-"""The model card of a bundle, README.md: what it is, its sizes, and how to run it. `model_card.md.jinja` has the words."""
+"""The model card of a bundle, README.md: what it is, its sizes, how to run it. model_card.md.jinja has its words."""
 
 import json
 import shlex

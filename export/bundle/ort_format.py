@@ -3,9 +3,9 @@
     onnx/model.onnx, model.onnx_data  →  onnx/model.ort           graph and weights in one file
                                          required_operators_and_types.config
 
-Graphs are optimised when they are converted, since nothing optimises them when they are loaded, up to
-ORT_ENABLE_EXTENDED: that puts in fused kernels which every build for CPUs has. The level above it lays tensors out for
-the processor that converts.
+Graphs are optimized when they are converted, because nothing optimizes them when they are loaded. The level is
+ORT_ENABLE_EXTENDED, whose fused kernels every build for CPUs has; the level above it lays tensors out for the processor
+that converts.
 
 Source: onnxruntime.ai/docs/performance/model-optimizations/ort-format-models.html
 """
@@ -25,20 +25,19 @@ SUFFIX = ".ort"
 OPERATORS = "required_operators_and_types.config"
 
 LARGEST = 2**31 - 1
-"""Bytes of an .ort file, which is a flatbuffer (FLATBUFFERS_MAX_BUFFER_SIZE); of an ONNX file without others, too."""
-
+"""Bytes of an .ort file at most, which is a flatbuffer (FLATBUFFERS_MAX_BUFFER_SIZE)."""
 
 FOLDING = ["ConstantFolding"]
-"""What would replace weights by others, which no manifest lists."""
+"""Optimizers that are turned off: they would replace weights by others, which no manifest lists."""
 
 
 def ort_name(graph: str) -> str:
-    """What a graph is called in ORT format."""
+    """Return the name of a graph in ORT format."""
     return str(PurePosixPath(graph).with_suffix(SUFFIX))
 
 
 def convert_to_ort(folder: Path, graphs: Sequence[str], largest: int = LARGEST) -> None:
-    """Write the graphs of a folder in ORT format, in place of what they were in; and the list of kernels.
+    """Convert the graphs of a folder to ORT format, replacing the ONNX files, and write the list of kernels.
 
     Raises ExportError for a graph that takes more than `largest` bytes with its weights.
     """
@@ -48,7 +47,7 @@ def convert_to_ort(folder: Path, graphs: Sequence[str], largest: int = LARGEST) 
     for name in graphs:
         _save(folder / name, folder / ort_name(name), "ORT", "ORT_ENABLE_EXTENDED")
     for name, model in models.items():
-        # Where a graph has its weights, and nothing else: files of several graphs are named by each of them.
+        # A file of weights that several graphs share is listed by each of them.
         for data in {entry.value for entry in _external(model, "location")}:
             (folder / name).with_name(data).unlink(missing_ok=True)
         (folder / name).unlink()
@@ -56,7 +55,7 @@ def convert_to_ort(folder: Path, graphs: Sequence[str], largest: int = LARGEST) 
 
 
 def check_size(name: str, model: onnx.ModelProto, largest: int) -> None:
-    """Raise ExportError for a graph whose weights are too many for one file."""
+    """Raise ExportError for a graph that takes more than `largest` bytes with its weights."""
     size = model.ByteSize() + sum(int(entry.value) for entry in _external(model, "length"))
     if size > largest:
         raise ExportError(
@@ -67,7 +66,7 @@ def check_size(name: str, model: onnx.ModelProto, largest: int) -> None:
 
 
 def load_onnx(path: Path) -> onnx.ModelProto:
-    """Read a graph in either format; weights of one in ORT format are in it, those of others in their files."""
+    """Load a graph in either format. Weights of an ONNX graph stay in their files; an .ort graph contains its own."""
     if path.suffix != SUFFIX:
         return onnx.load(path, load_external_data=False)
     with tempfile.TemporaryDirectory(prefix="edgeformer.") as folder:
@@ -81,12 +80,12 @@ def _external(model: onnx.ModelProto, key: str) -> list[onnx.StringStringEntryPr
 
 
 def _save(source: Path, destination: Path, form: str, level: str) -> None:
-    """Let onnxruntime read a graph and write it."""
+    """Let onnxruntime load a graph and save it in a format (`ORT` or `ONNX`), optimized up to a level."""
     ort, options = onnxruntime(), session_options(1)
     options.optimized_model_filepath = str(destination)
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     options.add_session_config_entry("session.save_model_format", form)
-    # Rearranged for this processor, weights would be of no use elsewhere, and twice in memory.
+    # Prepacked weights would fit only this kind of processor, and would be in memory twice.
     options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"], disabled_optimizers=FOLDING)
@@ -95,7 +94,7 @@ def _save(source: Path, destination: Path, form: str, level: str) -> None:
 
 
 def _write_operators(folder: Path, graphs: Sequence[str]) -> None:
-    """List ops, and the types that they are used with, as `--include_ops_by_config` of onnxruntime's build wants it."""
+    """Write the list of ops and types that `--include_ops_by_config` of onnxruntime's build reads."""
     from onnxruntime.tools.ort_format_model import create_config_from_models
 
     logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Read a bundle's own weights back: the tensors that its graph uses, as parameters of the module."""
+"""Read the weights of a bundle back: the tensors of its graphs, as parameters of the module."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,19 +18,22 @@ from edgeformer.quantization import WeightFormat
 
 
 def _load(path: Path) -> ir.Model:
-    """A graph whose weights are mapped into memory, or, in ORT format, in memory."""
+    """Load a graph. Its weights are mapped from their file; those of a graph in ORT format are in memory."""
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
 class StoredWeights(Mapping[str, Tensor]):
-    """The parameters inside a bundle's external data, mapped into memory; each is read when it is asked for."""
+    """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
+
+    graphs: whose weights are read, by default those of all graphs but the prefill graph. Raises BundleError for weights
+    that the manifest lists and the graphs lack.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
-        """graphs: whose weights to read, by default those of all but the view for prompts."""
         self._shapes = model_spec.parameter_shapes()
         opened = [_load(folder / name).graph for name in graphs or manifest.graphs]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
-        # Of a quantized matrix, whose parts are several tensors, the integers stand for all.
+        # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {
             parameter: (name, stored)
             for name, stored in manifest.weights.items()
@@ -52,20 +55,20 @@ class StoredWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, parameter: str) -> Tensor:
         name, stored = self._place[parameter]
-        recipe = TensorSource(stored.parameters, stored.transposed)
+        source = TensorSource(stored.parameters, stored.transposed)
         if stored.quantized is None:
             value = unscaled(self._read(name), stored.scaled, -1)
         else:
             value = self._dequantize(name, stored)
-        return split_stored(value, recipe, self._shapes)[parameter]
+        return split_stored(value, source, self._shapes)[parameter]
 
-    def per_channel(self, parameter: str, value: Tensor) -> Tensor:
-        """A quantized parameter with a row for each output, whose blocks have a scale each."""
+    def output_rows(self, parameter: str, value: Tensor) -> Tensor:
+        """Return a quantized parameter as [N, K], with a row for each output; blocks of a row share a scale."""
         stored = self._place[parameter][1]
         return value if stored.transposed == stored.columns else value.t()
 
     def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
-        """Scales as stored and zero points float32, [N, B] each, of a quantized parameter whose rows are outputs."""
+        """Return scales as stored and zero points float32 of a quantized parameter: [N, B] each, B blocks a row."""
         name, stored = self._place[parameter]
         parts, form = self._parts(name, stored), stored.quantized
         assert form is not None and stored.transposed == stored.columns
@@ -73,7 +76,7 @@ class StoredWeights(Mapping[str, Tensor]):
         zeros = torch.full(scales.shape, float(form.zero))
         if not form.symmetric:
             zeros = unpack(parts["zero_points"], form.bits, scales.shape[1]).float()
-        # Parameters of one matrix lie below each other.
+        # The rows of parameters that share a matrix follow each other.
         before = sum(self._shapes[other][0] for other in stored.parameters[: stored.parameters.index(parameter)])
         rows = slice(before, before + self._shapes[parameter][0])
         return scales[rows], zeros[rows]
@@ -81,18 +84,18 @@ class StoredWeights(Mapping[str, Tensor]):
     def _read(self, name: str) -> Tensor:
         tensor = self._initializers[name].const_value
         assert tensor is not None
-        if tensor.dtype == ir.DataType.BFLOAT16:  # which numpy has not, so that torch takes it for nothing it knows
+        if tensor.dtype == ir.DataType.BFLOAT16:  # numpy lacks the type, so torch cannot convert it
             return torch.from_numpy(tensor.numpy().view("uint16").copy()).view(torch.bfloat16)
         return torch.from_numpy(tensor.numpy().copy())
 
     def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
-        """The matrix that integers, scales and zero points mean, as it would be stored if it were not scaled."""
+        """Return the matrix that integers, scales and zero points mean, without the factor of `scaled` outputs."""
         assert stored.quantized is not None
         rows = dequantized(self._parts(name, stored), stored.quantized)
         return rows.t() if stored.columns else rows
 
     def _parts(self, name: str, stored: StoredWeight) -> dict[str, Tensor]:
-        """What a quantized matrix is stored as but for what its outputs are times; name: of its integers."""
+        """Return the parts of a quantized matrix without the factor of `scaled` outputs. name: of its integers."""
         assert stored.quantized is not None
         matrix = name.removesuffix(".flat").removesuffix(".integers")
         scales = unscaled(self._read(f"{matrix}.scales"), stored.scaled, 0)

@@ -1,4 +1,4 @@
-"""What transformers.js reads in config.json, so that Node and browsers load a bundle without options.
+"""The section of config.json that transformers.js reads, so that Node and browsers load a bundle without options.
 
 Source: transformers.js 4.3, `src/models/session.js` and `src/utils/dtypes.js`.
 """
@@ -9,18 +9,18 @@ from typing import Any
 from edgeformer.manifest import Manifest
 
 KEY = "transformers.js_config"
-# To transformers.js a dtype is a suffix of the file name, and "fp32" is the one without: in a browser it would look for
-# model_quantized.onnx. What the graph computes in, it reads from the graph.
+"""The key of the section."""
 NO_SUFFIX = "fp32"
+"""The dtype of files without a suffix. A dtype selects files by suffix alone; without one a browser looks for
+model_quantized.onnx. The types of the tensors are read from the graph."""
 
 
 def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Return a config.json that says where graphs and their weights are; the manifest lists the files of both.
 
-    A browser cannot look for the file of weights: it has to be told how many there are of each graph. A file that the
-    graphs of an encoder-decoder share has no name of its own there; in Node onnxruntime finds it by itself. What the
-    checkpoint says about other files is replaced. Where there is no graph for this client, the config is returned as it
-    is.
+    A browser cannot list files, so the section says how many files of weights each graph has. A file that the graphs of
+    an encoder-decoder share cannot be named there; in Node onnxruntime finds it by itself. A section that the
+    checkpoint has is replaced. The config is returned unchanged where there is no graph for this client.
     """
     if manifest.task == "seq2seq-lm" and manifest.merged_graph is None:
         return hf_config
@@ -31,11 +31,11 @@ def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -
 
 
 def _weight_files(manifest: Manifest, graph: str) -> list[str]:
-    """The files of weights that are named after a graph."""
+    """Return the files of weights that are named after a graph."""
     first = f"{graph}_data"
     return [name for name in manifest.files if name == first or name.startswith(f"{first}_")]
 
 
 def without_transformers_js_config(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json that speaks of the model alone."""
+    """Return a config.json without the section."""
     return {name: value for name, value in hf_config.items() if name != KEY}

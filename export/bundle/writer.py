@@ -22,7 +22,7 @@ SMALL = 64
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Raise ExportError if the disk cannot hold `needed` bytes more."""
+    """Raise ExportError if the disk cannot hold `needed` more bytes."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ExportError(
@@ -32,20 +32,21 @@ def check_space(folder: Path, needed: int) -> None:
 
 
 def check_sizes(tensors: Mapping[str, StreamedTensor], largest: int | None) -> None:
-    """Raise ExportError for a tensor that is larger than a file may be: ONNX keeps each in one file."""
+    """Raise ExportError for a tensor of more than `largest` bytes: ONNX cannot split a tensor over files."""
     for name, tensor in tensors.items():
         if largest is not None and tensor.nbytes > largest:
             raise ExportError(
                 f"{name} takes {tensor.nbytes / 1e9:.2f} GB, and a file for browsers may have {largest / 1e9:.2f} GB, "
-                "which a tensor cannot be cut for. Store it in fewer bits (--precision or --head-precision, int8 or "
-                "int4), or export for another target."
+                "and a tensor cannot be split. Store it in fewer bits (--precision or --head-precision, int8 or "
+                "int4), or export for another deployment."
             )
 
 
 def weight_files(graphs: Iterable[str], shared: bool) -> dict[str, list[str]]:
-    """Which graphs have their weights in which file: all in one, or each in the file that is named after it.
+    """Return the graphs by the file of their weights: one file for all, or one named after each graph.
 
-    The decoder that is ours reads what the merged one reads, and no client that finds weights by names reads ours.
+    The decoder of our runtime shares the file of the merged decoder, because clients that find weights by the name of a
+    graph read only the merged one.
     """
     names = list(graphs)
     if shared:
@@ -58,11 +59,11 @@ def weight_files(graphs: Iterable[str], shared: bool) -> dict[str, list[str]]:
 
 
 class GraphWriter:
-    """Writes graphs into a bundle folder, streaming their weights, and remembers how each was stored and its hashes.
+    """Writes graphs into a bundle folder, streams their weights, and remembers how each weight was stored.
 
-    shared: a weight that was written before is not written again, whichever graphs read it; otherwise the graphs of
-    each call have weights of their own. largest: bytes that a file of weights may have; what does not fit goes into
-    more files, `NAME_1`, `NAME_2` …, as transformers.js counts them.
+    shared: a weight is written once, whichever graphs read it; otherwise the graphs of each call have weights of their
+    own. largest: bytes that a file of weights may have. The rest goes into further files, `NAME_1`, `NAME_2` …, which
+    is how transformers.js counts them.
     """
 
     def __init__(self, folder: Path, progress: Progress, *, shared: bool = True, largest: int | None = None):
@@ -113,7 +114,7 @@ class GraphWriter:
     def _refer(
         self, value: ir.Value, tensor: StreamedTensor, folder: Path, file: str, offset: int, length: int
     ) -> None:
-        """Let an initializer be what stands in a file."""
+        """Make an initializer refer to its bytes in a file."""
         stored, name = tensor.stored(), value.name or ""
         assert self.weights.setdefault(name, stored) == stored, f"{name} is stored in two ways"
         value.const_value = ir.ExternalTensor(
@@ -128,7 +129,7 @@ class GraphWriter:
 
 
 class DataFiles:
-    """Files of weights that are written one after the other: `data_name`, then `data_name`_1, `data_name`_2 …"""
+    """Files of weights, written one after the other: `data_name`, `data_name`_1, `data_name`_2 …"""
 
     def __init__(self, folder: Path, data_name: str, largest: int | None):
         self._folder, self._data_name, self._largest = folder, data_name, largest
@@ -140,7 +141,7 @@ class DataFiles:
         self._file = (self._folder / name).open("wb")
 
     def add(self, data: memoryview) -> tuple[str, int]:
-        """Write a tensor where it is aligned; return the name of the file, without folders, and the offset."""
+        """Write a tensor at an aligned offset. Returns the name of the file, without folders, and the offset."""
         padding = bytes(-self._written % (PAGE if len(data) >= PAGE else SMALL))
         if self._largest is not None and self._written + len(padding) + len(data) > self._largest:
             self._close()
@@ -165,12 +166,12 @@ class DataFiles:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor, without a copy."""
+    """Return the bytes of a contiguous tensor, without a copy."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def file_entries(folder: Path, known_hashes: dict[str, str]) -> dict[str, FileEntry]:
-    """Sizes and hashes of all files in a bundle folder but the manifest."""
+    """Return sizes and hashes of all files in a bundle folder except the manifest. known_hashes: by file name."""
     entries = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

@@ -253,7 +253,7 @@ def test_weights_are_cut_into_files_that_a_browser_can_load(in_pieces, bundles, 
 
 
 def test_a_tensor_is_not_cut(checkpoint, tmp_path):
-    with pytest.raises(ExportError, match=r"takes 0\.00 GB, and a file for browsers may have 0\.00 GB, which a tensor"):
+    with pytest.raises(ExportError, match=r"takes 0\.00 GB, and a file for browsers may have 0\.00 GB, and a tensor"):
         export_in_pieces(checkpoint, tmp_path / "bundle", 2_000)
     assert not list(tmp_path.iterdir())
 

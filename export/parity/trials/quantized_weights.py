@@ -34,7 +34,7 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
     kept = [(_difference(original[name], stored[name]), name) for name in stored if name not in stored.formats]
     errors, distances, ranges, offsets = [], [], [], []
     for name, form in stored.formats.items():
-        weight, rounded = (stored.per_channel(name, each[name].float()) for each in (original, stored))
+        weight, rounded = (stored.output_rows(name, each[name].float()) for each in (original, stored))
         if form.rounding != "gptq":
             errors.append((_worst(weight, rounded, form), name))
             continue
