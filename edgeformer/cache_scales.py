@@ -1,9 +1,9 @@
-"""What the integers of an int8 cache mean.
+"""The scales of an int8 key-value cache.
 
-    integer = number / scale, rounded to the nearest (to even, of two), from −128 to 127        number ≈ scale · integer
+    integer = clamp(round(value / scale), −128, 127), ties to even        value ≈ scale · integer
 
-Every channel of every key-value head has a scale of its own, the same for all tokens, one for keys and one for values.
-Keys are cached as attention reads them: after their norm and their rotation.
+Scales are per channel: each channel of each key-value head has one for keys and one for values, the same for all
+tokens. Keys are cached as attention reads them, after their norm and rotation.
 """
 
 from dataclasses import dataclass, fields
@@ -14,14 +14,14 @@ from edgeformer.errors import ConfigError
 from edgeformer.schema import check
 
 Scales = tuple[tuple[float, ...], ...]
-"""Of each layer: K·D numbers, head by head."""
+"""Per layer: one scale for each of the K·D channels (K key-value heads of D channels), head by head."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheScales:
-    """Scales of the keys and of the values of each layer.
+    """The scales of the keys and of the values of each layer.
 
-    In JSON the numbers of a layer are one string, so that a manifest stays short.
+    In JSON the scales of a layer are one string of numbers separated by spaces, which keeps manifests short.
     """
 
     key: Scales
@@ -33,14 +33,17 @@ class CacheScales:
             check(all(0 < number < inf for number in numbers), self, field.name, "positive numbers")
 
     def to_json(self) -> dict[str, list[str]]:
-        """Numbers as Python writes them, so that they come back as they are."""
+        """Return the scales with all of their digits, so that `from_json` restores them exactly."""
         return {
             field.name: [" ".join(map(repr, layer)) for layer in getattr(self, field.name)] for field in fields(self)
         }
 
     @classmethod
     def from_json(cls, data: Any, path: str = "") -> "CacheScales":
-        """Read what `to_json` made; `path` names the place in error messages."""
+        """Restore what `to_json` returned. `path` names the place in error messages.
+
+        Raises ConfigError for data of another form and for scales that are not positive and finite.
+        """
         try:
             key, value = (tuple(tuple(map(float, layer.split())) for layer in data[name]) for name in ("key", "value"))
         except (TypeError, KeyError, ValueError, AttributeError):

@@ -1,9 +1,11 @@
-"""How weights are quantized: plain data, which the manifest of a bundle keeps.
+"""The quantization config: which weights are stored as integers, and how. The manifest of a bundle keeps it.
 
-A weight [out, in] is stored as integers. Each row is cut into blocks of `block` inputs, and a block has one scale and,
-unless the format is symmetric, one zero point:
+A weight [out, in] is cut along its inputs into blocks of `block` weights. Each block has one scale and, unless the
+format is symmetric, one zero point:
 
-    w ≈ scale · (integer − zero point)          zero point = half of the range, where none is stored
+    w ≈ scale · (integer − zero point)
+
+In a symmetric format no zero points are stored; they are all 2^(bits − 1), the middle of the integers' range.
 """
 
 from dataclasses import dataclass, replace
@@ -19,27 +21,28 @@ Rounding = Literal["nearest", "mse", "gptq"]
 Activations = Literal["block", "per_token"]
 """Which inputs of a product share an activation scale: those that a block of weights reads, or all of a token."""
 BLOCKS = (16, 32, 64, 128, 256)
+"""Weights in a block, as onnxruntime's MatMulNBits and GatherBlockQuantized take them."""
 
 VOCABULARY = ("*head.weight", "*embedding.weight")
-"""Parameters with a row for each token."""
+"""Patterns of the parameters that have one row per token of the vocabulary."""
 MATRICES = "*.weight"
-"""Parameters of linear layers and embeddings; what is named otherwise is a table that a model computes with."""
+"""Pattern of the weights of linear layers and embeddings. Constant tables (rotary cosines) have other names."""
 SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*relative.*.weight")
-"""Parameters of which a row is added to every token's, or to scores: small."""
-OF_DECODERS = "decoder.*.weight"
-"""Of an encoder and decoder pair: parameters of the half that reads one token after the other."""
-OF_SOURCES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")
-"""Except these, which read all tokens of the source at once."""
+"""Patterns of small embeddings that are added to hidden states or scores; they are not quantized."""
+DECODER_MATRICES = "decoder.*.weight"
+"""Pattern of the decoder of an encoder-decoder, which reads one token per step."""
+CROSS_ATTENTION_KEYS_VALUES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")
+"""Patterns of the decoder's layers that read all encoder outputs at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightFormat:
-    """Integers of so many bits, with a scale for every block of inputs.
+    """How the integers of a matrix are made.
 
-    block: None for one scale for all inputs of an output, int8 alone; the inputs of a product with such a matrix are
-    rounded to 8 bits, too, with one scale for each token. rounding: `nearest` takes the scale from the largest weight
-    of a block; `mse` searches the scale, and with it the integers, that have the least squared error; `gptq` chooses
-    scale and integers whose products err least on the inputs that a calibration text makes.
+    block: weights that share a scale. None, for symmetric int8 only, is per-channel: one scale per output, and products
+    with such a matrix quantize their inputs to int8 with one scale per token.
+    rounding: `nearest` takes the scale from the largest weight of a block. `mse` searches the scale and integers of
+    least squared error. `gptq` minimizes the error of the products on the inputs of a calibration text.
     """
 
     bits: Bits
@@ -55,18 +58,18 @@ class WeightFormat:
 
     @property
     def zero(self) -> int:
-        """The integer that means 0 where no zero points are stored."""
+        """The zero point of a symmetric format."""
         return 1 << (self.bits - 1)
 
     def fitted(self, inputs: int) -> "WeightFormat | None":
-        """This format with the largest block, at most its own, that divides so many inputs; None where none does."""
+        """Return this format with the largest block up to its own that divides `inputs`, or None if no block does."""
         if self.block is None:
             return self
         blocks = [block for block in BLOCKS if block <= self.block and inputs % block == 0]
         return replace(self, block=blocks[-1]) if blocks else None
 
     def bytes_of(self, outputs: int, inputs: int) -> int:
-        """What a weight takes, with float32 scales."""
+        """Return the bytes of a weight [outputs, inputs], with float32 scales."""
         blocks = inputs // (self.block or inputs)
         zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
         return outputs * (inputs * self.bits // 8 + 4 * blocks + zeros)
@@ -74,13 +77,13 @@ class WeightFormat:
     def __str__(self) -> str:
         extras = [] if self.symmetric else ["asymmetric"]
         extras += [self.rounding] if self.rounding != "nearest" else []
-        where = "with a scale an output" if self.block is None else f"in blocks of {self.block}"
+        where = "per channel" if self.block is None else f"in blocks of {self.block}"
         return ", ".join([f"int{self.bits} {where}", *extras])
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationRule:
-    """What becomes of parameters whose names fit a shell pattern; format: None to leave them as they are."""
+    """The format of the parameters whose names match a shell pattern; None does not quantize them."""
 
     pattern: str
     format: WeightFormat | None
@@ -88,7 +91,7 @@ class QuantizationRule:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationText:
-    """What a model read while its weights were rounded: the name of the file, how many of its tokens, its SHA-256."""
+    """The calibration text: the name of its file, the number of tokens that were read, and the file's SHA-256."""
 
     name: str
     tokens: int
@@ -97,9 +100,9 @@ class CalibrationText:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothedNorm:
-    """A norm whose channels were divided by powers of two, and the layers whose columns were multiplied by the same.
+    """A norm whose channels were divided by powers of two that multiply the columns of the layers that read it.
 
-    parameters: the norm's weight [K] and, where it has one, its bias [K]. readers: weights [N, K] of all that reads it.
+    parameters: the norm's weight [K] and its bias [K], if it has one. readers: the weights [N, K] of those layers.
     """
 
     parameters: tuple[str, ...]
@@ -108,7 +111,7 @@ class SmoothedNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothing:
-    """How weights were smoothed before they were quantized. text: what the factors were chosen by."""
+    """The norms that were smoothed before quantization, and the text that their factors were chosen on."""
 
     norms: tuple[SmoothedNorm, ...]
     text: CalibrationText
@@ -119,32 +122,31 @@ class Smoothing:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """A recipe: the first rule whose pattern fits a matrix's name decides; what fits none is left as it is.
+    """The quantization config: the first rule that matches a matrix's name decides; others are not quantized.
 
-    calibration: the text that `gptq` went by; None before there is one, and in recipes that need none. A matrix that no
-    layer multiplies the text's states with is rounded by `mse` instead.
+    calibration: the text of `gptq`, None before it is known and where no rule needs it. A `gptq` matrix that the text
+    does not reach in a linear layer is rounded by `mse`.
     """
 
     rules: tuple[QuantizationRule, ...]
     calibration: CalibrationText | None = None
 
     def format_of(self, parameter: str, *, gathered: bool = False) -> WeightFormat | None:
-        """The format for a parameter of the module (`blocks.0.attention.query.weight`).
+        """Return the format of a parameter (`blocks.0.attention.query.weight`), or None if it is not quantized.
 
-        looked_up: its rows are read, for which a format with one scale an output will not do: such rules are passed
-        over.
+        gathered: an embedding gather reads its rows. That cannot be per-channel, so such rules are skipped.
         """
         fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
         return next((form for form in fits if not (gathered and form is not None and form.block is None)), None)
 
     @property
     def per_token(self) -> bool:
-        """Whether any rule rounds the inputs of products token by token."""
+        """Whether any rule quantizes the inputs of products per token."""
         return any(rule.format is not None and rule.format.block is None for rule in self.rules)
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether any rule needs a text to calibrate with."""
+        """Whether any rule needs a calibration text."""
         return any(rule.format is not None and rule.format.rounding == "gptq" for rule in self.rules)
 
     def __str__(self) -> str:
@@ -153,11 +155,11 @@ class Quantization:
         for form, rules in groupby(self.rules, lambda rule: rule.format):
             patterns = [rule.pattern for rule in rules if rule.pattern not in SMALL_TABLES]
             if MATRICES in patterns:
-                # What comes after a rule for all is for lookups, which pass over one scale an output.
-                shown.append(str(form) if others else f"lookups {form}")
+                # A second rule for all matrices is reached only by embedding gathers, which skip per-channel rules.
+                shown.append(str(form) if others else f"embedding gathers {form}")
                 others = False
             elif patterns:
-                shown.append(f"{', '.join(patterns)} {form or 'as it is'}")
+                shown.append(f"{', '.join(patterns)} {form or 'not quantized'}")
         if self.calibration is not None:
             shown.append(f"calibrated with {self.calibration.tokens:,} tokens of {self.calibration.name}")
         return "; ".join(shown)
@@ -167,9 +169,10 @@ DEFAULTS: dict[str, WeightFormat] = {
     "int4": WeightFormat(bits=4, block=32, rounding="mse"),
     "int8": WeightFormat(bits=8, block=128),
 }
-"""By precision."""
+"""Formats by precision, without a calibration text."""
 CALIBRATED = {name: replace(form, block=128, rounding="gptq") for name, form in DEFAULTS.items()}
-"""With a text to go by, longer blocks lose no more than short ones without, and are faster."""
+"""Formats by precision, with a calibration text: blocks of 128 then lose no more than blocks of 32 without one, and
+are faster (docs/explanation/quantization.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +229,7 @@ def make_quantization(
         assert chosen is not None
         per_channel = replace(chosen, block=None)
         if not everywhere:
-            rules += [*((pattern, per_channel) for pattern in OF_SOURCES), (OF_DECODERS, chosen)]
+            rules += [*((pattern, per_channel) for pattern in CROSS_ATTENTION_KEYS_VALUES), (DECODER_MATRICES, chosen)]
         rules.append((MATRICES, per_channel))
     if not (per_token and everywhere):
         # This rule is last because embedding gathers skip per-channel rules: it gives them their format.
@@ -251,10 +254,10 @@ def _weight_format(precision: str, overrides: QuantizationOverrides, calibrated:
 
 
 def prefill_quantization(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:
-    """The recipe of a view for prompts beside a graph of another recipe, whose embedding and head it shares.
+    """Return the config of a prefill graph beside a decode graph of the given config: int8, per-channel and per-token.
 
-    What that graph leaves as it is, the view leaves, too, and what is looked up is what it is there, whatever its name.
-    calibration: the text to round the view's own matrices by, if there is one.
+    It shares the embedding and the head with the decode graph, and does not quantize what that one does not.
+    calibration: the text to round its own matrices with, if there is one.
     """
     rules = () if quantization is None else quantization.rules
     shared = [

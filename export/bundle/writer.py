@@ -12,6 +12,7 @@ from torch import Tensor
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.progress import Progress
+from edgeformer.export.quantize.quantized_tensor import by_matrix
 from edgeformer.graph_specs import DECODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight, sha256
 
@@ -98,7 +99,7 @@ class GraphWriter:
         check_sizes(new, self._largest)
         (self._folder / data_name).parent.mkdir(exist_ok=True)
         with DataFiles(self._folder, data_name, self._largest) as files:
-            for storage, tensor in new.items():
+            for storage, tensor in by_matrix(new):
                 data = _bytes(tensor.read())
                 assert len(data) == tensor.nbytes, f"{storage} changed size"
                 self._places[storage] = *files.add(data), len(data)

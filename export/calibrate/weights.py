@@ -32,7 +32,7 @@ from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.gptq import Costs, costs_of, error_compensation, round_for_inputs
 from edgeformer.export.quantize.quantized_tensor import check_finite, is_finite
-from edgeformer.export.quantize.rounding import Rounded, round_blocks
+from edgeformer.export.quantize.rounding import QuantizedBlocks, round_blocks
 from edgeformer.export.reference.reference import Reference
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import Quantization, WeightFormat
@@ -240,7 +240,7 @@ class _RoundingLayers(_Rounding):
         rows = self._weights[table.name][ids.flatten()].float()
         if table.name in self._result.formats:
             stored = self._result[table.name]
-            found = Rounded(*(part[ids.flatten()] for part in vars(stored).values()))
+            found = QuantizedBlocks(*(part[ids.flatten()] for part in vars(stored).values()))
         else:
             found = round_blocks(rows.unflatten(1, (-1, table.form.block or rows.shape[1])), table.form)
         self._stored(output).add_((found.weights().flatten(1) - rows).view(*ids.shape, -1))

@@ -20,7 +20,7 @@ from edgeformer.export.graph.editing import add_initializer, producer, remove_if
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.quantize.calibrated_weights import Calibrated
-from edgeformer.export.quantize.quantized_tensor import Part, QuantizedTensor
+from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor
 from edgeformer.quantization import Quantization, WeightFormat
 
 
@@ -58,9 +58,10 @@ def quantize_weights(
             continue
         if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(matrix.source.parameters, fitted)):
             fitted = replace(fitted, rounding="mse")
+        quantized = QuantizedMatrix(matrix, fitted, columns=columns, calibrated=calibrated)
         for node in readers:
             assert node is not None
-            _replace(model, node, matrix, fitted, columns, calibrated, primitive_gathers)
+            _replace(model, node, quantized, primitive_gathers)
             report.fire(node)
         remove_initializer(model, weight)
     return report
@@ -88,25 +89,11 @@ def _reader(node: ir.Node, place: int) -> ir.Node | None:
     return node if by_rows or (node.op_type == "MatMul" and place == 1) else None
 
 
-def _replace(
-    model: ir.Model,
-    node: ir.Node,
-    matrix: StreamedTensor,
-    form: WeightFormat,
-    columns: bool,
-    calibrated: Calibrated | None,
-    primitive_gathers: bool,
-) -> None:
-    gathers = node.op_type == "Gather"
-    flat = gathers and not primitive_gathers
-    parts: tuple[Part, ...] = ("integers", "scales") if form.symmetric else ("integers", "scales", "zero_points")
-    stored = [
-        _initializer(model, QuantizedTensor(matrix, form, part, columns, flat and part == "integers", calibrated))
-        for part in parts
-    ]
+def _replace(model: ir.Model, node: ir.Node, matrix: QuantizedMatrix, primitive_gathers: bool) -> None:
+    gathers, form = node.op_type == "Gather", matrix.form
+    stored = [_initializer(model, part) for part in matrix.parts(flat=gathers and not primitive_gathers)]
     emit = NodeBuilder(node.name or "")
-    outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
-    attributes = {"bits": form.bits, "block": form.block or 0, "inputs": inputs, "outputs": outputs}
+    attributes = {"bits": form.bits, "block": form.block or 0, "inputs": matrix.inputs, "outputs": matrix.outputs}
     if gathers:
         new = emit("QuantizedGather", stored[0], node.inputs[1], *stored[1:], domain=DOMAIN, **attributes)
     else:

@@ -1,37 +1,37 @@
-"""Matrices that a calibration text has rounded, waiting for the bundle to be written."""
+"""Matrices that were quantized with a calibration text, kept on disk until the bundle is written."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from edgeformer.export.quantize.rounding import Rounded
+from edgeformer.export.quantize.rounding import QuantizedBlocks
 from edgeformer.quantization import WeightFormat
 
 FOLDER = "rounded"
-"""In a bundle that is being written; none keeps it."""
+"""Folder for these files in a bundle that is being written. It is deleted before the bundle is complete."""
 
 
 class Calibrated:
-    """What became of parameters [N, K], by their names, and the format of each.
+    """The quantized blocks of parameters [N, K] by name, and their formats.
 
-    They lie in files of `folder`, a byte a weight: those of a large model would not fit into memory.
+    One file per parameter in `folder`, one byte per weight: those of a large model may not fit into memory.
     """
 
     def __init__(self, folder: Path):
         self._folder = folder
         self.formats: dict[str, WeightFormat] = {}
 
-    def add(self, parameter: str, rounded: Rounded, form: WeightFormat) -> None:
-        """Keep a parameter's blocks."""
-        save_file(vars(rounded), self._file(parameter))
+    def add(self, parameter: str, blocks: QuantizedBlocks, form: WeightFormat) -> None:
+        """Write a parameter's blocks."""
+        save_file(vars(blocks), self._file(parameter))
         self.formats[parameter] = form
 
-    def __getitem__(self, parameter: str) -> Rounded:
-        return Rounded(**load_file(self._file(parameter)))
+    def __getitem__(self, parameter: str) -> QuantizedBlocks:
+        return QuantizedBlocks(**load_file(self._file(parameter)))
 
     def covers(self, parameters: Sequence[str], form: WeightFormat) -> bool:
-        """Whether it has all parameters of a matrix in a format."""
+        """Whether all of these parameters were quantized to a format."""
         return all(self.formats.get(name) == form for name in parameters)
 
     def _file(self, parameter: str) -> Path:

@@ -1,20 +1,21 @@
-"""Round a matrix so that its products err least on the inputs that a calibration text makes.
+"""GPTQ: round a matrix so that its products have the least error on the inputs of a calibration text.
 
     rows [N, K] float32, gram [K, K] float32  →  integers, scales and zero points of its blocks, [N, B, L]
 
-The squared error of x · (w − ŵ) over all inputs x is (w − ŵ) G (w − ŵ)ᵀ with their Gram matrix G = Σ xᵀx. Inputs are
-rounded one after another, those of most power first; what rounding one adds to that error is taken back, as far as it
-can be, by the weights of those to come. What no weight can take back any more is what a step costs, and each block has
-the range whose nearest integers cost least by that. Rows do not depend on each other.
+With the Gram matrix G = Σ xᵀx of the inputs x, the squared error of x · (w − ŵ) over all inputs is (w − ŵ) G (w − ŵ)ᵀ.
+Inputs (columns) are rounded one after another, those of most power first. After each one, the columns that are not yet
+rounded change so that they compensate its error as far as they can. The error that no later column can compensate is
+the cost of a rounding step, and each block has the range whose nearest integers have the least of this cost. Rows do
+not depend on each other.
 
-What layers before err, a layer's own weights make up for as far as they can: not they themselves are rounded, but those
-whose products with the inputs as they come are nearest to theirs with the inputs as they should be (`making_up`).
+Error compensation between layers: the inputs of a layer have errors from the layers before it. So the weights that are
+rounded are those whose products with these inputs are nearest to the original products (`error_compensation`).
 
-Sources: Frantar et al., 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", and
-the order from its authors' program; Li et al., 2025, "GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric
-Calibration", for inputs as they should be, which here are approached by least squares before anything is rounded. Two
-more things are otherwise here, so that a checkpoint alone can tell a right matrix from a wrong one: ranges are a few
-parts of that of the weights as they were, and no integer is further than `REACH` from the nearest one.
+Sources: Frantar et al., 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
+with the column order of its authors' program. Li et al., 2025, "GPTAQ: Efficient Finetuning-Free Quantization for
+Asymmetric Calibration", for the compensation between layers, which is solved here by least squares before rounding.
+Two deviations let a checkpoint alone tell a right matrix from a wrong one: ranges are fractions (`SEARCHED`) of those
+of the original weights, and no integer is further than `REACH` from the nearest one.
 """
 
 from dataclasses import dataclass
@@ -22,84 +23,84 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgeformer.export.quantize.rounding import Rounded, joined, ranges_of_least_cost
+from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, ranges_of_least_cost
 from edgeformer.quantization import WeightFormat
 
 DAMPING = 0.01
-"""Part of the mean power of an input that is added to that of each: few tokens are not to be trusted entirely."""
+"""Fraction of the mean of the Gram matrix's diagonal that is added to it, against overfitting to few tokens (GPTQ)."""
 RIDGE = 0.1
-"""The same, where weights make up for inputs. With 0.03, what tiny-llama lost of 4 bits hung on the text that it had
-read (a sixth between two of them); with 0.1 it did not."""
+"""The same for the error compensation between layers. With 0.03, the loss of tiny-llama in 4 bits depended on the
+calibration text (a sixth between two of them); with 0.1 it did not."""
 REACH = 4
-"""Steps between an integer and the one that is nearest to its weight, at most."""
+"""Largest distance, in steps, between an integer and the one that is nearest to its original weight."""
 STEP = 32
-"""Inputs after which those to come are corrected, in one product."""
+"""Columns that are rounded before the columns after them are corrected, in one product."""
 ROWS = 2048
-"""Rows at a time: what changes from input to input stays in the processor's cache."""
+"""Rows that are rounded at a time: the data of one column stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What errors in the inputs' weights cost.
+    """The costs of rounding errors, by the Gram matrix of a layer's inputs.
 
-    order: int64 [K], the inputs in the order in which they are rounded. factor: the upper triangular U with
-    UᵀU = (gram + damping)⁻¹, [K, K] float32, both axes in that order. Row i over its diagonal is what one step of the
-    i-th input costs those after it, and 1 / Uᵢᵢ² what its squared error costs once they have done what they can.
+    order: int64 [K], the inputs in the order in which they are rounded. factor: float32 [K, K], the upper triangular U
+    with UᵀU = (gram + damping)⁻¹, both axes in that order. Row i divided by its diagonal is the correction of the later
+    inputs per step of input i; 1 / Uᵢᵢ² is the cost of its squared error after that correction.
     """
 
     order: Tensor
     factor: Tensor
 
     def of_errors(self) -> Tensor:
-        """What a squared error of each input costs [K], in their own order."""
+        """Return the cost of a squared error of each input, [K], in the order of the matrix."""
         costs = torch.empty(len(self.order))
         costs[self.order] = self.factor.diagonal() ** -2
         return costs
 
 
 def costs_of(gram: Tensor) -> Costs:
-    """The costs by a Gram matrix [K, K] float32."""
-    power = float(gram.diagonal().mean()) or 1.0  # of inputs that are all zero, any rounding is right
+    """Return the costs by a Gram matrix [K, K] float32, which stays unchanged."""
+    power = float(gram.diagonal().mean()) or 1.0  # for inputs that are all zero, any rounding is right
     order = gram.diagonal().argsort(descending=True, stable=True)
-    # With both axes reversed, the lower factor of a matrix is an upper one: U is its inverse.
+    # The lower Cholesky factor with both axes reversed is upper triangular: U is its inverse.
     backwards = order.flip(0)
     damped, damping, failed = gram[backwards[:, None], backwards], DAMPING * power, 1
     while failed:
         damped.diagonal().add_(damping)
         lower, failed = torch.linalg.cholesky_ex(damped)
-        damping *= 10  # of a Gram matrix that float32 made indefinite
+        damping *= 10  # float32 may make a Gram matrix indefinite
     del damped
     upper = lower.flip(0, 1)
-    del lower  # several of them, of a wide layer, are what takes memory
+    del lower  # [K, K] copies for a wide layer are what takes memory
     return Costs(order, torch.linalg.solve_triangular(upper, torch.eye(len(gram)), upper=True))
 
 
 def error_compensation(gram: Tensor, lost: Tensor) -> Tensor:
-    """C [K, K] with which W + W C makes of inputs as they come what W makes of them as they should be, or nearly.
+    """Return C [K, K], with which products of W + W C with the actual inputs are nearest to W's with the exact ones.
 
-    gram: Σ x̂ᵀx̂ of the inputs x̂ as they come. lost: Σ (x − x̂)ᵀx̂, of what they lack. Both [K, K] float32.
+    gram: Σ x̂ᵀx̂ of the actual inputs x̂. lost: Σ (x − x̂)ᵀx̂ with the exact inputs x. Both float32 [K, K].
     """
     power = float(gram.diagonal().mean()) or 1.0
     return torch.cholesky_solve(lost.t(), torch.linalg.cholesky(gram + RIDGE * power * torch.eye(len(gram)))).t()
 
 
-def round_for_inputs(rows: Tensor, costs: Costs, form: WeightFormat, aims: Tensor | None = None) -> Rounded:
-    """Round a matrix [N, K] to a format for inputs whose errors cost so much.
+def round_for_inputs(rows: Tensor, costs: Costs, form: WeightFormat, targets: Tensor | None = None) -> QuantizedBlocks:
+    """Round a matrix [N, K] to a format, given the costs of errors of its inputs.
 
-    aims: weights [N, K] that are to be met instead of these, within the ranges and the reach of these.
+    targets: weights [N, K] to approximate instead of `rows`, whose ranges and reach still apply.
     """
-    parts = zip(rows.split(ROWS), (rows if aims is None else aims).split(ROWS), strict=True)
-    return joined([_round(part, aim, costs, form) for part, aim in parts])
+    parts = zip(rows.split(ROWS), (rows if targets is None else targets).split(ROWS), strict=True)
+    return concatenate([_round(part, target, costs, form) for part, target in parts])
 
 
-def _round(rows: Tensor, aims: Tensor, costs: Costs, form: WeightFormat) -> Rounded:
-    """A few rows. What is computed with has inputs first, [K, N]: one input after another is read."""
+def _round(rows: Tensor, targets: Tensor, costs: Costs, form: WeightFormat) -> QuantizedBlocks:
+    """Round at most ROWS rows. The loop works on transposed matrices [K, N], whose rows are the inputs."""
     block = form.block or rows.shape[1]
     blocks = rows.unflatten(1, (-1, block))
     scales, zeros = ranges_of_least_cost(blocks, costs.of_errors().unflatten(0, (-1, block)), form)
     by_block = list(zip(scales.t(), zeros.t().float(), strict=True))
     order, factor = costs.order.tolist(), costs.factor
-    exact, weights = rows.t()[costs.order], aims.t()[costs.order]
+    exact, weights = rows.t()[costs.order], targets.t()[costs.order]
     integers = torch.empty(weights.shape, dtype=torch.uint8)
     for start in range(0, len(weights), STEP):
         stop = min(start + STEP, len(weights))
@@ -116,9 +117,9 @@ def _round(rows: Tensor, aims: Tensor, costs: Costs, form: WeightFormat) -> Roun
             errors[index] = (weight - steps * scale) / across[index, index]
             here[index + 1 :].addr_(across[index, index + 1 :], errors[index], alpha=-1)
         weights[stop:].addmm_(factor[start:stop, stop:].t(), errors, alpha=-1)
-    return Rounded(integers.t().reshape(blocks.shape).contiguous(), scales, zeros)
+    return QuantizedBlocks(integers.t().reshape(blocks.shape).contiguous(), scales, zeros)
 
 
 def _steps(weights: Tensor, scale: Tensor) -> Tensor:
-    """The nearest whole numbers of steps; of blocks of zeros, none."""
+    """Return the nearest numbers of steps, 0 for blocks of zeros."""
     return torch.where(scale == 0, 0, weights / scale).round_()

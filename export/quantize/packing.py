@@ -1,4 +1,7 @@
-"""Integers side by side in bytes, low half first: as MatMulNBits and ONNX's own 4-bit tensors have them."""
+"""Pack integers into bytes, two 4-bit integers per byte with the first in the low half.
+
+onnxruntime's MatMulNBits and ONNX's own 4-bit tensors have this layout.
+"""
 
 import torch
 from torch import Tensor
@@ -7,7 +10,7 @@ from edgeformer.quantization import Bits
 
 
 def pack(integers: Tensor, bits: Bits) -> Tensor:
-    """uint8 [..., n] of `bits` bits each → uint8 [..., ⌈n · bits / 8⌉]; a half that is left over is 0."""
+    """Pack uint8 [..., n] into uint8 [..., ⌈n · bits / 8⌉]; the last half byte of an odd n is 0."""
     if bits == 8:
         return integers.contiguous()
     if integers.shape[-1] % 2:
@@ -16,7 +19,7 @@ def pack(integers: Tensor, bits: Bits) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: Bits, length: int) -> Tensor:
-    """Undo `pack`: uint8 [..., length]."""
+    """Undo `pack`: return uint8 [..., length]."""
     if bits == 8:
         return packed
     return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)[..., :length]

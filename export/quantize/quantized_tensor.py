@@ -1,12 +1,13 @@
 """Weights of a graph that are quantized while the bundle is written.
 
-A matrix becomes up to three tensors: `W.integers`, `W.scales` and, in an asymmetric format, `W.zero_points`. They are
-made of the same parameters and written one after the other, so the matrix is rounded once.
+A `QuantizedMatrix` becomes up to three tensors of the graph: `W.integers`, `W.scales` and, in an asymmetric format,
+`W.zero_points`. The matrix owns the blocks that they share, and holds them only inside `with matrix.quantized()`.
+Whoever reads many tensors takes them from `by_matrix`: each matrix is quantized once, and one at a time is in memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from typing import Literal
 
 import onnx_ir as ir
@@ -17,69 +18,101 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.packing import pack, unpack
-from edgeformer.export.quantize.rounding import Rounded, joined, round_blocks
+from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, round_blocks
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
 
 Part = Literal["integers", "scales", "zero_points"]
 
 
-class QuantizedTensor(StreamedTensor):
-    """One part of a quantized matrix.
+class QuantizedMatrix:
+    """A matrix that is quantized once for all of its parts.
 
-    integers     uint8 [N, B, L · bits / 8]      N outputs, or tokens of an embedding, in B blocks of L inputs
-    scales       float [N, B]
-    zero_points  uint8 [N, ⌈B · bits / 8⌉]
-
-    With one scale an output they are int8 [K, N] and float [N], as integer products read them.
-
-    columns: the matrix is stored [K, N], as a product reads it; otherwise [N, K], as an embedding is read. flat:
-    integers as [N, K · bits / 8], for which other tensors' bytes serve. calibrated: where a matrix of the rounding
-    `gptq` is rounded already.
+    columns: the tensor is [K, N], as a product reads it; otherwise [N, K], as an embedding gather reads it. N are
+    outputs or tokens, K inputs. calibrated: the blocks of parameters whose rounding is `gptq`.
     """
 
     def __init__(
-        self,
-        matrix: StreamedTensor,
-        form: WeightFormat,
-        part: Part,
-        columns: bool,
-        flat: bool = False,
-        calibrated: Calibrated | None = None,
+        self, tensor: StreamedTensor, form: WeightFormat, *, columns: bool, calibrated: Calibrated | None = None
     ):
-        outputs, inputs = reversed(matrix.sizes) if columns else matrix.sizes
-        shapes, integer, name = _shapes(outputs, inputs, form, flat), ir.DataType.UINT8, f"{matrix.name}.{part}"
-        if form.block is None:
-            integer, name = ir.DataType.INT8, f"{matrix.name}.by_output.{part}"
-        dtype = matrix.dtype if part == "scales" else integer
-        super().__init__(f"{name}.flat" if flat else name, dtype, ir.Shape(shapes[part]), matrix.source, matrix.values)
-        self.storage = name
+        self.tensor = tensor
         self.form = form
-        self.part = part
-        self.matrix = matrix
         self.columns = columns
         self.calibrated = calibrated
+        self.outputs, self.inputs = reversed(tensor.sizes) if columns else tensor.sizes
+        self._blocks: QuantizedBlocks | None = None
+
+    def parts(self, *, flat: bool = False) -> list["QuantizedTensor"]:
+        """Return new tensors for the integers, the scales and, in an asymmetric format, the zero points."""
+        parts = [QuantizedTensor(self, "integers", flat=flat), QuantizedTensor(self, "scales")]
+        return parts if self.form.symmetric else [*parts, QuantizedTensor(self, "zero_points")]
+
+    @contextmanager
+    def quantized(self) -> Iterator[QuantizedBlocks]:
+        """Hold the quantized blocks for the length of a `with` block. In a nested one they are not computed again.
+
+        Raises ExportError for weights that are not finite.
+        """
+        if self._blocks is not None:
+            yield self._blocks
+            return
+        self._blocks = self._quantize()
+        try:
+            yield self._blocks
+        finally:
+            self._blocks = None
+
+    def _quantize(self) -> QuantizedBlocks:
+        source, values = self.tensor.source, self.tensor.values
+        by_rows = source.transposed == self.columns  # the parameters are [N, K]
+        if self.form.rounding == "gptq":
+            assert self.calibrated is not None and by_rows
+            return concatenate([self.calibrated[name] for name in source.parameters])
+        parameters = [values[name].float() for name in source.parameters]
+        rows = _concatenate(parameters, 0) if by_rows else _concatenate(parameters, -1).t()
+        check_finite(rows, source.parameters)
+        return round_blocks(rows.reshape(self.outputs, -1, self.form.block or self.inputs), self.form)
+
+
+class QuantizedTensor(StreamedTensor):
+    """One part of a quantized matrix [N, K], in B blocks of L inputs.
+
+    integers     uint8 [N, B, L · bits / 8], or [N, K · bits / 8] of the same bytes if `flat`
+    scales       float [N, B]
+    zero_points  uint8 [N, ⌈B · bits / 8⌉]
+
+    Per-channel integers are int8 [K, N] and their scales [N], as integer products read them.
+    """
+
+    def __init__(self, matrix: QuantizedMatrix, part: Part, *, flat: bool = False):
+        per_channel, tensor = matrix.form.block is None, matrix.tensor
+        integer = ir.DataType.INT8 if per_channel else ir.DataType.UINT8
+        dtype = tensor.dtype if part == "scales" else integer
+        name = f"{tensor.name}.by_output.{part}" if per_channel else f"{tensor.name}.{part}"
+        shape = ir.Shape(_shape(matrix, part, flat))
+        super().__init__(f"{name}.flat" if flat else name, dtype, shape, tensor.source, tensor.values)
+        self.storage = name
+        self.matrix = matrix
+        self.part = part
 
     def stored(self) -> StoredWeight:
-        """What the manifest says of it."""
-        return replace(super().stored(), quantized=self.form, part=self.part, columns=self.columns)
+        """Return the manifest's entry for this tensor."""
+        return replace(super().stored(), quantized=self.matrix.form, part=self.part, columns=self.matrix.columns)
 
     def _copy(self) -> "QuantizedTensor":
-        flat = self.name != self.storage
-        return QuantizedTensor(self.matrix, self.form, self.part, self.columns, flat, self.calibrated)
+        return QuantizedTensor(self.matrix, self.part, flat=self.name != self.storage)
 
     def read(self) -> Tensor:
-        """Round the matrix, if it was not just rounded for another part, and take this one."""
-        rounded = _rounded(self.matrix, self.form, self.columns, self.calibrated)
-        if self.part == ("scales" if self.form.symmetric else "zero_points"):
-            _rounded.cache_clear()  # the last part: neither the matrix nor the model may stay behind
-        if self.part == "scales":
-            return self._scales(multiplied(rounded.scales, self.source.scaled, 0))
-        if self.form.block is None:
-            return (rounded.integers[:, 0].t().to(torch.int16) - self.form.zero).to(torch.int8).contiguous()
-        return pack(rounded.integers if self.part == "integers" else rounded.zeros, self.form.bits).contiguous()
+        """Return the tensor; its matrix is quantized for that, unless `matrix.quantized()` holds it."""
+        form = self.matrix.form
+        with self.matrix.quantized() as blocks:
+            if self.part == "scales":
+                return self._stored_scales(multiplied(blocks.scales, self.source.scaled, 0))
+            if form.block is None:
+                return (blocks.integers[:, 0].t().to(torch.int16) - form.zero).to(torch.int8).contiguous()
+            return pack(blocks.integers if self.part == "integers" else blocks.zeros, form.bits).contiguous()
 
-    def _scales(self, scales: Tensor) -> Tensor:
+    def _stored_scales(self, scales: Tensor) -> Tensor:
         stored = scales.reshape(self.sizes).to(TORCH_DTYPES[self.dtype])
         if torch.isinf(stored).any():
             raise ExportError(
@@ -89,49 +122,65 @@ class QuantizedTensor(StreamedTensor):
         return stored
 
 
-def concatenate_quantized(name: str, weights: Sequence[Sequence[QuantizedTensor]]) -> list[QuantizedTensor]:
-    """The parts of several matrices [K, N] as those of one, with the outputs of one behind those of the other."""
-    matrix = join(name, [parts[0].matrix for parts in weights])  # one for all parts: it is rounded once
-    return [
-        QuantizedTensor(matrix, part.form, part.part, part.columns, calibrated=part.calibrated) for part in weights[0]
-    ]
-
-
-def _shapes(outputs: int, inputs: int, form: WeightFormat, flat: bool) -> dict[Part, tuple[int, ...]]:
+def _shape(matrix: QuantizedMatrix, part: Part, flat: bool) -> tuple[int, ...]:
+    outputs, inputs, form = matrix.outputs, matrix.inputs, matrix.form
     if form.block is None:
-        return {"integers": (inputs, outputs), "scales": (outputs,)}
+        return (outputs,) if part == "scales" else (inputs, outputs)
     blocks = inputs // form.block
-    return {
-        "integers": (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8),
-        "scales": (outputs, blocks),
-        "zero_points": (outputs, -(-blocks * form.bits // 8)),
-    }
+    match part:
+        case "integers":
+            return (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8)
+        case "scales":
+            return outputs, blocks
+        case "zero_points":
+            return outputs, -(-blocks * form.bits // 8)
 
 
-@lru_cache(maxsize=1)
-def _rounded(matrix: StreamedTensor, form: WeightFormat, columns: bool, calibrated: Calibrated | None) -> Rounded:
-    """The matrix that was last asked for; parts of one are written in a row."""
-    if form.rounding == "gptq":
-        assert calibrated is not None and matrix.source.transposed == columns
-        return joined([calibrated[name] for name in matrix.source.parameters])
-    parameters = [matrix.values[name].float() for name in matrix.source.parameters]
-    rows = _beside(parameters, 0) if matrix.source.transposed == columns else _beside(parameters, -1).t()
-    check_finite(rows, matrix.source.parameters)
-    return round_blocks(rows.reshape(rows.shape[0], -1, form.block or rows.shape[1]), form)
+@contextmanager
+def quantized_once(tensors: Iterable[object]) -> Iterator[None]:
+    """Hold the quantized matrices of all parts among `tensors` for the length of a `with` block."""
+    with ExitStack() as stack:
+        for tensor in tensors:
+            if isinstance(tensor, QuantizedTensor):
+                stack.enter_context(tensor.matrix.quantized())
+        yield
 
 
-def _beside(parameters: list[Tensor], axis: int) -> Tensor:
-    """Several matrices as one; one is not copied."""
+def by_matrix(tensors: Mapping[str, StreamedTensor]) -> Iterator[tuple[str, StreamedTensor]]:
+    """Yield tensors with their keys; a quantized matrix is held while its parts are yielded.
+
+    The parts of one matrix are yielded in succession, wherever they are in the mapping, so that it is quantized once
+    and released before the next tensor. Otherwise the order is that of the mapping.
+    """
+    groups: dict[int, list[str]] = {}
+    for key, tensor in tensors.items():
+        owner = tensor.matrix if isinstance(tensor, QuantizedTensor) else tensor
+        groups.setdefault(id(owner), []).append(key)
+    for keys in groups.values():
+        with quantized_once(tensors[key] for key in keys):
+            for key in keys:
+                yield key, tensors[key]
+
+
+def concatenate_matrices(name: str, matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
+    """Return one matrix with the outputs of several matrices [K, N] of one format."""
+    first = matrices[0]
+    tensor = join(name, [matrix.tensor for matrix in matrices])
+    return QuantizedMatrix(tensor, first.form, columns=first.columns, calibrated=first.calibrated)
+
+
+def _concatenate(parameters: list[Tensor], axis: int) -> Tensor:
+    """Concatenate matrices; a single one is not copied."""
     return parameters[0] if len(parameters) == 1 else torch.cat(parameters, axis)
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether all numbers are: isfinite would write a mask first, which takes over ten times as long."""
+    """Whether all numbers are finite. torch.isfinite takes over ten times as long, because it writes a mask first."""
     return x.numel() == 0 or all(bound.isfinite() for bound in x.aminmax())
 
 
 def check_finite(rows: Tensor, parameters: Sequence[str]) -> None:
-    """Raise ExportError for a matrix, made of these parameters, that no integers can stand for."""
+    """Raise ExportError if the matrix `rows`, made of these parameters, has values that are not finite."""
     if not is_finite(rows):
         raise ExportError(
             f"{', '.join(parameters)} holds values that are not finite; they cannot be quantized. "
@@ -140,7 +189,7 @@ def check_finite(rows: Tensor, parameters: Sequence[str]) -> None:
 
 
 def dequantized(parts: Mapping[str, Tensor], form: WeightFormat) -> Tensor:
-    """The matrix [N, K] float32 that stored parts mean."""
+    """Return the matrix [N, K] float32 of stored parts."""
     if form.block is None:
         return parts["integers"].t().float() * parts["scales"].float()[:, None]
     outputs, blocks = parts["scales"].shape

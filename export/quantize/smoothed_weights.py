@@ -1,4 +1,4 @@
-"""Weights that were smoothed: `smooth` says why, and what makes them the same model."""
+"""The weights of a smoothed model; calibrate/smoothing.py explains and chooses the factors."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,10 @@ from edgeformer.quantization import SmoothedNorm
 
 
 class Smoothed(Mapping[str, Tensor]):
-    """The weights of a smoothed model. factors: powers of two s float32 [K] of each norm."""
+    """Weights whose norms are divided by factors that multiply the columns of the layers that read them.
+
+    factors: for each norm, powers of two s, float32 [K].
+    """
 
     def __init__(self, weights: Mapping[str, Tensor], factors: Mapping[SmoothedNorm, Tensor]):
         self._weights = weights
@@ -17,7 +20,7 @@ class Smoothed(Mapping[str, Tensor]):
             self._factors |= dict.fromkeys(norm.parameters, 1 / s) | dict.fromkeys(norm.readers, s)
 
     def __getitem__(self, name: str) -> Tensor:
-        # A product of float16 or bfloat16 with the factors is float32, which has room for them.
+        # float16 and bfloat16 weights times float32 factors are float32, whose exponents have room for the result.
         return self._weights[name] * self._factors[name] if name in self._factors else self._weights[name]
 
     def __iter__(self) -> Iterator[str]:

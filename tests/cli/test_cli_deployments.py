@@ -29,7 +29,7 @@ def test_an_export_names_its_target(llama_folder, tmp_path):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert "deployment: web" in lines
-    assert "weights: int8 with a scale an output" in lines
+    assert "weights: int8 per channel" in lines
     assert not any("certificate" in line for line in lines), "there is none"
     assert Manifest.read(tmp_path / "b").deployment == "web"
     assert run("verify", tmp_path / "b", "--quick").exit_code == 0

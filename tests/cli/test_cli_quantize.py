@@ -37,7 +37,7 @@ def test_export_says_how_it_stored_the_weights_and_verifies_them(exported):
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"exported folder {checkpoint.name} to {place}: ")
     assert lines[1].startswith("graph: op set ort for CPU, int4; ") and lines[1].endswith("quantize_weights 9")
-    assert lines[2].startswith("weights: blocks.0.feed_forward.* as it is; ")
+    assert lines[2].startswith("weights: blocks.0.feed_forward.* not quantized; ")
     assert "*head.weight, *embedding.weight int8 in blocks of 64, asymmetric; " in lines[2]
     assert lines[2].endswith("; int4 in blocks of 64, asymmetric")
     assert "checks passed; closest to its limit: " in result.stdout

@@ -97,8 +97,8 @@ def test_a_recipe_keeps_what_it_is_told(bundle, make_model, tmp_path):
 def test_a_recipe_says_what_it_is():
     shown = (
         "*head.weight, *embedding.weight int8 in blocks of 128; "
-        "decoder.*cross_attention.key.weight, decoder.*cross_attention.value.weight int8 with a scale an output; "
-        "decoder.*.weight int8 in blocks of 128; int8 with a scale an output; lookups int8 in blocks of 128"
+        "decoder.*cross_attention.key.weight, decoder.*cross_attention.value.weight int8 per channel; "
+        "decoder.*.weight int8 in blocks of 128; int8 per channel; embedding gathers int8 in blocks of 128"
     )
     assert str(PER_TOKEN) == shown
 

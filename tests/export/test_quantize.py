@@ -28,7 +28,7 @@ from edgeformer.export.parity.trials.quantized_weights import SLACK, _worst
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.packing import pack, unpack
-from edgeformer.export.quantize.quantized_tensor import QuantizedTensor, dequantized
+from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
 from edgeformer.export.quantize.rounding import round_blocks
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
@@ -235,8 +235,7 @@ def streamed(matrix, dtype=ir.DataType.FLOAT):
 
 def parts_of(matrix, form, columns=False, flat=False):
     """The stored parts of a matrix as numpy arrays, in the order in which kernels read them."""
-    names = ("integers", "scales") if form.symmetric else ("integers", "scales", "zero_points")
-    tensors = [QuantizedTensor(streamed(matrix), form, name, columns, flat and name == "integers") for name in names]
+    tensors = QuantizedMatrix(streamed(matrix), form, columns=columns).parts(flat=flat)
     return [tensor.read().reshape(tensor.sizes).numpy() for tensor in tensors]
 
 
@@ -323,7 +322,7 @@ def test_a_format_knows_what_a_matrix_takes(form):
 def test_float16_scales_that_overflow_are_refused_by_name():
     tensor, form = streamed(torch.randn(16, 32) * 1e7, ir.DataType.FLOAT16), WeightFormat(bits=4, block=32)
     with pytest.raises(ExportError, match="w holds values whose scales are beyond float16's 65504. Export with"):
-        QuantizedTensor(tensor, form, "scales", columns=False).read()
+        QuantizedTensor(QuantizedMatrix(tensor, form, columns=False), "scales").read()
 
 
 # What is quantized.
@@ -342,7 +341,8 @@ def test_the_first_rule_that_fits_decides():
     assert rules.format_of("blocks.1.feed_forward.down.weight") is None
     assert rules.format_of("blocks.1.feed_forward.up.weight") == small
     assert rules.format_of("embedding.weight") is None
-    assert str(rules) == ("blocks.0.* int8 in blocks of 128; *.down.weight as it is; blocks.* int4 in blocks of 32")
+    shown = "blocks.0.* int8 in blocks of 128; *.down.weight not quantized; blocks.* int4 in blocks of 32"
+    assert str(rules) == shown
     assert schema.from_json(Quantization, json.loads(json.dumps(schema.to_json(rules)))) == rules
 
 
@@ -406,7 +406,7 @@ def config(**options) -> DecoderConfig:
 def lowered(model, quantization, weights=None):
     """The graph of a model for `ort`, and the report of the pass that quantized it."""
     values = weights or RandomWeights(model, 0)
-    graph, how = build_graph(model_spec_of(model), values, target=LoweringOptions(quantization=quantization))
+    graph, how = build_graph(model_spec_of(model), values, lowering=LoweringOptions(quantization=quantization))
     return graph, next(done for done in how.passes if done.name == "quantize_weights")
 
 
@@ -674,3 +674,29 @@ def test_one_matrix_at_a_time_is_in_memory_and_rounded_once(tmp_path, monkeypatc
     assert not any(left), "what is written is let go before the next matrix is rounded"
     gc.collect()
     assert not watched.alive and not any(result() for result in rounded)
+
+
+@pytest.mark.parametrize("key", ["integers", "zero_points"])
+def test_whatever_the_order_of_parts_one_matrix_at_a_time_is_in_memory(key, monkeypatch):
+    """Parts of a matrix are far from each other, with `key` last; a part that is read alone leaves nothing behind."""
+    alive, most = set(), []
+
+    def watching(blocks, form):
+        result = round_blocks(blocks, form)
+        number = len(most)
+        alive.add(number)
+        weakref.finalize(result, alive.discard, number)
+        most.append(len(alive))
+        return result
+
+    monkeypatch.setattr(weights, "round_blocks", watching)
+    graph, _ = lowered(config(), make_quantization("int4", QuantizationOverrides(symmetric=False)))
+    tensors = {name: value.const_value for name, value in graph.graph.initializers.items()}
+    parts = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, QuantizedTensor)}
+    shuffled = dict(sorted(parts.items(), key=lambda item: (item[1].part == key, item[1].part, item[0])))
+    read = {name: part.read() for name, part in by_matrix(shuffled)}
+    matrices = len({id(part.matrix) for part in parts.values()})
+    assert len(most) == matrices and len(parts) == 3 * matrices
+    assert read.keys() == parts.keys() and set(most) == {1} and not alive
+    assert all(torch.equal(read[name], part.read()) for name, part in parts.items())
+    assert len(most) == matrices + len(parts) and set(most) == {1} and not alive

@@ -25,7 +25,7 @@ from edgeformer.export.graph.editing import (
 )
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.passes import PassReport
-from edgeformer.export.quantize.quantized_tensor import QuantizedTensor, concatenate_quantized
+from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, concatenate_matrices
 
 
 def fuse_gemms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
@@ -34,8 +34,8 @@ def fuse_gemms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     groups: dict[object, list[ir.Node]] = {}
     for node in canonical_nodes(model, "QuantizedMatMul"):
         if lowering.provider == "cpu" and all(map(_joinable, node.inputs[1:])) and not _biased(node.outputs[0]):
-            tensor = _tensors(node)[0]
-            groups.setdefault((node.inputs[0], tensor.form, _module(tensor)), []).append(node)
+            matrix = _matrix(node)
+            groups.setdefault((node.inputs[0], matrix.form, _module(matrix)), []).append(node)
     for nodes in groups.values():
         if len(nodes) > 1:
             report.fire(nodes[0])
@@ -48,8 +48,8 @@ def _joinable(weight: ir.Value | None) -> bool:
     return (
         isinstance(tensor, QuantizedTensor)
         and read_once(weight)  # type: ignore[arg-type]
-        and tensor.columns
-        and tensor.form.block is not None
+        and tensor.matrix.columns
+        and tensor.matrix.form.block is not None
         and tensor.source.scaled is None
     )
 
@@ -60,27 +60,27 @@ def _biased(product: ir.Value) -> bool:
     return product.is_graph_output() or any(streamed(value) is not None for value in added)
 
 
-def _tensors(node: ir.Node) -> list[QuantizedTensor]:
-    """The parts of a product's weight."""
-    return [streamed(value) for value in node.inputs[1:]]  # type: ignore[misc]
+def _matrix(node: ir.Node) -> QuantizedMatrix:
+    """Return the weight of a quantized product."""
+    return streamed(node.inputs[1]).matrix  # type: ignore[union-attr]
 
 
-def _module(tensor: QuantizedTensor) -> str:
-    """blocks.0.feed_forward of blocks.0.feed_forward.gate.weight."""
-    return _layer(tensor).rpartition(".")[0]
+def _module(matrix: QuantizedMatrix) -> str:
+    """Return the module of a layer: blocks.0.feed_forward of blocks.0.feed_forward.gate.weight."""
+    return _layer(matrix).rpartition(".")[0]
 
 
-def _layer(tensor: QuantizedTensor) -> str:
-    return (tensor.matrix.name or "").removesuffix(".weight")
+def _layer(matrix: QuantizedMatrix) -> str:
+    return (matrix.tensor.name or "").removesuffix(".weight")
 
 
 def _join(model: ir.Model, nodes: list[ir.Node]) -> None:
-    first, tensors = nodes[0], [_tensors(node) for node in nodes]
-    layers = "_".join(_layer(parts[0]).rpartition(".")[2] for parts in tensors)
-    name = ".".join(filter(None, [_module(tensors[0][0]), layers, "weight"]))
-    weights = [add_initializer(model, part) for part in concatenate_quantized(name, tensors)]
+    first, matrices = nodes[0], [_matrix(node) for node in nodes]
+    layers = "_".join(_layer(matrix).rpartition(".")[2] for matrix in matrices)
+    name = ".".join(filter(None, [_module(matrices[0]), layers, "weight"]))
+    weights = [add_initializer(model, part) for part in concatenate_matrices(name, matrices).parts()]
     sizes = [node.attributes.get_int("outputs") for node in nodes]
-    x, form, emit = first.inputs[0], tensors[0][0].form, NodeBuilder(first.name or "")
+    x, form, emit = first.inputs[0], matrices[0].form, NodeBuilder(first.name or "")
     product = emit(
         "QuantizedMatMul", x, *weights,
         domain=DOMAIN,

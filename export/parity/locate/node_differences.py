@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 
 from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.quantize.quantized_tensor import by_matrix
 
 
 class Wiring:
@@ -65,15 +66,14 @@ def wrong_weights(graph: onnx.GraphProto, folder: Path, weights: Mapping[str, St
     A difference of one rounding is let pass: another machine may compute the last bit of a position table otherwise.
     """
     wrong = {}
-    for tensor in graph.initializer:
-        if tensor.name not in weights:
-            continue
-        stored, given = onnx.numpy_helper.to_array(tensor, str(folder)), weights[tensor.name].read().numpy()
+    initializers = {tensor.name: tensor for tensor in graph.initializer if tensor.name in weights}
+    for name, weight in by_matrix({name: weights[name] for name in initializers}):
+        stored, given = onnx.numpy_helper.to_array(initializers[name], str(folder)), weight.read().numpy()
         if stored.shape != given.shape:
-            wrong[tensor.name] = float("nan")
+            wrong[name] = float("nan")
         elif not np.array_equal(stored, given):
             with np.errstate(over="ignore"):
                 error = float(np.abs(stored - given).max()) / (float(np.abs(given).max()) or 1.0)
             if not error <= np.finfo(given.dtype).eps:
-                wrong[tensor.name] = error
+                wrong[name] = error
     return wrong

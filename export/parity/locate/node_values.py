@@ -28,6 +28,7 @@ from edgeformer.export.graph.canonical import DOMAIN, OPS
 from edgeformer.export.graph.editing import streamed
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.export.lower import LoweringOptions, lower_captured
+from edgeformer.export.quantize.quantized_tensor import quantized_once
 from edgeformer.graph_specs import GraphSpec
 from edgeformer.manifest import Arithmetic, OpSet
 from edgeformer.model_spec import ModelSpec
@@ -148,10 +149,11 @@ class NodeValues:
             inputs = [value.name if value is not None and value.name in known else None for value in node.inputs]
             if not any(inputs):
                 continue  # weights alone: evaluated where they are read
-            constants = [
-                None if name is not None or value is None else _constant(value)
-                for name, value in zip(inputs, node.inputs, strict=True)
-            ]
+            with quantized_once(value.const_value for value in node.inputs if value is not None):
+                constants = [
+                    None if name is not None or value is None else _constant(value)
+                    for name, value in zip(inputs, node.inputs, strict=True)
+                ]
             compute = _function(node)
             known |= {name: [] for name in unknown}
             for place, feed in enumerate(self.feeds):
