@@ -1,0 +1,128 @@
+"""Hooks of the documentation site (mkdocs.yml): parts of pages that come from code, and links into the repository.
+
+A page holds the comment `<!-- generated: NAME -->` where the output of `GENERATED[NAME]` belongs. A relative link that
+leaves docs/ is right on GitHub; the site gets it as a URL of the repository. What is wrong is a warning, and
+`mkdocs build --strict` fails on those.
+"""
+
+import logging
+import os
+import posixpath
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "build" / "docs-source"
+PACKAGES = {"edgeformer": "edgeformer", "export": "edgeformer/export", "runtime": "edgeformer/runtime"}
+"""Folders of the repository, and where an installation has them."""
+
+warn = logging.getLogger("mkdocs.hooks.docs_site").warning
+GENERATED_COMMENT = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+LINK = re.compile(r"(\]\()((?:\.\./)[^)\s#]*)(#[^)\s]*)?(\))")
+
+
+def on_config(config: Any) -> Any:
+    """Copy the Python files to where mkdocstrings reads them: as one package, as they are installed."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    for folder, package in PACKAGES.items():
+        for file in (ROOT / folder).rglob("*.py"):
+            target = SOURCE / package / file.relative_to(ROOT / folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+    return config
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Return the page with its generated parts, and with links out of docs/ as URLs."""
+
+    def generated(match: re.Match[str]) -> str:
+        if match[1] not in GENERATED:
+            warn(f"{page.file.src_uri}: nothing generates {match[1]}")
+            return ""
+        return GENERATED[match[1]]()
+
+    def url(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), match[2]))
+        if path.startswith("docs/"):
+            return match[0]
+        if not (ROOT / path).exists():
+            warn(f"{page.file.src_uri}: the link to {match[2]} leads to no file of the repository")
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        return f"{match[1]}{config.repo_url}/{kind}/main/{path}{match[3] or ''}{match[4]}"
+
+    return LINK.sub(url, GENERATED_COMMENT.sub(generated, markdown))
+
+
+def command_line() -> str:
+    """Return the reference of the command line: one section for each command, with its options in their groups."""
+    from edgeformer.cli.main import cli
+
+    context = click.Context(cli, info_name="edgeformer")
+    parts = [_usage(cli, context), *_options(cli, context)]
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        if command.hidden:
+            continue
+        inner = click.Context(command, info_name=name, parent=context)
+        parts += [f"## edgeformer {name} {{#{name}}}", _text(command.help), _usage(command, inner)]
+        parts += _options(command, inner)
+    return "\n\n".join(parts)
+
+
+def families() -> str:
+    """Return a table of the model families."""
+    from edgeformer.families import family_names, load_family
+
+    rows = [f"| `{name}` | {load_family(name).summary} |" for name in family_names()]
+    return "\n".join(["| `model_type` | what it reads |", "|---|---|", *rows])
+
+
+GENERATED: dict[str, Callable[[], str]] = {"command_line": command_line, "families": families}
+
+
+def _usage(command: click.Command, context: click.Context) -> str:
+    pieces = " ".join(command.collect_usage_pieces(context))
+    return f"```text\n{context.command_path} {pieces}\n```"
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield one table for each group of options, as `--help` groups them."""
+    groups: dict[str, list[click.Parameter]] = {}
+    for parameter in command.get_params(context):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            groups.setdefault(getattr(parameter, "topic", None) or "Options", []).append(parameter)
+    for title, parameters in groups.items():
+        rows = [f"| {_names(option)} | {_meaning(option, context)} |" for option in parameters]
+        yield "\n".join([f"**{title}**", "", "| option | meaning |", "|---|---|", *rows])
+
+
+def _names(option: click.Parameter) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    if getattr(option, "is_flag", False):
+        return names
+    if isinstance(option.type, click.Choice):
+        return f"{names} {' · '.join(f'`{choice}`' for choice in option.type.choices)}"
+    metavar = option.metavar or option.type.name.upper()
+    return f"{names} *{metavar}*"
+
+
+def _meaning(option: click.Parameter, context: click.Context) -> str:
+    record = option.get_help_record(context) if isinstance(option, click.Option) else None
+    return _text(record[1]).replace("|", "\\|") if record else ""
+
+
+def _text(text: str | None) -> str:
+    """Return a help text as Markdown: `\\b` and line breaks inside a paragraph mean nothing here."""
+    paragraphs = (text or "").replace("\b", "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    click.echo(command_line())
