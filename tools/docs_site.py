@@ -26,7 +26,7 @@ GENERATED_COMMENT = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"(\]\()((?:\.\./)[^)\s#]*)(#[^)\s]*)?(\))")
 
 
-def on_config(config: Any) -> Any:
+def on_startup(*, command: str, dirty: bool) -> None:
     """Copy the Python files to where mkdocstrings reads them: as one package, as they are installed."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     for folder, package in PACKAGES.items():
@@ -34,7 +34,6 @@ def on_config(config: Any) -> Any:
             target = SOURCE / package / file.relative_to(ROOT / folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-    return config
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
@@ -92,12 +91,16 @@ def _usage(command: click.Command, context: click.Context) -> str:
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
-    """Yield one table for each group of options, as `--help` groups them."""
+    """Yield one table for each topic of options, in the order of `--help`."""
+    from edgeformer.cli._options import OUTPUT
+
     groups: dict[str, list[click.Parameter]] = {}
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Option) and not parameter.hidden:
-            groups.setdefault(getattr(parameter, "topic", None) or "Options", []).append(parameter)
-    for title, parameters in groups.items():
+            groups.setdefault(getattr(parameter, "topic", OUTPUT), []).append(parameter)
+    groups[OUTPUT] = groups.pop(OUTPUT)
+    for topic, parameters in groups.items():
+        title = topic if len(groups) > 1 else "Options"
         rows = [f"| {_names(option)} | {_meaning(option, context)} |" for option in parameters]
         yield "\n".join([f"**{title}**", "", "| option | meaning |", "|---|---|", *rows])
 
@@ -114,7 +117,7 @@ def _names(option: click.Parameter) -> str:
 
 def _meaning(option: click.Parameter, context: click.Context) -> str:
     record = option.get_help_record(context) if isinstance(option, click.Option) else None
-    return _text(record[1]).replace("|", "\\|") if record else ""
+    return re.sub(r"([|\[\]<>])", r"\\\1", _text(record[1])) if record else ""
 
 
 def _text(text: str | None) -> str:

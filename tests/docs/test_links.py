@@ -1,0 +1,41 @@
+"""Links and paths in the pages lead somewhere. The site's build checks docs/ itself; this checks what is around it."""
+
+import re
+
+import pytest
+from docs_pages import DOCS, ROOT
+
+PAGES = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "tools/README.md")
+]
+ALL = [*PAGES, *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"(?<![\w./-])((?:edgeformer|export|runtime|tools|tests|examples|docs)/[\w./-]*\w/?)(?![\w*{])")
+MADE_BY_READERS = {"examples/browser/model", "tools/FOLDER/NAME.py"}
+HEADING = re.compile(r"^#+ (.+)$", re.M)
+
+
+def ids(page):
+    """Return the anchors of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return {re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_a_file_and_a_heading(page):
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in ids(target), f"{page.name} links to {link}: no such heading"
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_exist(page):
+    text = re.sub(r"\]\([^)]*\)", "]", page.read_text(encoding="utf-8"))
+    code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)
+    named = {path for piece in code for path in PATH.findall(piece)} - MADE_BY_READERS
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert missing == []

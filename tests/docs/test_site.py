@@ -1,0 +1,87 @@
+"""The documentation site builds without a warning: links, anchors, navigation, references into the code."""
+
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import docs_site
+import pytest
+from docs_pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    result = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "WARNING" not in result.stderr
+    return folder
+
+
+def page(site, name):
+    return (site / name / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_page_is_there(site):
+    written = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
+    sources = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
+    assert {(path.parent if path.name == "index" else path).as_posix() for path in sources} <= written
+
+
+def test_nothing_is_fetched_from_another_server(site):
+    """Readers without a network see the pages as they are; links are for readers to follow."""
+    for file in site.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|img)[^>]+src="https?://', text), file
+        assert not re.findall(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?://', text), file
+
+
+def test_the_command_line_reference_has_every_command_and_its_options(site):
+    text = page(site, "reference/cli")
+    for name in ("export", "run", "embed", "bench", "eval", "optimize", "verify", "check", "info", "models"):
+        assert f'id="{name}"' in text
+    assert "<code>--precision</code>" in text and "<code>--max-new-tokens</code>" in text
+    assert "<code>--target</code>" not in text  # a name of before, which help hides, too
+
+
+def test_the_python_reference_has_every_public_name(site):
+    import edgeformer.export
+    import edgeformer.runtime
+
+    for module, name in ((edgeformer.export, "reference/api-export"), (edgeformer.runtime, "reference/api-runtime")):
+        text = page(site, name)
+        for public in module.__all__:
+            here, there = f"{module.__name__}.{public}", f"{getattr(module, public).__module__}.{public}"
+            assert f'id="{here}"' in text or f'id="{there}"' in text, f"{name} lacks {public}"
+
+
+def test_families_are_listed(site):
+    from edgeformer.families import family_names
+
+    text = page(site, "reference/families")
+    assert [name for name in family_names() if f"<code>{name}</code>" not in text] == []
+
+
+def rendered(markdown):
+    """Return what the hook makes of a page how-to/page.md."""
+    where = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    config = SimpleNamespace(repo_url="https://host/repo")
+    return docs_site.on_page_markdown(markdown, page=where, config=config, files=None)
+
+
+def test_links_out_of_the_folder_become_urls_of_the_repository():
+    assert rendered("[a](../../README.md#b)") == "[a](https://host/repo/blob/main/README.md#b)"
+    assert rendered("[a](../../tools)") == "[a](https://host/repo/tree/main/tools)"
+    assert rendered("[a](../index.md)") == "[a](../index.md)"
+
+
+def test_a_link_to_no_file_and_an_unknown_part_are_warnings(monkeypatch):
+    warnings = []
+    monkeypatch.setattr(docs_site, "warn", warnings.append)
+    assert rendered("[a](../../no.md)\n\n<!-- generated: nothing -->\n").endswith("\n\n\n")
+    assert ["leads to no file" in warnings[1], "nothing generates nothing" in warnings[0]] == [True, True]
