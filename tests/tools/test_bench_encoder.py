@@ -12,7 +12,7 @@ OPTIONS = ["--geometry", "tiny", "--short", "4", "--long", "16", "--batch", "3",
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch):
-    monkeypatch.setattr(bench_encoder, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(bench_encoder, "ROUND_SECONDS", 0.01)
 
 
 def run(*arguments):
@@ -78,9 +78,9 @@ def test_states_that_differ_fail_loudly(fault):
         bench_encoder.measure(systems, [[1, 2, 3]], rounds=1)
 
 
-def test_a_turn_runs_once_at_least_and_counts_with_its_median(monkeypatch):
+def test_a_round_runs_once_at_least_and_counts_with_its_median(monkeypatch):
     runs = []
-    monkeypatch.setattr(bench_encoder, "TURN_SECONDS", 1e-9)
+    monkeypatch.setattr(bench_encoder, "ROUND_SECONDS", 1e-9)
 
-    assert bench_encoder.turn(runs.append, [[1]]) > 0
+    assert bench_encoder.time_batch(runs.append, [[1]]) > 0
     assert runs == [[[1]]]

@@ -139,7 +139,7 @@ def test_a_system_that_stops_early_fails_loudly():
 def test_systems_take_turns_in_another_order_each_round():
     order = []
     systems = {name: lambda name=name: order.append(name) or len(order) for name in "abc"}
-    results = interleave.take_turns(systems, rounds=3, pause_seconds=0)
+    results = interleave.run_interleaved(systems, rounds=3, pause_seconds=0)
 
     assert "".join(order) == "abc" + "abc" + "bca" + "cab"
     assert results == {"a": [4, 9, 11], "b": [5, 7, 12], "c": [6, 8, 10]}

@@ -10,15 +10,15 @@ from unittest import mock
 import pytest
 from benchmarks import compare_peers
 from benchmarks.peers import process, report
+from benchmarks.peers.generation import Generation, Stopwatch, timed
 from benchmarks.peers.registry import FOLDER, OURS, PEERS, Peer
-from benchmarks.peers.turn import Stopwatch, Turn, timed
 from click.testing import CliRunner
 
 # A runtime that says how long it took. Tokens are the prompt's last one and on from there.
 STAND_IN = """
 import os, sys
 from pathlib import Path
-from benchmarks.peers.turn import Turn
+from benchmarks.peers.generation import Generation
 
 def convert(checkpoint, folder, precision):
     assert (checkpoint / "config.json").is_file() and (checkpoint / "tokenizer.json").is_file()
@@ -34,7 +34,7 @@ def load(checkpoint, folder, precision, threads):
     def run(prompt, new):
         tokens = list(range(prompt[-1], prompt[-1] + new))
         {run}
-        return Turn(tokens, {first}, {rest})
+        return Generation(tokens, {first}, {rest})
 
     return run
 """
@@ -99,7 +99,7 @@ def test_the_report_holds_speeds_and_ratios_of_each_round(stand_in, compare, tmp
     assert data["results"][1]["same_leading_tokens"] == {"other": 5}
     assert list(data["peers"]["other"]["versions"]) == ["onnxruntime"]
     assert "fp32: 16 + 5 tokens, batch 1, 1 threads, median (range) of 2 rounds" in result.stdout
-    assert "All 5 tokens of every round are edgeformer's in: other." in result.stdout
+    assert "All 5 tokens of every round equal edgeformer's for: other." in result.stdout
     assert max(map(len, table_of(result.stdout))) <= 100
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -113,7 +113,7 @@ def test_a_peer_that_is_not_there_is_named_with_what_installs_it(stand_in, compa
     result = compare({OURS: stand_in("ours"), "absent": stand_in("absent", imports=("json", module))})
 
     assert result.exit_code == 0, result.output
-    assert f"Left out: absent, for want of {module}. To install: install absent" in result.stdout
+    assert f"Left out: absent, because {module} is missing. To install: install absent" in result.stdout
 
 
 def test_a_precision_that_a_peer_lacks_is_told(stand_in, compare):
@@ -122,7 +122,7 @@ def test_a_precision_that_a_peer_lacks_is_told(stand_in, compare):
     )
 
     assert result.exit_code == 0, result.output
-    assert "Left out: exact at int4, which it has not." in result.stdout
+    assert "Left out: exact at int4, which it does not support." in result.stdout
     assert len(table_of(result.stdout)) == 4 + 3
 
 
@@ -130,8 +130,8 @@ def test_a_precision_that_a_peer_lacks_is_told(stand_in, compare):
     ("value", "error"),
     [
         ("absent={python}", "lacks no_such_module for absent. To install: install absent"),
-        ("nobody={python}", "there is no peer 'nobody'. Peers are: edgeformer, absent."),
-        ("absent=nowhere", "takes an interpreter, and 'nowhere' is no file"),
+        ("nobody={python}", "there is no peer 'nobody'. The peers are: edgeformer, absent."),
+        ("absent=nowhere", "takes an interpreter, and 'nowhere' is not a file"),
     ],
 )
 def test_an_interpreter_that_does_not_fit_is_an_error(stand_in, compare, value, error):
@@ -147,7 +147,7 @@ def test_a_worker_that_ends_is_an_error_with_what_it_said(stand_in, compare):
     result = compare({OURS: stand_in("ours"), "dying": dying})
 
     assert result.exit_code == 1
-    assert "the worker of dying ended with exit code 3. It said:" in result.stderr
+    assert "the worker of dying ended with exit code 3. Its last output:" in result.stderr
     assert "out of luck" in result.stderr
 
 
@@ -186,7 +186,7 @@ def test_a_worker_is_stopped_while_it_has_no_turn(stand_in, tmp_path):
     peer = stand_in("peer")
     with process.start("peer", peer, Path(sys.executable), tmp_path, tmp_path, "fp32", threads=1) as worker:
         assert stopped()
-        assert worker.generate([7, 8, 9], 2) == Turn([9, 10], 0.5, 2.0)
+        assert worker.generate([7, 8, 9], 2) == Generation([9, 10], 0.5, 2.0)
         assert stopped()
         worker._process.send_signal(signal.SIGKILL)
         worker._process.wait()
@@ -214,7 +214,7 @@ def test_prompts_are_the_same_for_all_and_others_each_round():
             self.generate = lambda prompt, new: asked[name].append(prompt)
 
     prompts = compare_peers.Prompts(100, 12)
-    systems = {name: compare_peers.turns_of(Worker(name), prompts, 3) for name in asked}
+    systems = {name: compare_peers.next_prompt_of(Worker(name), prompts, 3) for name in asked}
     for system in (*systems.values(), *systems.values()):
         system()
 
@@ -224,26 +224,26 @@ def test_prompts_are_the_same_for_all_and_others_each_round():
 
 def test_a_runtime_that_stops_early_fails_loudly():
     with pytest.raises(compare_peers.click.ClickException, match="other generated 2 tokens instead of 3"):
-        report.summarise({OURS: [Turn([1, 2, 3], 1, 1)], "other": [Turn([1, 2], 1, 1)]}, prompt=4, new=3)
+        report.summarise({OURS: [Generation([1, 2, 3], 1, 1)], "other": [Generation([1, 2], 1, 1)]}, prompt=4, new=3)
 
 
 def test_other_tokens_are_told(stand_in, compare):
     result = compare({OURS: stand_in("ours"), "wrong": stand_in("wrong", run="tokens[-2] += 1")})
 
     assert result.exit_code == 0, result.output
-    assert "wrong agrees with edgeformer on 3 of 5 tokens" in result.stdout
+    assert "wrong agrees with edgeformer on the first 3 of 5 tokens" in result.stdout
 
 
 def test_the_clock_of_a_loop_and_of_a_callback(monkeypatch):
     now = iter([10.0, 11.0, 14.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
-    assert timed(iter([5, 6, 7, 8]), 3) == Turn([5, 6, 7], 1.0, 3.0)
+    assert timed(iter([5, 6, 7, 8]), 3) == Generation([5, 6, 7], 1.0, 3.0)
 
     now = iter([20.0, 21.0, 22.0, 25.0])
     watch = Stopwatch()
     for token in (5, 6, 7):
-        watch.saw(token)
-    assert watch.turn() == Turn([5, 6, 7], 1.0, 4.0)
+        watch.record(token)
+    assert watch.generation() == Generation([5, 6, 7], 1.0, 4.0)
 
 
 def test_every_peer_has_a_worker():

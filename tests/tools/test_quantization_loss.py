@@ -117,9 +117,9 @@ def test_fewer_bits_lose_more(tmp_path, monkeypatch):
     assert four["bytes"] < eight["bytes"] < losses["bf16"]["bytes"]
 
 
-def test_an_unknown_recipe_is_an_error_that_lists_them():
+def test_an_unknown_row_is_an_error_that_lists_them():
     result = CliRunner().invoke(quantization_loss.main, ["tiny-llama", "--only", "int3"])
-    assert result.exit_code == 1 and "no recipe is called so; there are: bf16; " in result.output
+    assert result.exit_code == 1 and "no row matches --only; the rows are: bf16; " in result.output
 
 
 def test_peers_beside_ours(stand_in, monkeypatch, tmp_path):
@@ -174,9 +174,9 @@ def test_every_peer_tells_its_logits():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--peer", f"{OURS}={sys.executable}"], "edgeformer is measured anyway, and is no --peer"),
+        (["--peer", f"{OURS}={sys.executable}"], "edgeformer is always measured; it cannot be a --peer"),
         (["--peer", f"nobody={sys.executable}"], "there is no peer 'nobody'"),
-        (["--peer", "llama.cpp=nowhere"], "'nowhere' is no file"),
+        (["--peer", "llama.cpp=nowhere"], "'nowhere' is not a file"),
     ],
 )
 def test_a_peer_that_does_not_fit_is_an_error(arguments, error):

@@ -1,11 +1,14 @@
-"""What does an int8 cache save on the CPU? One model over a cache of float32 and over one of int8, side by side.
+"""Measure prefill and decode throughput over an int8 KV cache and over a float32 one, of the same model.
 
     python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
     python tools/benchmarks/bench_cache.py /tmp/smollm2-135m --precision int8
 
-The checkpoint is exported twice. Both are run by edgeformer's runtime with the same number of threads: one prompt, and
-single steps behind caches of several lengths, which are filled instead of fed, for what is in them costs nothing else.
-They take turns (interleave.py).
+The checkpoint is exported twice. edgeformer's runtime runs both with the same number of threads, in alternation
+(interleave.py): one prompt, and single decode steps at several context lengths. Caches are filled with a constant
+instead of by a prefill, because the time of a step does not depend on the cached values.
+
+Prints, for each workload, tokens/s over both caches (median and range over the rounds), the speedup of int8 over
+float32, and the bytes per token of each cache.
 """
 
 import json
@@ -31,7 +34,7 @@ from edgeformer.runtime.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, take_turns
+from benchmarks.interleave import cell, compare, run_interleaved
 
 FORMS: dict[str, dict[str, Any]] = {"float32": {}, "int8": {"cache_precision": "int8"}}
 
@@ -39,7 +42,7 @@ Speeds = dict[str, float]
 
 
 def measure(model: CausalLM, prompt: int, pasts: tuple[int, ...], steps: int) -> Speeds:
-    """Tokens a second: of a prompt, and of steps behind each past."""
+    """Return tokens/s of a prompt, and of decode steps after each past length."""
     tokens = np.random.default_rng(0).integers(0, model.manifest.vocab_size, max(prompt, steps + 1))
     decoder = model.new_decoder(1, prompt)
     start = time.perf_counter()
@@ -58,16 +61,16 @@ def measure(model: CausalLM, prompt: int, pasts: tuple[int, ...], steps: int) ->
 
 
 def bytes_per_token(model: CausalLM) -> int:
-    """What a token takes in the cache."""
+    """Return the bytes that one token takes in the cache."""
     return model.manifest.cache.elements(1, 1) * cache_element_bytes(model.manifest)
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Show the report as a table: for every workload the speed over each cache, and how much faster int8's is."""
+    """Print a table: for every workload, the throughput over each cache and the speedup of int8."""
     title = "{model}, {precision}, {threads} threads, median (range) of {rounds}"
     table = Table(title=title.format(**data), title_justify="left")
-    names = [f"{name}, {size:,} bytes a token" for name, size in data["bytes_per_token"].items()]
-    for column in ("tokens/s", *names, "int8 over float32"):
+    names = [f"{name}, {size:,} bytes per token" for name, size in data["bytes_per_token"].items()]
+    for column in ("tokens/s", *names, "speedup of int8"):
         table.add_column(column, justify="left" if column == "tokens/s" else "right")
     for workload, figures in data["workloads"].items():
         speeds = [cell(speed, 1) for speed in figures["tokens_per_second"].values()]
@@ -84,10 +87,18 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option(
     "--past", "pasts", type=click.IntRange(min=1), multiple=True, default=(512, 2048, 8000), show_default=True
 )
-@click.option("--steps", type=click.IntRange(min=1), default=16, show_default=True, help="Measured behind each past.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Decode steps measured at each past length.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
-@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here, too.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable cores]")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
 def main(
     checkpoint: Path,
     precision: Precision,
@@ -107,10 +118,10 @@ def main(
             model = load(bundle, provider="cpu", threads=threads)
             assert isinstance(model, CausalLM)
             models[name] = model
-        turns: dict[str, Callable[[], Speeds]] = {
+        runs_of: dict[str, Callable[[], Speeds]] = {
             name: partial(measure, model, prompt, pasts, steps) for name, model in models.items()
         }
-        runs = take_turns(turns, rounds)
+        runs = run_interleaved(runs_of, rounds)
     workloads = {}
     for workload in next(iter(runs.values()))[0]:
         speeds, ratios = compare({name: [run[workload] for run in done] for name, done in runs.items()}, "int8")

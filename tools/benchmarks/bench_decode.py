@@ -1,17 +1,19 @@
-"""What does our loop cost over the bare graph, and how does it compare with eager PyTorch?
+"""Measure decode and prefill throughput of a decoder bundle, of a minimal onnxruntime loop and of eager PyTorch.
 
     python tools/benchmarks/bench_decode.py /tmp/smollm2-135m-onnx --checkpoint /tmp/smollm2-135m
 
-Three contenders continue the same prompt greedily, on the CPU, with the same number of threads:
+Three contenders continue the same prompt greedily, on the CPU, with the same number of threads, in alternation
+(interleave.py):
 
 - edgeformer: the loop of `edgeformer run`, `edgeformer.runtime.generate.run_rows`;
-- bare: the least that a client can do with onnxruntime and numpy: the cache bound once, the whole prompt in one run, an
+- bare: the least that an onnxruntime client can do: bind the cache once, run the whole prompt at once, and take an
   argmax after each step. It shares edgeformer's session, because two sessions of one graph differ in speed by several
-  percent, by where their memory came to lie, and the loops by less;
-- eager (with --checkpoint): transformers in float32 with its own dynamic cache and a loop as bare as the other, so that
-  no cost of its `generate` is charged. It computes logits for the prompt's last token alone, as `generate` does.
+  percent (by where their memory was allocated), which is more than the loops differ;
+- eager (with --checkpoint): transformers in float32 with its own dynamic cache, in an equally bare loop without the
+  overhead of `generate`. Like `generate`, it computes the logits of the prompt's last token only.
 
-They take turns (interleave.py), and no token ends a run early. edgeformer and bare must generate the same tokens.
+An end-of-text token never ends a run. edgeformer and bare must generate the same tokens. Prints prefill and decode
+throughput in tokens/s, the speedup of edgeformer over each contender within a round, and decode latency in ms/token.
 """
 
 import json
@@ -36,12 +38,12 @@ from edgeformer.runtime.streaming import TextStream
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, take_turns
+from benchmarks.interleave import cell, compare, run_interleaved
 
 
 @dataclass(frozen=True)
 class Run:
-    """One prompt continued: the new tokens and what they took. The first one counts as prefill, the rest as decode."""
+    """One continued prompt: the new tokens and the seconds. The first token counts as prefill, the others as decode."""
 
     tokens: list[int]
     prefill_seconds: float
@@ -49,11 +51,11 @@ class Run:
 
 
 Contender = Callable[[Sequence[int], int], Run]
-"""Continues a prompt by so many tokens."""
+"""Continue a prompt by N tokens: (prompt ids, N) → Run."""
 
 
 def edgeformer_loop(model: CausalLM) -> Contender:
-    """The loop of `edgeformer run`, without an end-of-text token."""
+    """Return the loop of `edgeformer run`, without an end-of-text token."""
 
     def run(prompt: Sequence[int], new: int) -> Run:
         stream = TextStream(model.tokenizer) if model.tokenizer else None
@@ -66,7 +68,7 @@ def edgeformer_loop(model: CausalLM) -> Contender:
 
 
 def bare_loop(session: Any) -> Contender:
-    """The least that a client of an onnxruntime session can do; nothing of edgeformer's."""
+    """Return a minimal loop over an onnxruntime session, without code of edgeformer."""
     shapes = {value.name: value.shape for value in session.get_inputs() if value.name.startswith("past_key_values.")}
     dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8}
     cache_dtype = dtypes[next(value.type for value in session.get_inputs() if value.name in shapes)]
@@ -110,7 +112,7 @@ def bare_loop(session: Any) -> Contender:
 
 
 def eager_loop(checkpoint: Path, threads: int) -> Contender:
-    """The same model in transformers: float32, its default attention, no compilation."""
+    """Return a loop over the same model in transformers: float32, its default attention, no compilation."""
     import torch
     import transformers
 
@@ -135,7 +137,7 @@ def eager_loop(checkpoint: Path, threads: int) -> Contender:
 
 
 def check_same_tokens(ours: Sequence[int], bare: Sequence[int]) -> None:
-    """Raise ClickException if the loops generated different tokens: then one of them is wrong, and no speed matters."""
+    """Raise ClickException if the two loops generated different tokens: one of them is then wrong."""
     same = agreeing(ours, bare)
     if same < len(bare) or len(ours) != len(bare):
         raise click.ClickException(
@@ -145,13 +147,13 @@ def check_same_tokens(ours: Sequence[int], bare: Sequence[int]) -> None:
 
 
 def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens agree before the first difference."""
+    """Return the number of equal tokens before the first difference."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def report(runs: dict[str, list[Run]], prompt: int) -> dict[str, Any]:
-    """Speeds and ratios of edgeformer to the others, as plain data. Ratios are taken within a round."""
+    """Return speeds, and ratios of edgeformer to each contender within a round, as plain data."""
 
     def prefill(run: Run) -> float:
         return prompt / run.prefill_seconds
@@ -172,12 +174,12 @@ def report(runs: dict[str, list[Run]], prompt: int) -> dict[str, Any]:
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Show the report as a table."""
+    """Print the report as a table."""
     title = (
         "{bundle}, {precision}: {prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds}"
     )
-    table = Table(title=title.format(**data), title_justify="left", caption="ratio: edgeformer's speed over this one's")
-    for column in ("", "prefill tokens/s", "ratio", "decode tokens/s", "ratio", "decode ms/token"):
+    table = Table(title=title.format(**data), title_justify="left", caption="speedup: edgeformer over this one")
+    for column in ("", "prefill tokens/s", "speedup", "decode tokens/s", "speedup", "decode ms/token"):
         table.add_column(column, justify="right" if column else "left")
     for name, speeds in data["tokens_per_second"].items():
         ratios = data["edgeformer_over"].get(name, {})
@@ -206,7 +208,7 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--prompt", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of the prompt.")
 @click.option("--new", type=click.IntRange(min=2), default=64, show_default=True, help="Tokens to generate.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Of each contender. [default: all usable cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of each contender. [default: all usable cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def main(
     bundle: Path, checkpoint: Path | None, prompt: int, new: int, rounds: int, threads: int | None, as_json: bool
@@ -221,8 +223,8 @@ def main(
     if checkpoint:
         contenders["eager"] = eager_loop(checkpoint, threads)
     ids = np.random.default_rng(0).integers(0, model.manifest.vocab_size, prompt).tolist()
-    turns = {name: partial(run, ids, new) for name, run in contenders.items()}
-    runs = take_turns(turns, rounds, pause_seconds=0)  # the loops share their session, and so its threads
+    runs_of = {name: partial(run, ids, new) for name, run in contenders.items()}
+    runs = run_interleaved(runs_of, rounds, pause_seconds=0)  # the loops share one session and its threads
     for ours, bare in zip(runs["edgeformer"], runs["bare"], strict=True):
         check_same_tokens(ours.tokens, bare.tokens)
     data = {

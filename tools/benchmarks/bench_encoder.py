@@ -1,16 +1,17 @@
-"""How fast does an encoder read texts, beside transformers?
+"""Measure throughput and latency of an encoder bundle and of transformers.
 
     python tools/benchmarks/bench_encoder.py [--attention sdpa --attention eager]
 
-MiniLM-L6's geometry (a BERT of 6 layers) with seeded random weights, made here; float32 on the CPU, with the same
-number of threads. Four workloads: one short text, one long text, a batch of long texts, and a batch of texts of many
-lengths, which is padded to the longest. The clock runs from lists of token ids to the last states as an array:
+The model has MiniLM-L6's geometry (a BERT of 6 layers) and seeded random weights; it runs in float32 on the CPU with
+the same number of threads. There are four workloads: one short text, one long text, a batch of long texts, and a batch
+of texts of many lengths, which is padded to the longest. The clock covers lists of token ids to last hidden states:
 
 - edgeformer: `run` of a loaded bundle;
-- transformers: the model in inference mode, not compiled, with each attention that is asked for. sdpa is its default.
+- transformers: the model in inference mode, not compiled, with each requested attention (its default is sdpa).
 
-A turn of a system repeats its batch for a while and counts with its median, so that short texts are measured as well as
-long ones. Tokens per second count the texts' own tokens, never padding. The states must agree.
+In each round a system repeats its batch for a fixed time and counts with the median, so that short texts are measured
+as well as long ones. Prints ms per batch, tokens/s (padding not counted) and edgeformer's speedup. The hidden states of
+all systems must agree.
 """
 
 import json
@@ -32,14 +33,14 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, take_turns
+from benchmarks.interleave import cell, compare, run_interleaved
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "minilm-l6": {
         "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536,
         "vocab_size": 30522, "hidden_act": "gelu", "max_position_embeddings": 512,
     },
-    # For tests.
+    # Small sizes for tests.
     "tiny": {
         "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
         "vocab_size": 512, "hidden_act": "gelu", "max_position_embeddings": 128,
@@ -47,24 +48,26 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 ATTENTIONS = ("sdpa", "eager")
-"""Implementations in transformers: torch's fused operator, or its own matrix products and softmax."""
+"""Implementations of attention in transformers: torch's fused operator, or matrix products and a softmax."""
 
-TURN_SECONDS = 0.2
+ROUND_SECONDS = 0.2
 SHORTEST = 8
 """Tokens of the shortest text in the ragged batch."""
 
 TOLERANCE = 1e-3
-"""How far states may differ, which the last norm leaves at about 1: a hundred times what float32 does to six layers."""
+"""Allowed difference of hidden states, which the last norm scales to about 1: 100 times float32's error."""
 
 Texts = list[list[int]]
 States = NDArray[np.float32]
 System = Callable[[Texts], States]
-"""Token ids of B texts → their last states float32 [B, S, E], where S is the longest; what stands behind a text's end
-means nothing."""
+"""Compute hidden states: token ids of B texts → last states float32 [B, S, E], S being the longest text.
+
+States behind the end of a text are undefined.
+"""
 
 
 def write_checkpoint(geometry: str, folder: Path, seed: int = 0) -> None:
-    """Save a random BERT as transformers saves one. geometry: a key of GEOMETRIES."""
+    """Save a BERT of random weights in transformers' format. geometry: a key of GEOMETRIES."""
     import torch
     import transformers
 
@@ -75,12 +78,14 @@ def write_checkpoint(geometry: str, folder: Path, seed: int = 0) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
-                parameter.normal_(std=parameter.shape[-1] ** -0.5)  # its own start hardly lets attention choose
+                parameter.normal_(
+                    std=parameter.shape[-1] ** -0.5
+                )  # transformers' own initialization leaves attention almost uniform
     model.save_pretrained(folder)
 
 
 def edgeformer_system(bundle: Path, threads: int) -> System:
-    """Our own `run`."""
+    """Return edgeformer's `run` of a loaded bundle."""
     from edgeformer.runtime import load
 
     model = load(bundle, provider="cpu", threads=threads)
@@ -88,7 +93,7 @@ def edgeformer_system(bundle: Path, threads: int) -> System:
 
 
 def transformers_system(checkpoint: Path, attention: str, threads: int) -> System:
-    """transformers in float32, with one of ATTENTIONS and no compilation."""
+    """Return transformers in float32, with one of ATTENTIONS and no compilation."""
     import torch
     import transformers
 
@@ -109,7 +114,7 @@ def transformers_system(checkpoint: Path, attention: str, threads: int) -> Syste
 
 
 def workloads(short: int, long: int, batch: int, vocab_size: int) -> dict[str, Texts]:
-    """Random texts by the name of what they measure. The ragged batch has both the shortest and the longest text."""
+    """Return random texts by workload. The ragged batch contains the shortest and the longest text."""
     rng = np.random.default_rng(0)
     shortest = min(SHORTEST, long)
     lengths = [long, shortest, *rng.integers(shortest, long + 1, batch).tolist()][:batch]
@@ -125,10 +130,10 @@ def workloads(short: int, long: int, batch: int, vocab_size: int) -> dict[str, T
     }
 
 
-def turn(system: System, texts: Texts) -> float:
-    """Seconds of one run: the median of as many as fit into a turn, and of one at least."""
+def time_batch(system: System, texts: Texts) -> float:
+    """Return the seconds of one run: the median of as many runs as fit into ROUND_SECONDS, and of at least one."""
     seconds: list[float] = []
-    while sum(seconds) < TURN_SECONDS:
+    while sum(seconds) < ROUND_SECONDS:
         start = time.perf_counter()
         system(texts)
         seconds.append(time.perf_counter() - start)
@@ -136,16 +141,16 @@ def turn(system: System, texts: Texts) -> float:
 
 
 def largest_difference(ours: States, other: States, texts: Texts) -> float:
-    """Between the states of the texts' own tokens."""
+    """Return the largest difference between hidden states, over the texts' own tokens."""
     pairs = zip(ours, other, texts, strict=True)
-    # np.max and not max, which would lose a NaN.
+    # np.max propagates NaN; max would not.
     return float(np.max([np.abs(a[: len(text)] - b[: len(text)]).max() for a, b, text in pairs]))
 
 
 def measure(systems: dict[str, System], texts: Texts, rounds: int) -> dict[str, Any]:
-    """One workload's times, speeds, ratios and differences as plain data.
+    """Return one workload's times, speeds, ratios and differences as plain data.
 
-    Raises ClickException if the states differ: then a system computes something else.
+    Raises ClickException if the states differ by more than TOLERANCE: then a system computes another model.
     """
     states = {name: system(texts) for name, system in systems.items()}
     differences = {
@@ -154,12 +159,12 @@ def measure(systems: dict[str, System], texts: Texts, rounds: int) -> dict[str, 
         if name != "edgeformer"
     }
     for name, difference in differences.items():
-        if not difference <= TOLERANCE:  # NaN is no agreement
+        if not difference <= TOLERANCE:  # also true for NaN
             raise click.ClickException(
                 f"the states of edgeformer and {name} differ by {difference:.2g}, and {TOLERANCE} is allowed. One of "
                 "them computes another model; no speed is reported."
             )
-    seconds = take_turns({name: partial(turn, system, texts) for name, system in systems.items()}, rounds)
+    seconds = run_interleaved({name: partial(time_batch, system, texts) for name, system in systems.items()}, rounds)
     tokens = sum(map(len, texts))
     speeds, ratios = compare(
         {name: [tokens / value for value in values] for name, values in seconds.items()}, "edgeformer"
@@ -175,11 +180,11 @@ def measure(systems: dict[str, System], texts: Texts, rounds: int) -> dict[str, 
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Show the report as a table."""
+    """Print the report as a table."""
     title = "{geometry}, fp32: {threads} threads, medians (and range) of {rounds}"
-    caption = "first: texts × tokens; ratio: edgeformer's speed over this one's"
+    caption = "first: texts × tokens; speedup: edgeformer over this one"
     table = Table(title=title.format(**data), title_justify="left", caption=caption, pad_edge=False)
-    for column in ("", "", "ms", "tokens/s", "ratio"):
+    for column in ("", "", "ms", "tokens/s", "speedup"):
         table.add_column(column, justify="right" if column else "left")
     for name, figures in data["workloads"].items():
         for system, speed in figures["tokens_per_second"].items():
@@ -194,7 +199,7 @@ def print_report(data: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     largest = max(value for figures in data["workloads"].values() for value in figures["largest_difference"].values())
-    console.print(f"largest difference of the states: {largest:.1e}")
+    console.print(f"largest difference of hidden states: {largest:.1e}")
     console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
 
 
@@ -207,15 +212,15 @@ def print_report(data: dict[str, Any]) -> None:
     multiple=True,
     default=["sdpa"],
     show_default=True,
-    help="Of transformers; may be given twice.",
+    help="Attention of transformers; repeatable.",
 )
 @click.option("--short", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens of the short text.")
 @click.option("--long", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of the long texts.")
 @click.option("--batch", type=click.IntRange(min=2), default=32, show_default=True, help="Texts in a batch.")
 @click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Of each system.")
+@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads of each system.")
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file."
 )
 def main(
     geometry: str,

@@ -1,14 +1,14 @@
-"""How long does an export take, and how much memory?
+"""Measure the duration and the peak memory of an export.
 
     python tools/benchmarks/bench_export.py --model /tmp/tinyllama-1.1b --workdir /tmp
 
-The export runs in a child process. The parent samples its /proc/<pid>/status and keeps two kinds of memory apart:
+The export runs in a child process. The parent samples /proc/<pid>/status of the child for two kinds of memory:
 
 - private: RssAnon + RssShmem, which the machine must have;
-- file-backed: RssFile, mapped checkpoints and libraries, which the system may drop and read again.
+- file-backed: RssFile, memory-mapped checkpoints and libraries, which the system may drop and read again.
 
-These two are peaks of samples: one shorter than the interval can hide between two. The peak of their sum is the
-kernel's own (VmHWM) and exact. The bundle is written below --workdir and removed.
+Both are peaks of samples, so a peak shorter than the interval can be missed. The peak of their sum is the kernel's own
+(VmHWM) and exact. The bundle is written below --workdir and removed. Prints seconds, and memory in MiB.
 """
 
 import json
@@ -39,7 +39,7 @@ INTERVAL_SECONDS = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What the child tells: the price of importing the exporter, the seconds of `export_model`, and what came of it."""
+    """What the child reports: memory after importing the exporter, seconds of `export_model`, facts of the bundle."""
 
     import_seconds: float
     import_private_bytes: int
@@ -51,7 +51,7 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Resident memory of a process in bytes; `peak_total` is the largest sum so far, as the kernel knows it."""
+    """Resident memory of a process in bytes. `peak_total` is the kernel's own peak of the sum (VmHWM)."""
 
     private: int
     file_backed: int
@@ -70,7 +70,7 @@ class Memory:
 
 
 def export_once(model: str, output: Path, precision: Precision, verify: bool) -> Exported:
-    """Export in the process that this is called in."""
+    """Export a model in the calling process."""
     start = time.perf_counter()
     from edgeformer.export import export_model
 
@@ -96,10 +96,10 @@ def watch(future: "Future[Exported]", pid: int) -> list[Memory]:
 
 
 def bench_export(model: str, workdir: Path, precision: Precision, verify: bool) -> tuple[Exported, list[Memory]]:
-    """Export into a temporary folder below `workdir` in a fresh process; return what it made and what it took."""
+    """Export to a temporary folder below `workdir` in a new process; return its facts and the memory samples."""
     folder = Path(tempfile.mkdtemp(prefix="bench_export.", dir=workdir))
     try:
-        # A spawned process, unlike a forked one, has nothing of this one in its memory.
+        # Spawned, because a forked process would count this one's memory as its own.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
             pid = executor.submit(os.getpid).result()
             future = executor.submit(export_once, model, folder / "bundle", precision, verify)
@@ -110,7 +110,7 @@ def bench_export(model: str, workdir: Path, precision: Precision, verify: bool) 
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Show the figures as a table."""
+    """Print the figures as a table."""
     peaks = data["peak_bytes"]
     rows = {
         "export": f"{data['export_seconds']:.2f} s",
@@ -136,13 +136,13 @@ def print_report(data: dict[str, Any]) -> None:
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.option("--model", required=True, help="A preset, a model folder, or a hub id.")
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
-@click.option("--no-verify", is_flag=True, help="Leave out the comparison with PyTorch.")
+@click.option("--no-verify", is_flag=True, help="Skip the comparison with PyTorch.")
 @click.option(
     "--workdir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=tempfile.gettempdir(),
     show_default=True,
-    help="Where the bundle is written for a while.",
+    help="Folder for the temporary bundle.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def main(model: str, precision: Precision, no_verify: bool, workdir: Path, as_json: bool) -> None:

@@ -1,12 +1,14 @@
-"""What does an op set cost on the CPU? One model in each of them, side by side.
+"""Measure prefill and decode throughput of one model in every op set and form of cache.
 
     python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
     python tools/benchmarks/bench_op_sets.py /tmp/smollm2-135m
 
-The checkpoint is exported five times: ort, standard and portable with a growing and a static cache. Each is run by
-edgeformer's runtime with the same number of threads: prompts, and single steps behind a number of tokens. They take
-turns (interleave.py). A static cache is as large as the longest run needs; what a larger one costs, `--capacity` shows.
-All must compute the same logits.
+The checkpoint is exported five times: ort, and standard and portable with a dynamic and with a static cache.
+edgeformer's runtime runs all of them with the same number of threads, in alternation (interleave.py): prompts, and
+single decode steps after a number of tokens. A static cache has the capacity that the longest run needs; --capacity
+shows what a larger one costs. All bundles must compute the same logits.
+
+Prints, for each workload and op set, tokens/s (median and range over the rounds) and the speedup of ort.
 """
 
 import json
@@ -29,7 +31,7 @@ from edgeformer.runtime.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, take_turns
+from benchmarks.interleave import cell, compare, run_interleaved
 
 FORMS: dict[str, dict[str, Any]] = {
     "ort": {},
@@ -39,16 +41,16 @@ FORMS: dict[str, dict[str, Any]] = {
     "portable, static": {"ops": "portable", "cache": "static"},
 }
 TOLERANCE = 1e-4
-"""max |Δlogit| / max |logit| between op sets, behind a thousand tokens."""
+"""Allowed max |Δlogit| / max |logit| between op sets after a thousand tokens."""
 
 Speeds = dict[str, float]
 
 
 def contender(model: CausalLM, prompts: tuple[int, ...], pasts: tuple[int, ...], steps: int, capacity: int) -> Any:
-    """A function that measures one model: tokens a second of every prompt, and of steps behind every past."""
+    """Return a function that measures one model: tokens/s of every prompt, and of steps after every past length."""
     tokens = np.random.default_rng(0).integers(0, model.manifest.vocab_size, capacity)
 
-    def turn() -> Speeds:
+    def run() -> Speeds:
         speeds = {}
         for length in prompts:
             decoder = model.new_decoder(1, capacity)
@@ -65,11 +67,11 @@ def contender(model: CausalLM, prompts: tuple[int, ...], pasts: tuple[int, ...],
             speeds[f"steps behind {length}"] = steps / (time.perf_counter() - start)
         return speeds
 
-    return turn
+    return run
 
 
 def check_same_logits(models: dict[str, CausalLM], length: int) -> dict[str, float]:
-    """How far the logits of each are from the first's; raises ClickException where one computes something else."""
+    """Return how far each model's logits are from the first model's. Raises ClickException above TOLERANCE."""
     tokens = np.random.default_rng(1).integers(0, next(iter(models.values())).manifest.vocab_size, length)
     logits = {name: model.forward(tokens) for name, model in models.items()}
     first = next(iter(logits.values()))
@@ -83,10 +85,10 @@ def check_same_logits(models: dict[str, CausalLM], length: int) -> dict[str, flo
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Show the report as a table: for every workload and op set its speed, and how much faster ort is."""
+    """Print a table: for every workload and op set, its throughput and the speedup of ort."""
     title = "{model}, fp32, {threads} threads, median (range) of {rounds}"
     table = Table(title=title.format(**data), title_justify="left")
-    for column in ("", "op set", "tokens/s", "ort is so many times faster"):
+    for column in ("", "op set", "tokens/s", "speedup of ort"):
         table.add_column(column, justify="left" if column in ("", "op set") else "right")
     for workload, figures in data["workloads"].items():
         digits = 0 if "prompt" in workload else 1
@@ -103,11 +105,21 @@ def print_report(data: dict[str, Any]) -> None:
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--prompt", "prompts", type=click.IntRange(min=1), multiple=True, default=(128, 512), show_default=True)
 @click.option("--past", "pasts", type=click.IntRange(min=1), multiple=True, default=(128, 1024), show_default=True)
-@click.option("--steps", type=click.IntRange(min=1), default=24, show_default=True, help="Measured behind each past.")
-@click.option("--capacity", type=click.IntRange(min=1), help="Of static caches. [default: what the longest run needs]")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=24,
+    show_default=True,
+    help="Decode steps measured at each past length.",
+)
+@click.option(
+    "--capacity", type=click.IntRange(min=1), help="Tokens of a static cache. [default: what the longest run needs]"
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="[default: all usable cores]")
-@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here, too.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable cores]")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
 def main(
     checkpoint: Path,
     prompts: tuple[int, ...],
@@ -133,7 +145,7 @@ def main(
         turns: dict[str, Callable[[], Speeds]] = {
             name: contender(model, prompts, pasts, steps, capacity) for name, model in models.items()
         }
-        runs = take_turns(turns, rounds)
+        runs = run_interleaved(turns, rounds)
     workloads = {}
     for workload in next(iter(runs.values()))[0]:
         speeds, ratios = compare({name: [run[workload] for run in done] for name, done in runs.items()}, "ort")

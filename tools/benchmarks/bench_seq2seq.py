@@ -1,22 +1,22 @@
-"""How fast does an encoder-decoder generate, beside transformers and CTranslate2?
+"""Measure generation by an encoder-decoder bundle, by transformers and by CTranslate2.
 
     python tools/benchmarks/bench_seq2seq.py [--ctranslate2-python /tmp/ct2venv/bin/python]
 
-T5-small's geometry with seeded random weights, made here. Each system reads the same sources and generates the same
-number of tokens, greedily (or with --beams), on the CPU, with the same number of threads: in float32, or ours and
-CTranslate2 over int8 weights, with the defaults of each. The clock runs end to end, over the encoder and the decode
-loop, from token ids to token ids:
+The model has T5-small's geometry and seeded random weights. Each system reads the same source texts and generates the
+same number of tokens, greedily or with --beams, on the CPU, with the same number of threads: in float32, or edgeformer
+and CTranslate2 with int8 weights and the defaults of each. The clock covers the encoder and the decode loop, from token
+ids to token ids:
 
 - edgeformer: `generate` of a loaded bundle;
-- transformers sdpa: `generate` in float32 with its cache, not compiled; its default attention is torch's fused
-  operator;
-- CTranslate2: `translate_batch` of the same folder converted, in a process of its own (ctranslate2_worker.py), because
-  its converter needs transformers 4. It is timed inside that process. An environment for it:
+- transformers sdpa: `generate` in float32 with its cache and torch's fused attention, not compiled;
+- CTranslate2: `translate_batch` of the same folder, converted. It runs and is timed in a process of its own
+  (ctranslate2_worker.py), because its converter needs transformers 4. An environment for it:
 
       python -m venv /tmp/ct2venv && /tmp/ct2venv/bin/pip install ctranslate2 'transformers<5' torch
 
-The end-of-text token's embedding, which is also its output row, is zero. Its logit is 0 among thousands of random ones,
-so no system ever chooses it and none needs a rule against it. Greedy systems must generate the same tokens in float32.
+The embedding of the end-of-text token is zero, and so is its logit (weights are tied): among thousands of random logits
+no system selects it, so no run ends early. In float32 all systems must generate the same tokens greedily. Prints new
+tokens/s and edgeformer's speedup.
 """
 
 import json
@@ -42,10 +42,10 @@ from edgeformer.quantization import Activations, QuantizationOverrides, make_qua
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, take_turns
+from benchmarks.interleave import cell, compare, run_interleaved
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
-"""What CTranslate2 calls a precision."""
+"""CTranslate2's name of each precision."""
 
 WORKER = Path(__file__).parent / "ctranslate2_worker.py"
 
@@ -63,7 +63,7 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
         "d_model": 512, "d_kv": 64, "num_heads": 8, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": 6,
         "vocab_size": 32128,
     },
-    # For tests.
+    # Small sizes for tests.
     "tiny": T5 | {
         "d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2,
         "vocab_size": 512,
@@ -71,24 +71,27 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 EMBEDDING_SCALE, QUERY_SCALE = 0.05, 4
-"""Of T5's own start. As it is, a tied model repeats one token forever: its embeddings outweigh the layers, and
-attention is so even that it tells every step the same."""
+"""Standard deviations relative to T5's own initialization.
+
+With T5's own, a tied model repeats one token forever: its embeddings outweigh the layers, and attention is almost
+uniform.
+"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One batch generated: new tokens of each source, without the start token, and the seconds from ids to ids."""
+    """One generated batch: the new tokens of each source, without the start token, and the seconds from ids to ids."""
 
     tokens: list[list[int]]
     seconds: float
 
 
 System = Callable[[Sequence[Sequence[int]], int, int], Run]
-"""Generates so many tokens for each source with so many beams."""
+"""Generate N tokens for each source text with a number of beams: (sources, N, beams) → Run."""
 
 
 def write_checkpoint(geometry: str, folder: Path, seed: int = 0) -> None:
-    """Save a random T5 as transformers saves one. geometry: a key of GEOMETRIES."""
+    """Save a T5 of random weights in transformers' format. geometry: a key of GEOMETRIES."""
     import torch
     import transformers
 
@@ -98,7 +101,7 @@ def write_checkpoint(geometry: str, folder: Path, seed: int = 0) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "relative_attention_bias" in name:
-                parameter.normal_()  # of the size of scores, so that positions matter
+                parameter.normal_()  # as large as attention scores, so that positions matter
             elif name.endswith(".q.weight"):
                 parameter.mul_(QUERY_SCALE)
         model.shared.weight.mul_(EMBEDDING_SCALE)
@@ -107,7 +110,7 @@ def write_checkpoint(geometry: str, folder: Path, seed: int = 0) -> None:
 
 
 def edgeformer_system(bundle: Path, threads: int) -> System:
-    """Our own `generate`."""
+    """Return edgeformer's `generate` of a loaded bundle."""
     from edgeformer.runtime import load
 
     model = load(bundle, provider="cpu", threads=threads)
@@ -123,7 +126,7 @@ def edgeformer_system(bundle: Path, threads: int) -> System:
 
 
 def transformers_system(checkpoint: Path, threads: int) -> System:
-    """`generate` of transformers: float32, its default cache, no compilation."""
+    """Return transformers' `generate`: float32, its default cache, no compilation."""
     import torch
     import transformers
 
@@ -155,7 +158,7 @@ def transformers_system(checkpoint: Path, threads: int) -> System:
 def ctranslate2_system(
     python: Path, checkpoint: Path, converted: Path, threads: int, precision: str = "fp32"
 ) -> Iterator[tuple[System, dict[str, str]]]:
-    """CTranslate2 in the interpreter of its own environment, and its versions. Raises ClickException when it ends."""
+    """Yield CTranslate2 in its own interpreter, and its versions. Raises ClickException when the process ends."""
     command = [str(part) for part in (python, WORKER, checkpoint, converted, threads, COMPUTE_TYPES[precision])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -175,7 +178,7 @@ def ctranslate2_system(
 
 
 def same_tokens(ours: Run, other: Run) -> int:
-    """How many tokens of every source agree before the first difference."""
+    """Return the number of tokens that all sources agree on before the first difference."""
 
     def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
         pairs = enumerate(zip(left, right, strict=False))
@@ -185,17 +188,17 @@ def same_tokens(ours: Run, other: Run) -> int:
 
 
 def check_lengths(name: str, run: Run, new: int) -> None:
-    """Raise ClickException if a system did not do the work that the others did."""
+    """Raise ClickException if a system generated another number of tokens."""
     lengths = {len(tokens) for tokens in run.tokens}
     if lengths != {new}:
         raise click.ClickException(f"{name} generated {sorted(lengths)} tokens instead of {new}; no speed is reported.")
 
 
 def report(runs: dict[str, list[Run]], new: int, beams: int, precision: str = "fp32") -> dict[str, Any]:
-    """Speeds, ratios and agreement as plain data.
+    """Return speeds, ratios and agreement as plain data.
 
-    Raises ClickException if a system stopped early, or if greedy systems disagree in float32: then one of them is
-    wrong. Beams may disagree where two hypotheses score alike, and rounded weights anywhere; then it is only told.
+    Raises ClickException if a system stopped early, or if greedy systems disagree in float32: one of them is then
+    wrong. With beams (where two hypotheses can score alike) and with quantized weights, disagreement is only reported.
     """
     for name, done in runs.items():
         for run in done:
@@ -219,13 +222,13 @@ def report(runs: dict[str, list[Run]], new: int, beams: int, precision: str = "f
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Show the report as a table."""
+    """Print the report as a table."""
     title = (
         "{geometry}, {precision}: {source_tokens} + {new_tokens} tokens, batch {batch}, beams {beams}, "
         "{threads} threads, median (range) of {rounds}"
     )
-    table = Table(title=title.format(**data), title_justify="left", caption="ratio: edgeformer's speed over this one's")
-    for column in ("", "tokens/s", "ratio"):
+    table = Table(title=title.format(**data), title_justify="left", caption="speedup: edgeformer over this one")
+    for column in ("", "tokens/s", "speedup"):
         table.add_column(column, justify="right" if column else "left")
     for name, speed in data["tokens_per_second"].items():
         table.add_row(name, cell(speed, 1), cell(data["edgeformer_over"].get(name), 2))
@@ -243,21 +246,23 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--geometry", type=click.Choice(list(GEOMETRIES)), default="t5-small", show_default=True)
 @click.option("--precision", type=click.Choice(list(COMPUTE_TYPES)), default="fp32", show_default=True)
 @click.option(
-    "--activations", type=click.Choice(get_args(Activations)), help="Of our int8, as for `edgeformer export`."
+    "--activations",
+    type=click.Choice(get_args(Activations)),
+    help="Activations of edgeformer's int8, as in `edgeformer export`.",
 )
 @click.option("--source", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of each source.")
 @click.option("--new", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to generate.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sources at a time.")
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Source texts per batch.")
 @click.option("--beams", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Of each system.")
+@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads of each system.")
 @click.option(
     "--ctranslate2-python",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Interpreter of an environment that has CTranslate2.",
+    help="Python interpreter of an environment with CTranslate2.",
 )
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file."
 )
 def main(
     geometry: str,
@@ -295,7 +300,7 @@ def main(
             )
         vocab_size = GEOMETRIES[geometry]["vocab_size"]
         sources = np.random.default_rng(0).integers(FIRST_TEXT, vocab_size, (batch, source)).tolist()
-        runs = take_turns({name: partial(run, sources, new, beams) for name, run in systems.items()}, rounds)
+        runs = run_interleaved({name: partial(run, sources, new, beams) for name, run in systems.items()}, rounds)
     data = {
         "geometry": geometry,
         "precision": precision,

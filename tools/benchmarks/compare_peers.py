@@ -1,20 +1,21 @@
-"""The same Hugging Face folder through edgeformer and its peers: how fast is each?
+"""Compare TTFT, prefill and decode throughput of edgeformer and other runtimes on the same checkpoint.
 
     python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
     python tools/benchmarks/compare_peers.py /tmp/smollm2-135m --plot peers.png \\
         --peer llama.cpp=/opt/peers/llama_cpp/bin/python
 
 Each runtime converts the folder with its own tool, reads the same token ids, and generates the same number of tokens,
-greedily, one prompt at a time, on the CPU, with the same number of threads. No end-of-text token ends a run. Told are
-the prompt's tokens a second until the first new token is known, the time until then, and tokens a second after it. The
-clock runs in the runtime's own process, from token ids to token ids; no text is made.
+greedily, one prompt at a time, on the CPU, with the same number of threads. An end-of-text token never ends a run. The
+clock runs in the runtime's own process, from token ids to token ids; no text is decoded. Prints prefill throughput
+(prompt tokens/s until the first new token), TTFT in ms, decode throughput (tokens/s after it) and edgeformer's
+speedups.
 
-Each is a worker in a process of its own, and all of a precision are loaded at once, so memory must hold them. They
-take turns (interleave.py); who is not on turn is stopped, threads and all. A ratio compares two turns of one round. The
-prompt is another one each round, or a cache of prefixes (OpenVINO GenAI has one) would answer from memory.
+Each runtime is a worker process. All workers of a precision are loaded at once, so memory must hold them. They run in
+alternation (interleave.py), and those that do not run are stopped, including their threads. A ratio compares two runs
+of one round. Each round has another prompt, because a prefix cache (OpenVINO GenAI has one) would answer from memory.
 
-By default a peer is looked for in this interpreter. Their requirements do not go together, so most want an environment
-each, outside the repository, whose interpreter is named by --peer NAME=PYTHON:
+By default a peer is looked for in this interpreter. The requirements of most peers conflict, so most need an
+environment of their own, outside the repository, whose interpreter --peer NAME=PYTHON names:
 
     python -m venv /opt/peers/llama_cpp
     CMAKE_ARGS=-DGGML_NATIVE=ON /opt/peers/llama_cpp/bin/pip install llama-cpp-python gguf    # compiles for a minute
@@ -23,8 +24,9 @@ each, outside the repository, whose interpreter is named by --peer NAME=PYTHON:
     python -m venv /opt/peers/ctranslate2
     /opt/peers/ctranslate2/bin/pip install ctranslate2 'transformers<5' torch
 
-onnxruntime-genai and transformers get along with edgeformer. A peer that is not there is named with the line that
-installs it. Converted models stay in --work until the checkpoint or a version changes; edgeformer's is made anew.
+onnxruntime-genai and transformers can share edgeformer's environment. A missing peer is reported with the line that
+installs it. Converted models stay in --work until the checkpoint or a version changes; edgeformer's is always made
+anew.
 """
 
 import itertools
@@ -45,23 +47,23 @@ from edgeformer.runtime.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import take_turns
+from benchmarks.interleave import run_interleaved
+from benchmarks.peers.generation import Generation
 from benchmarks.peers.plot import draw
 from benchmarks.peers.process import Worker, convert, probe, start
 from benchmarks.peers.registry import PEERS
 from benchmarks.peers.report import print_facts, print_result, summarise
-from benchmarks.peers.turn import Turn
 
 PRECISIONS = ("fp32", "int8", "int4")
 
 WIDTH = 100
-"""Of the tables, also where no terminal is."""
+"""Columns of the printed tables, also without a terminal."""
 
 
 def link_with_tokenizer(checkpoint: Path, folder: Path) -> None:
-    """Fill an empty folder with links to the checkpoint, and a tokenizer whose words are numbers if it has none.
+    """Fill an empty folder with links to the checkpoint, and add a tokenizer of numbers if it has none.
 
-    Converters want one; prompts are token ids, so it is never used.
+    Converters require a tokenizer; prompts are token ids, so it is never used.
     """
     for file in checkpoint.iterdir():
         (folder / file.name).symlink_to(file.resolve())
@@ -74,25 +76,25 @@ def link_with_tokenizer(checkpoint: Path, folder: Path) -> None:
     words = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
     special |= {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "0"}
     for name, content in {"tokenizer.json": words, "tokenizer_config.json": special}.items():
-        (folder / name).unlink(missing_ok=True)  # a link; to write through it would change the checkpoint
+        (folder / name).unlink(missing_ok=True)  # remove the link: writing through it would change the checkpoint
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def interpreters(given: Sequence[str]) -> dict[str, Path]:
-    """The values of --peer: an interpreter by the name of its peer. Raises UsageError for anything else."""
+    """Parse the values of --peer: peer name → interpreter. Raises UsageError for an unknown peer or a missing file."""
     found = {}
     for value in given:
         name, _, python = value.partition("=")
         if name not in PEERS:
-            raise click.UsageError(f"there is no peer {name!r}. Peers are: {', '.join(PEERS)}.")
+            raise click.UsageError(f"there is no peer {name!r}. The peers are: {', '.join(PEERS)}.")
         if not Path(python).is_file():
-            raise click.UsageError(f"--peer {name}=PYTHON takes an interpreter, and {python!r} is no file.")
-        found[name] = Path(python).absolute()  # not resolved: a link is what makes an environment of its own
+            raise click.UsageError(f"--peer {name}=PYTHON takes an interpreter, and {python!r} is not a file.")
+        found[name] = Path(python).absolute()  # not resolved: the link identifies the virtual environment
     return found
 
 
 def choose(names: Sequence[str], given: dict[str, Path]) -> tuple[dict[str, Any], list[str]]:
-    """The peers that are there, with interpreter and versions, and a line for each that is not.
+    """Return the available peers with interpreter and versions, and one line for each that is missing.
 
     Raises ClickException if an interpreter was given and lacks what its peer needs.
     """
@@ -103,26 +105,26 @@ def choose(names: Sequence[str], given: dict[str, Path]) -> tuple[dict[str, Any]
         if missing and name in given:
             raise click.ClickException(f"{python} lacks {', '.join(missing)} for {name}. To install: {peer.recipe}")
         if missing:
-            left_out.append(f"{name}, for want of {', '.join(missing)}. To install: {peer.recipe}")
+            left_out.append(f"{name}, because {', '.join(missing)} is missing. To install: {peer.recipe}")
         else:
             chosen[name] = {"python": python, "versions": versions, "precisions": peer.precisions}
     return chosen, left_out
 
 
 class Prompts:
-    """Random token ids, the same for all runtimes in a turn and others in each: a cache of prefixes gains nothing."""
+    """Random token ids: the same for all runtimes in a round, different in each round (prefix caches gain nothing)."""
 
     def __init__(self, vocab_size: int, length: int):
         self._vocab_size, self._length = vocab_size, length
 
-    def __getitem__(self, turn: int) -> list[int]:
-        return np.random.default_rng([turn, self._length]).integers(0, self._vocab_size, self._length).tolist()
+    def __getitem__(self, number: int) -> list[int]:
+        return np.random.default_rng([number, self._length]).integers(0, self._vocab_size, self._length).tolist()
 
 
-def turns_of(worker: Worker, prompts: Prompts, new: int) -> Callable[[], Turn]:
-    """A system that takes turns: each call continues the next prompt."""
-    turns = itertools.count()
-    return lambda: worker.generate(prompts[next(turns)], new)
+def next_prompt_of(worker: Worker, prompts: Prompts, new: int) -> Callable[[], Generation]:
+    """Return a system for run_interleaved: each call has the worker continue the next prompt."""
+    rounds = itertools.count()
+    return lambda: worker.generate(prompts[next(rounds)], new)
 
 
 def measure(
@@ -136,7 +138,7 @@ def measure(
     rounds: int,
     threads: int,
 ) -> Iterator[dict[str, Any]]:
-    """Convert for one precision, start all that have it, and yield a result for each length of the prompt."""
+    """Convert for one precision, start every peer that supports it, and yield one result per prompt length."""
     vocab_size = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     having = [name for name in chosen if precision in PEERS[name].precisions]
     folders = {name: work / precision / name.replace(" ", "-") for name in having}
@@ -156,9 +158,9 @@ def measure(
         for length in lengths:
             click.echo(f"{precision}: {rounds} rounds of {length} + {new} tokens", err=True)
             prompts = Prompts(vocab_size, length)
-            systems = {name: turns_of(worker, prompts, new) for name, worker in workers.items()}
-            turns = take_turns(systems, rounds, pause_seconds=0)  # who is stopped does not spin
-            yield {"precision": precision, "prompt_tokens": length, **summarise(turns, length, new)}
+            systems = {name: next_prompt_of(worker, prompts, new) for name, worker in workers.items()}
+            runs = run_interleaved(systems, rounds, pause_seconds=0)  # a stopped process does not spin
+            yield {"precision": precision, "prompt_tokens": length, **summarise(runs, length, new)}
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -167,16 +169,20 @@ def measure(
 @click.option("--prompt", "lengths", type=click.IntRange(min=1), multiple=True, default=(128, 512), show_default=True)
 @click.option("--new", type=click.IntRange(min=2), default=128, show_default=True, help="Tokens to generate.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Of each runtime. [default: all usable cores]")
-@click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Whose interpreter it is; repeatable.")
-@click.option("--only", type=click.Choice(list(PEERS)), multiple=True, help="Compare no others; repeatable.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of each runtime. [default: all usable cores]")
+@click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Python interpreter of a peer; repeatable.")
+@click.option("--only", type=click.Choice(list(PEERS)), multiple=True, help="Compare this peer only; repeatable.")
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where converted models are kept. [default: beside the checkpoint]",
+    help="Folder of converted models. [default: beside the checkpoint]",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here.")
-@click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw the speeds here.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file."
+)
+@click.option(
+    "--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw the speeds to this file."
+)
 def main(
     checkpoint: Path,
     precisions: Sequence[str],
@@ -196,7 +202,7 @@ def main(
     precisions, threads = precisions or PRECISIONS, threads or usable_cores()
     chosen, left_out = choose([name for name in PEERS if not only or name in only], interpreters(given))
     left_out += [
-        f"{name} at {precision}, which it has not."
+        f"{name} at {precision}, which it does not support."
         for precision in precisions
         for name in chosen
         if precision not in PEERS[name].precisions

@@ -1,10 +1,10 @@
-"""CTranslate2 behind stdin and stdout, for bench_seq2seq.py: it runs in the interpreter of another environment.
+"""Run CTranslate2 behind stdin and stdout for bench_seq2seq.py, in the interpreter of another environment.
 
     PYTHON tools/benchmarks/ctranslate2_worker.py CHECKPOINT CONVERTED THREADS COMPUTE_TYPE
 
-It converts the T5 checkpoint into the folder CONVERTED, opens that with a compute type (`float32`, `int8`), says in one
-JSON line what it is, and then answers each line {"sources": [[id…]…], "new": N, "beams": N} with
-{"tokens": [[id…]…], "seconds": S}. Imports nothing of ours.
+The worker converts the T5 checkpoint into the folder CONVERTED, opens it with a compute type (`float32`, `int8`),
+prints one JSON line of versions, and then answers each line {"sources": [[id…]…], "new": N, "beams": N} with {"tokens":
+[[id…]…], "seconds": S}. It imports nothing of edgeformer.
 """
 
 import json
@@ -20,7 +20,7 @@ from ctranslate2.converters import TransformersConverter
 
 
 class NumberTokenizer:
-    """What the converter asks a tokenizer for, where every token is called by its id: the checkpoint needs no text."""
+    """Stand in for the tokenizer that the converter asks for: each token is named by its id."""
 
     pad_token, eos_token, unk_token = "0", "1", "2"  # the ids of every T5
 
@@ -28,24 +28,24 @@ class NumberTokenizer:
         self.vocab_size = vocab_size
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids by name."""
+        """Return ids by name."""
         return {str(token): token for token in range(self.vocab_size)}
 
     def convert_ids_to_tokens(self, token: int) -> str:
-        """The name of one id."""
+        """Return the name of one id."""
         return str(token)
 
 
 class NumberConverter(TransformersConverter):  # type: ignore[misc]  # ctranslate2 is untyped, or absent
-    """The converter, with numbers for a vocabulary."""
+    """Convert with a vocabulary of numbers."""
 
     def load_tokenizer(self, tokenizer_class: Any, model_name_or_path: str, **kwargs: Any) -> NumberTokenizer:
-        """Stand in for the tokenizer that the folder lacks."""
+        """Return the stand-in for the tokenizer that the folder lacks."""
         return NumberTokenizer(transformers.AutoConfig.from_pretrained(model_name_or_path).vocab_size)
 
 
 def translate(translator: ctranslate2.Translator, request: dict[str, Any]) -> dict[str, Any]:
-    """One batch, as one batch. The clock runs for CTranslate2 alone, not for turning ids into names and back."""
+    """Translate one batch. The clock covers CTranslate2 alone, not the conversion between ids and names."""
     sources = [[str(token) for token in source] for source in request["sources"]]
     start = time.perf_counter()
     results = translator.translate_batch(
@@ -62,7 +62,7 @@ def translate(translator: ctranslate2.Translator, request: dict[str, Any]) -> di
 def serve(
     requests: Iterable[str], checkpoint: str, converted: str, threads: int, compute_type: str
 ) -> Iterable[dict[str, Any]]:
-    """First what this is, then an answer to each request."""
+    """Yield the versions first, and then an answer to each request."""
     NumberConverter(checkpoint).convert(converted)
     translator = ctranslate2.Translator(
         converted, device="cpu", compute_type=compute_type, intra_threads=threads, inter_threads=1
@@ -76,7 +76,7 @@ def serve(
 def main() -> None:
     """Serve until stdin ends."""
     checkpoint, converted, threads, compute_type = sys.argv[1:]
-    # Libraries print on stdout; what is not an answer goes to stderr.
+    # Answers go to the original stdout; what libraries print there goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for answer in serve(sys.stdin, checkpoint, converted, int(threads), compute_type):

@@ -1,15 +1,15 @@
-"""Where a figure was measured: what a benchmark must say for its numbers to be worth anything."""
+"""Describe the machine and the package versions that a measurement was made with."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# onnxruntime comes in two packages that hold the same module; both installed are a mistake that shows here.
+# Two distributions provide the module onnxruntime; having both installed is a mistake that shows here.
 PACKAGES = ("edgeformer", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "torch", "transformers")
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python and of the installed packages that matter, the system and the processor."""
+    """Return the versions of Python and of the relevant packages, the operating system and the processor."""
     facts = {"python": platform.python_version(), "system": platform.system(), "processor": _processor()}
     for package in PACKAGES:
         try:
@@ -20,7 +20,7 @@ def environment() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
+    """Return the processor's name where Linux tells it, otherwise its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,7 +1,7 @@
-"""Systems that are compared take turns, so that drift of the machine meets all alike.
+"""Run the compared systems in alternation, so that drift of the machine affects all of them alike.
 
-Each has one turn before the clock counts. Then they run once a round, in an order that turns from round to round; a
-ratio compares two turns of one round, which are neighbours in time. Used by the benchmarks beside it.
+Each system runs once untimed. Then each runs once a round, in an order that rotates from round to round; a ratio
+compares two runs of the same round, which are close in time.
 """
 
 import time
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 PAUSE_SECONDS = 0.25
-"""Between turns: idle threads of OpenMP and onnxruntime spin for a while, and would take the next system's cores."""
+"""Seconds between runs: idle threads of OpenMP and onnxruntime spin for a while, on the next system's cores."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the rounds."""
+    """Median and range of a figure over the rounds."""
 
     median: float
     low: float
@@ -26,28 +26,28 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise one value a round."""
+        """Summarise one value per round."""
         return cls(median(values), min(values), max(values))
 
 
-def take_turns(
+def run_interleaved(
     systems: Mapping[str, Callable[[], Result]], rounds: int, pause_seconds: float = PAUSE_SECONDS
 ) -> dict[str, list[Result]]:
-    """What every system returned in each round. A system is called without arguments and takes its own time."""
+    """Run every system once a round and return its results by round. A system takes no arguments and times itself."""
     names = list(systems)
     for name in names:
         systems[name]()
     results: dict[str, list[Result]] = {name: [] for name in names}
     for number in range(rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
             time.sleep(pause_seconds)
             results[name].append(systems[name]())
     return results
 
 
 def compare(speeds: Mapping[str, Sequence[float]], ours: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Spreads as plain data: of each system's speed, and of the speed of `ours` over each other's, round by round."""
+    """Return, as plain data, the spreads of each system's speed and of the ratio of `ours` to each other system's."""
     ratios = {
         name: [mine / other for mine, other in zip(speeds[ours], theirs, strict=True)]
         for name, theirs in speeds.items()
@@ -61,7 +61,7 @@ def _spreads(figures: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def cell(spread: Mapping[str, float] | None, digits: int) -> str:
-    """A spread in a table: median (low..high); nothing for None."""
+    """Format a spread for a table as `median (low..high)`; empty for None."""
     if spread is None:
         return ""
     low, high = (f"{spread[side]:,.{digits}f}" for side in ("low", "high"))

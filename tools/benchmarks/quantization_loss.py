@@ -1,21 +1,22 @@
-"""What do recipes of quantization cost a trained model? One table, for one model and one text.
+"""Measure what quantization costs a trained model, for every quantization config, on one text.
 
     python tools/benchmarks/quantization_loss.py tiny-llama
     python tools/benchmarks/quantization_loss.py MODEL --text held_out.txt --calibrate text.txt
     python tools/benchmarks/quantization_loss.py tiny-llama --peer llama.cpp=/opt/peers/llama_cpp/bin/python
 
-Every recipe is exported and run in onnxruntime as it is used, and its distributions of the next token are compared with
-those of the float32 export after every token: the mean of the Kullback-Leibler divergence in nats, how often the
-likeliest token is the same, and by how much the perplexity grows. The calibrated recipes read another text.
+Each config is exported and run in onnxruntime. After every token, its distribution of the next token is compared with
+that of the float32 export. Prints, for each config, the size in MB, the mean Kullback-Leibler divergence in nats (on
+the answers, and on all tokens), the share of equal top-1 tokens in percent, and the change of perplexity in percent.
+Calibrated configs read another text.
 
-By default the texts are the preset's held-out problems, each by itself with its right answer, and those to calibrate
-with are drawn as it was trained on (tools/presets). What counts is what the model learned to write, the answers. What
-it says after each token of a question nobody taught it: that is told apart. A file is cut into pieces, and counts as a
-whole.
+By default the texts are the preset's held-out problems, each with its right answer; calibration texts are drawn like
+its training data (tools/presets). The figures are about the answers, because nobody trained the model to predict the
+tokens of a question; those count in the divergence on all tokens only. A file given by --text is cut into pieces, of
+which every token counts.
 
---peer adds what another runtime makes of the same checkpoint with its own tool and its own defaults (compare_peers.py
-tells how to install them): its files read the same tokens, and are held to the same float32 export. Its own float32
-file goes first. Unless that says what ours does, its losses would tell nothing, and it is an error.
+--peer also measures what another runtime makes of the same checkpoint with its own tool and defaults (compare_peers.py
+tells how to install them), on the same tokens and against the same float32 export. The peer's float32 file is measured
+first: if it does not agree with edgeformer's, the peer's losses would mean nothing, and that is an error.
 """
 
 import json
@@ -58,21 +59,21 @@ from benchmarks.peers.process import convert, read_texts
 from benchmarks.peers.registry import OURS, PEERS
 
 LENGTH, PIECES = 256, 48
-"""Tokens that are read of a file at once, and how often."""
+"""Tokens per piece of a text file, and the number of pieces."""
 PROBLEMS, DOCUMENTS = 500, 600
-"""Of a preset, to measure and to calibrate with."""
+"""Problems of a preset to measure on, and documents to calibrate with."""
 PROBLEMS_FILE = "evaluation.jsonl"
-"""Of a preset; a folder without one was not trained on the mixture."""
+"""Held-out problems in the folder of a preset; other folders have none."""
 
 SAME_KL = 1e-8
-"""Two float32 runs of one model stay far below (2e-12 on tiny-llama), and any recipe of 4 or 8 bits far above."""
+"""Nats. Float32 runs of one model differ far less (2e-12 on tiny-llama); 4 and 8 bits differ far more."""
 
 Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Text:
-    """Token ids, of which the model writes all but the first `asked`."""
+    """Token ids of a question and its answer; the first `asked` tokens are the question."""
 
     tokens: list[int]
     asked: int = 0
@@ -80,9 +81,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Loss:
-    """bytes: of graph and weights. kl: mean over the places where the model writes, in nats; kl_anywhere: over all.
+    """What quantization costs.
 
-    top1: part of the places where it writes. perplexity: of what it writes, over float32's.
+    bytes: size of graph and weights. kl: mean divergence over the tokens of the answers, in nats; kl_anywhere: over all
+    tokens. top1: fraction of answer tokens where the top-1 token is the same. perplexity: ratio to float32's, on the
+    answers.
     """
 
     bytes: int
@@ -93,7 +96,7 @@ class Loss:
 
 
 def blocks(precision: Any, rounding: Rounding, **changes: Any) -> Options:
-    """Integers in blocks, as exported by default but for what is given."""
+    """Return export options for integers in blocks, with the defaults of an export except for what is given."""
     return {
         "precision": precision,
         "quantization": make_quantization(precision, QuantizationOverrides(rounding=rounding, **changes)),
@@ -101,14 +104,14 @@ def blocks(precision: Any, rounding: Rounding, **changes: Any) -> Options:
 
 
 def per_token(rounding: Rounding) -> Options:
-    """Products of int8 with int8: a scale for each output and one for each token, as in a view for prompts."""
+    """Return export options for int8 × int8: per-channel weights, per-token activations, as in a prefill graph."""
     form, table = WeightFormat(bits=8, block=None, rounding=rounding), WeightFormat(bits=8, block=128)
     vocabulary = [QuantizationRule(pattern=pattern, format=table) for pattern in VOCABULARY]
     own = QuantizationRule(pattern=MATRICES, format=form)
     return {"precision": "int8", "quantization": Quantization(rules=(*vocabulary, own))}
 
 
-RECIPES: dict[str, Callable[[], Options]] = {
+CONFIGS: dict[str, Callable[[], Options]] = {
     "bf16": lambda: {"precision": "bf16"},
     "float32, int8 cache": lambda: {"cache_precision": "int8"},
     "float32, int8 cache, calibrated": lambda: {"cache_precision": "int8"},
@@ -130,12 +133,12 @@ RECIPES: dict[str, Callable[[], Options]] = {
 
 
 def calibrated(name: str) -> bool:
-    """Whether a recipe reads a text."""
+    """Return whether a config reads a calibration text."""
     return "gptq" in name or "calibrated" in name
 
 
 def held_out(folder: Path) -> list[tuple[str, str]]:
-    """Held-out problems of a preset and their answers."""
+    """Return the held-out problems of a preset and their answers."""
     lines = (folder / PROBLEMS_FILE).read_text(encoding="utf-8").splitlines()
     problems = [json.loads(line) for line in lines]
     Random(0).shuffle(problems)
@@ -143,19 +146,19 @@ def held_out(folder: Path) -> list[tuple[str, str]]:
 
 
 def drawn() -> list[str]:
-    """Documents as the preset was trained on, but drawn with another seed than any of its steps."""
+    """Return documents drawn like the preset's training data, with a seed that no training step used."""
     random = Random("calibration")
     return ["".join(piece for piece, _ in document(random)) for _ in range(DOCUMENTS)]
 
 
 def logits_of(bundle: Path, texts: list[Text]) -> Iterator[NDArray[np.float32]]:
-    """Logits [S, V] after each of the S tokens, of one text after the other."""
+    """Yield logits [S, V] after each of the S tokens, one text after the other."""
     model = load(bundle, provider="cpu")
     return (model.forward(text.tokens) for text in texts)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Logarithms of the probabilities of the next token [S, V]."""
+    """Return the log-probabilities of the next token [S, V]."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -167,11 +170,11 @@ def compare(
     exact: Iterable[NDArray[np.float32]],
     texts: list[Text],
 ) -> Loss:
-    """What a model in these files, which computes these logits, loses of the exact ones."""
+    """Return the loss of a model, given its files, its logits and the exact logits."""
     everywhere, divergences, same, nats = [], [], [], []
     for text, rounded, whole in zip(texts, logits, exact, strict=True):
         ours, truth = log_softmax(rounded), log_softmax(whole)
-        written = slice(max(text.asked - 1, 0), None)  # the last token of a question is what the first one follows
+        written = slice(max(text.asked - 1, 0), None)  # the last token of a question predicts the first of the answer
         divergence = (np.exp(truth) * (truth - ours)).sum(-1)
         everywhere.append(divergence)
         divergences.append(divergence[written])
@@ -188,19 +191,19 @@ def compare(
 
 
 def row(name: str, precision: str) -> str:
-    """What a peer's file is called in the table."""
+    """Return the name of a peer's row in the table."""
     return f"{name}, {PEERS[name].precisions[precision]}"
 
 
 def peer_losses(
     name: str, facts: dict[str, Any], source: ModelSource, work: Path, texts: list[Text], only: Sequence[str]
 ) -> Iterator[tuple[str, Loss]]:
-    """A row and its loss for each precision of a peer that is asked for, after that of its float32 file.
+    """Yield a row name and its loss for each requested precision of a peer, after its float32 file.
 
-    Raises ClickException if the peer fails, or if its float32 file computes something else.
+    Raises ClickException if the peer fails, or if its float32 file computes another model.
     """
     peer, checkpoint = PEERS[name], source.folder.resolve()
-    for precision in peer.precisions:  # fp32 is the first
+    for precision in peer.precisions:  # fp32 comes first
         if precision != "fp32" and not asked_for(row(name, precision), only):
             continue
         folder = work / name.replace(" ", "-") / precision
@@ -220,17 +223,21 @@ def peer_losses(
 
 
 def asked_for(name: str, only: Sequence[str]) -> bool:
-    """Whether --only lets a row be."""
+    """Return whether --only selects a row."""
     return not only or any(part in name for part in only)
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("model")
-@click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What to measure on.")
-@click.option("--calibrate", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What gptq goes by.")
-@click.option("--only", multiple=True, help="Rows whose names hold this; repeatable.")
-@click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Also measure what it stores; repeatable.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write it here.")
+@click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text file to measure on.")
+@click.option(
+    "--calibrate", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text file to calibrate with."
+)
+@click.option("--only", multiple=True, help="Rows whose names contain this; repeatable.")
+@click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Also measure this peer; repeatable.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
 def main(
     model: str,
     text: Path | None,
@@ -239,21 +246,21 @@ def main(
     given: tuple[str, ...],
     json_file: Path | None,
 ) -> None:
-    """Measure all rows that are asked for."""
+    """Measure all selected rows."""
     python_of = interpreters(given)
     if OURS in python_of:
-        raise click.UsageError(f"{OURS} is measured anyway, and is no --peer.")
-    recipes = [name for name in RECIPES if asked_for(name, only)]
+        raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
+    configs = [name for name in CONFIGS if asked_for(name, only)]
     rows = [row(name, precision) for name in python_of for precision in PEERS[name].precisions]
-    if not recipes and not any(asked_for(name, only) for name in rows):
-        raise click.ClickException(f"no recipe is called so; there are: {'; '.join([*RECIPES, *rows])}")
+    if not configs and not any(asked_for(name, only) for name in rows):
+        raise click.ClickException(f"no row matches --only; the rows are: {'; '.join([*CONFIGS, *rows])}")
     peers, _ = choose(list(python_of), python_of)
     source = open_source(model)
-    wants_text = text is None or (calibrate is None and any(map(calibrated, recipes)))
+    wants_text = text is None or (calibrate is None and any(map(calibrated, configs)))
     if wants_text and not (source.folder / PROBLEMS_FILE).is_file():
         raise click.UsageError(
-            f"{model} has no {PROBLEMS_FILE}, as presets have. Give --text FILE to measure on, and for the recipes "
-            "that are calibrated --calibrate FILE, another text of the kind that it was trained on."
+            f"{model} has no {PROBLEMS_FILE}, as presets have. Give --text FILE to measure on, and --calibrate FILE, "
+            "another text like its training data, for the calibrated configs."
         )
     ours: dict[str, Loss] = {}
     theirs: dict[str, Loss] = {}
@@ -269,12 +276,12 @@ def main(
             tokens = whole.encode(text.read_text(encoding="utf-8"))
             starts = range(0, len(tokens), LENGTH)[:PIECES]
             texts = [Text(tokens[start : start + LENGTH]) for start in starts]
-        for name, facts in peers.items():  # first, because they may fail
+        for name, facts in peers.items():  # first, because a peer can fail
             for called, loss in peer_losses(name, facts, source, folder, texts, only):
                 theirs[called] = loss
                 click.echo(f"{called}: {loss.kl:.2e}", err=True)
-        for name in recipes:
-            options = RECIPES[name]()
+        for name in configs:
+            options = CONFIGS[name]()
             if calibrated(name):
                 options["calibration"] = calibration
             export_model(model, folder / "bundle", verify=None, overwrite=True, **options)
@@ -284,9 +291,9 @@ def main(
     found = ours | theirs
     read = sum(len(text.tokens) for text in texts)
     written = read - sum(text.asked for text in texts)
-    title = f"{model}: {written:,} tokens that it writes, of {read:,}, beside float32"
+    title = f"{model}: {written:,} answer tokens of {read:,} tokens, against float32"
     table = Table(title=title, title_justify="left")
-    for column in ("weights and embeddings", "MB", "mean KL", "of all", "same likeliest", "perplexity"):
+    for column in ("weights and embeddings", "MB", "mean KL", "on all tokens", "same top-1", "perplexity"):
         table.add_column(column, justify="left" if column.startswith("weights") else "right")
     for name, loss in found.items():
         change = f"{100 * (loss.perplexity - 1):+.2f} %"

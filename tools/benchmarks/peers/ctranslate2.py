@@ -1,4 +1,4 @@
-"""CTranslate2: its own conversion, from transformers 4. int8 is weights by row, activations by token as they come."""
+"""CTranslate2: its own converter, with transformers 4. int8 has one scale per row of weights and per token."""
 
 import json
 from pathlib import Path
@@ -8,18 +8,18 @@ import ctranslate2
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from benchmarks.peers.turn import Generate, Logits, Stopwatch, Turn
+from benchmarks.peers.generation import Generate, Generation, Logits, Stopwatch
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 
 
 def convert(checkpoint: Path, folder: Path, precision: str) -> None:
-    """Convert with the weights in the type that they are computed in. It wants a tokenizer in the checkpoint."""
+    """Convert the checkpoint, which must have a tokenizer. Weights are stored in the type that computes with them."""
     TransformersConverter(str(checkpoint)).convert(str(folder), quantization=COMPUTE_TYPES[precision], force=True)
 
 
 def open_model(folder: Path, precision: str, threads: int) -> tuple[Any, list[str]]:
-    """The model, and the names of its tokens by id, which prompts are made of."""
+    """Return the model and the names of its tokens by id; CTranslate2 takes prompts as names."""
     names = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     generator = ctranslate2.Generator(
         str(folder), device="cpu", compute_type=COMPUTE_TYPES[precision], intra_threads=threads, inter_threads=1
@@ -28,15 +28,15 @@ def open_model(folder: Path, precision: str, threads: int) -> tuple[Any, list[st
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the model."""
+    """Open the model for timed generation."""
     generator, names = open_model(folder, precision, threads)
 
-    def run(prompt: list[int], new: int) -> Turn:
+    def run(prompt: list[int], new: int) -> Generation:
         start = [names[token] for token in prompt]
         watch = Stopwatch()
 
         def saw(step: ctranslate2.GenerationStepResult) -> bool:
-            watch.saw(step.token_id)
+            watch.record(step.token_id)
             return False  # go on
 
         generator.generate_batch(
@@ -47,13 +47,13 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
             include_prompt_in_result=False,  # or the prompt is fed token by token
             callback=saw,
         )
-        return watch.turn()
+        return watch.generation()
 
     return run
 
 
 def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
-    """Open the model."""
+    """Open the model for logits."""
     generator, names = open_model(folder, precision, threads)
 
     def read(text: list[int]) -> Any:

@@ -1,23 +1,24 @@
-"""edgeformer: its own export, run by the loop of `edgeformer run`."""
+"""edgeformer: its own export, run by the loop that `edgeformer run` uses."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.turn import Generate, Turn, timed
+from benchmarks.peers.generation import Generate, Generation, timed
 from edgeformer.runtime import Sampling
 from edgeformer.runtime import load as load_bundle
 from edgeformer.runtime.generate import Row, run_rows
 
 BUNDLE = "bundle"
-"""Within the folder: an export makes its own."""
+"""Name of the bundle inside the folder; an export creates its own folder."""
 
 
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
-    """Export as with a calibration text, whatever the integers are; with the view for prompts.
+    """Export with a prefill graph, and with the block sizes that a calibrated export has.
 
-    Calibrated, blocks of 128 lose about as much of a trained model as what others store by default in blocks of 32
-    (quantization_loss.py). Checkpoints of random weights have no text to go by, and the speed is the same.
+    On a trained model, calibrated blocks of 128 lose about as much as the blocks of 32 that other runtimes store by
+    default (quantization_loss.py). Checkpoints of random weights have no calibration text; speed does not depend on the
+    integers.
     """
     from edgeformer.export import export_model  # here, because what runs a bundle has no torch
     from edgeformer.quantization import CALIBRATED, QuantizationOverrides, make_quantization
@@ -32,10 +33,10 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the bundle. The cache is allocated before the clock runs, as for all that let one do so."""
+    """Open the bundle. The cache is allocated before the clock starts, as for every runtime that allows it."""
     model = load_bundle(folder / BUNDLE, provider="cpu", threads=threads)
 
-    def run(prompt: list[int], new: int) -> Turn:
+    def run(prompt: list[int], new: int) -> Generation:
         row = Row(prompt, new, frozenset(), Sampling(), None)
         steps = run_rows(model.new_decoder(1, len(prompt) + new), [row])
 

@@ -1,8 +1,8 @@
-"""llama.cpp: a GGUF file written here in float32, quantized by llama.cpp itself, run through its C functions.
+"""llama.cpp: a GGUF file written here in float32, quantized by llama.cpp itself and run through its C API.
 
-Its own converter is not part of the package llama-cpp-python. A file of a plain Llama is short: the sizes, and the
-tensors under other names, with the rows of queries and keys in the order of interleaved RoPE. int4 is Q4_0 and int8
-Q8_0 as llama-quantize makes them (the head of a Q4_0 model is Q6_K, or Q8_0 where that does not fit).
+llama.cpp's own converter is not part of the package llama-cpp-python. A GGUF file of a plain Llama holds the sizes and
+the tensors under other names, with the rows of queries and keys in the order of interleaved RoPE. int4 is Q4_0 and int8
+is Q8_0, as llama-quantize makes them (a Q4_0 model has a Q6_K head, or Q8_0 where Q6_K does not fit).
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.turn import Generate, Logits, Turn, timed
+from benchmarks.peers.generation import Generate, Generation, Logits, timed
 
 FILE = "model.gguf"
 
@@ -37,11 +37,11 @@ TENSORS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-"""Hugging Face's names and GGUF's, without `.weight`; in a block without `model.layers.N.` and `blk.N.`."""
+"""Hugging Face's names → GGUF's names, without `.weight` and, in a block, without `model.layers.N.` and `blk.N.`."""
 
 
 def convert(checkpoint: Path, folder: Path, precision: str) -> None:
-    """Write the file. Raises ValueError for what a plain Llama has not."""
+    """Write the GGUF file. Raises ValueError if the checkpoint is not a plain Llama."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     folder.mkdir(exist_ok=True)
     if precision == "fp32":
@@ -52,12 +52,12 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FILE_TYPES[precision]
     if llama_cpp.llama_model_quantize(bytes(exact), bytes(folder / FILE), ctypes.byref(params)):
-        raise ValueError("llama.cpp did not quantize the file; what it said is above.")
+        raise ValueError("llama.cpp did not quantize the file; its output is above.")
     exact.unlink()
 
 
 def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
-    """Sizes and tensors, without a tokenizer: `no_vocab`."""
+    """Write sizes and float32 tensors, without a tokenizer (`no_vocab`)."""
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -91,7 +91,7 @@ def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
 
 
 def rope_theta(config: dict[str, Any]) -> float:
-    """The base, from where transformers 4 or 5 keeps it."""
+    """Return the RoPE base, from where transformers 4 or 5 stores it. Raises ValueError for other kinds of RoPE."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if config["model_type"] != "llama" or kind != "default":
@@ -100,7 +100,7 @@ def rope_theta(config: dict[str, Any]) -> float:
 
 
 def gguf_name(name: str) -> str:
-    """What GGUF calls a tensor. Raises ValueError for one that a plain Llama has not."""
+    """Return the GGUF name of a tensor. Raises ValueError for a tensor that a plain Llama does not have."""
     block = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
     prefix, stem = (f"blk.{block[1]}.", block[2]) if block else ("", name.removesuffix(".weight"))
     if stem not in TENSORS or not name.endswith(".weight"):
@@ -109,13 +109,13 @@ def gguf_name(name: str) -> str:
 
 
 def interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows of each head [2, D/2] become [D/2, 2]: Hugging Face rotates halves, llama.cpp neighbours."""
+    """Reorder the rows of each head from [2, D/2] to [D/2, 2]: Hugging Face rotates halves, llama.cpp neighbours."""
     rows, width = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
 def read_tensors(checkpoint: Path) -> Iterator[tuple[str, NDArray[Any]]]:
-    """All tensors of the safetensors files, mapped. By hand, because numpy has no bfloat16."""
+    """Yield all tensors of the safetensors files, memory-mapped. Parsed here, because numpy has no bfloat16."""
     dtypes = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
     for file in sorted(checkpoint.glob("*.safetensors")):
         data = np.memmap(file, np.uint8, "r")
@@ -131,20 +131,20 @@ def read_tensors(checkpoint: Path) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def open_model(folder: Path) -> tuple[Any, int]:
-    """The model in the file, and the size of its vocabulary."""
+    """Return the loaded model and its vocabulary size."""
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model = llama_cpp.llama_model_load_from_file(bytes(folder / FILE), model_params)
     if model is None:
-        raise ValueError(f"llama.cpp did not load {folder / FILE}; what it said is above.")
+        raise ValueError(f"llama.cpp did not load {folder / FILE}; its output is above.")
     return model, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
 
 def new_context(model: Any, length: int, precision: str, threads: int) -> Any:
-    """A context with llama.cpp's defaults but for the threads.
+    """Create a context with llama.cpp's defaults, except for the number of threads.
 
-    At fp32 the cache is float32 too, and flash attention is off: on the CPU it rounds a long prompt to less than
-    float32. Otherwise both are the default, float16 and on.
+    At fp32 the cache is float32 too and flash attention is off, because on the CPU it rounds a long prompt to less than
+    float32. At other precisions both keep their defaults: a float16 cache, and flash attention on.
     """
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = length
@@ -156,19 +156,19 @@ def new_context(model: Any, length: int, precision: str, threads: int) -> Any:
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the file. A context is made before the clock runs."""
+    """Open the file for timed generation. Each context is created before the clock starts."""
     model, vocab_size = open_model(folder)
 
-    def run(prompt: list[int], new: int) -> Turn:
+    def run(prompt: list[int], new: int) -> Generation:
         context = new_context(model, len(prompt) + new, precision, threads)
 
         def tokens() -> Iterator[int]:
             ids = prompt
             while True:
                 # Only the last token's logits are computed, and the batch fits in one: n_batch is 2048.
-                held = (llama_cpp.llama_token * len(ids))(*ids)  # the batch points at it, and does not keep it
+                held = (llama_cpp.llama_token * len(ids))(*ids)  # the batch points at this array and does not own it
                 if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(held, len(ids))):
-                    raise RuntimeError("llama_decode failed; what it said is above.")
+                    raise RuntimeError("llama_decode failed; its output is above.")
                 logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(context, -1), (vocab_size,))
                 ids = [int(logits.argmax())]
                 yield ids[0]
@@ -181,7 +181,7 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
 
 
 def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
-    """Open the file. A text has to fit in one batch (n_batch is 2048)."""
+    """Open the file for logits. A text has to fit into one batch (n_batch is 2048 tokens)."""
     model, vocab_size = open_model(folder)
 
     def read(text: list[int]) -> NDArray[Any]:
@@ -193,7 +193,7 @@ def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) ->
             batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
             batch.logits[place] = True
         if llama_cpp.llama_decode(context, batch):
-            raise RuntimeError("llama_decode failed; what it said is above.")
+            raise RuntimeError("llama_decode failed; its output is above.")
         logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), (len(text), vocab_size)).copy()
         llama_cpp.llama_batch_free(batch)
         llama_cpp.llama_free(context)

@@ -1,6 +1,6 @@
 """onnxruntime-genai: a model of its own builder, with the builder's defaults.
 
-For int4 and int8 those are MatMulNBits of symmetric blocks of 32 at accuracy level 4, round to nearest.
+For int4 and int8 these are MatMulNBits with symmetric blocks of 32, accuracy level 4, round to nearest.
 """
 
 import json
@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai as genai
 
-from benchmarks.peers.turn import Generate, Logits, Turn, timed
+from benchmarks.peers.generation import Generate, Generation, Logits, timed
 
 
 def convert(checkpoint: Path, folder: Path, precision: str) -> None:
-    """Run the builder as its users do. It wants a tokenizer in the checkpoint."""
+    """Run the builder's command line. The checkpoint must have a tokenizer."""
     builder = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
     options = ["-i", str(checkpoint), "-o", str(folder), "-p", precision, "-e", "cpu", "-c", str(folder / "cache")]
     subprocess.run(builder + options, check=True)
 
 
 def open_model(folder: Path, threads: int) -> Any:
-    """Open it with so many threads; left alone, it takes onnxruntime's default."""
+    """Open the model with a number of threads; by default it would take onnxruntime's own number."""
     config = genai.Config(str(folder))
     session = {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
     config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
@@ -32,13 +32,13 @@ def open_model(folder: Path, threads: int) -> Any:
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the model."""
+    """Open the model for timed generation."""
     model = open_model(folder, threads)
 
-    def run(prompt: list[int], new: int) -> Turn:
+    def run(prompt: list[int], new: int) -> Generation:
         length = len(prompt) + new
         params = genai.GeneratorParams(model)
-        # The end-of-text token is banned until min_length.
+        # min_length bans the end-of-text token until it is reached.
         params.set_search_options(do_sample=False, max_length=length, min_length=length)
         generator = genai.Generator(model, params)
         ids = np.array(prompt, np.int32)
@@ -55,7 +55,7 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
 
 
 def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
-    """Open the model."""
+    """Open the model for logits."""
     model = open_model(folder, threads)
 
     def read(text: list[int]) -> Any:

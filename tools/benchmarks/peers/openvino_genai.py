@@ -1,8 +1,8 @@
-"""OpenVINO GenAI: an intermediate representation that optimum-intel converts.
+"""OpenVINO GenAI: an intermediate representation converted by optimum-intel.
 
-int4 is asymmetric in groups of 64, with the embedding in int8; int8 is asymmetric by channel. `optimum-cli` makes them
-of --weight-format int4 --group-size 64 and --weight-format int8. At these two the runtime's own choices stand, among
-them a quantized cache, and bfloat16 arithmetic where the processor is good at it; at fp32 both are forbidden.
+`optimum-cli --weight-format int4 --group-size 64` makes asymmetric int4 groups of 64 with an int8 embedding;
+`--weight-format int8` makes asymmetric per-channel int8. At these two precisions the runtime keeps its own defaults,
+among them a quantized cache, and bfloat16 arithmetic on processors that support it; at fp32 both are turned off.
 """
 
 import subprocess
@@ -14,29 +14,29 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from benchmarks.peers.turn import Generate, Logits, Stopwatch, Turn
+from benchmarks.peers.generation import Generate, Generation, Logits, Stopwatch
 
 FORMATS = {"fp32": ["fp32"], "int8": ["int8"], "int4": ["int4", "--group-size", "64"]}
-"""What follows --weight-format."""
+"""Arguments after --weight-format, by precision."""
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 class Watcher(genai.StreamerBase):  # type: ignore[misc]  # openvino_genai is untyped, or absent
-    """Takes the time of each token."""
+    """Record the time of each token."""
 
     def __init__(self) -> None:
         super().__init__()
         self.watch = Stopwatch()
 
     def write(self, token: int | list[int]) -> genai.StreamingStatus:
-        """Called with each new token, by some backends as a list of one."""
+        """Record a new token; some backends pass a list of one."""
         for one in token if isinstance(token, list) else [token]:
-            self.watch.saw(one)
+            self.watch.record(one)
         return genai.StreamingStatus.RUNNING
 
     def end(self) -> None:
-        """Called after the last token."""
+        """Do nothing after the last token."""
 
 
 def convert(checkpoint: Path, folder: Path, precision: str) -> None:
@@ -47,28 +47,28 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
 
 
 def properties(precision: str, threads: int) -> dict[str, Any]:
-    """What the CPU is told."""
+    """Return the properties of the CPU device for a precision."""
     return {"INFERENCE_NUM_THREADS": threads} | (EXACT if precision == "fp32" else {})
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Open the pipeline with the backend that it chooses by itself."""
+    """Open the pipeline with the backend that it selects by itself."""
     pipeline = genai.LLMPipeline(str(folder), "CPU", **properties(precision, threads))
 
-    def run(prompt: list[int], new: int) -> Turn:
+    def run(prompt: list[int], new: int) -> Generation:
         config = genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = new, True, False
         ids = np.array([prompt], np.int64)
         inputs = genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         watcher = Watcher()
         pipeline.generate(inputs, config, watcher)
-        return watcher.watch.turn()
+        return watcher.watch.generation()
 
     return run
 
 
 def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
-    """Compile the file itself: the pipeline keeps logits to itself. Its cache is its state."""
+    """Compile the model file itself, because the pipeline does not expose logits. Its cache is its state."""
     compiled = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", properties(precision, threads))
     request = compiled.create_infer_request()
 

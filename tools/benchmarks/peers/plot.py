@@ -1,4 +1,4 @@
-"""Speeds as bars: a row of panels for each precision, a bar for each prompt, the range of the rounds as a line."""
+"""Draw speeds as bars: one row of panels per precision, one bar per prompt length, the range over rounds as a line."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ from benchmarks.peers.registry import OURS, PEERS
 PANELS = {"prefill": "prefill, tokens/s", "decode": "decode, tokens/s"}
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#8172b3")
-"""Of the prompt lengths."""
+"""One colour per prompt length."""
 
 PALE = 0.5
-"""How opaque the others' bars are, so that ours stand out."""
+"""Opacity of the bars of other runtimes, so that edgeformer's stand out."""
 
 
 def draw(data: Mapping[str, Any], file: Path) -> None:
-    """Write the figure in the format that the file's name asks for."""
+    """Write the figure to a file, in the format that its name asks for."""
     precisions = list(dict.fromkeys(result["precision"] for result in data["results"]))
     figure = Figure(figsize=(11, 1 + 2.8 * len(precisions)), layout="constrained")
     grid = figure.subplots(len(precisions), len(PANELS), squeeze=False)
@@ -28,7 +28,7 @@ def draw(data: Mapping[str, Any], file: Path) -> None:
         for axes, (figure_name, label) in zip(row, PANELS.items(), strict=True):
             draw_panel(axes, results, figure_name)
             axes.set_title(f"{precision}: {label}", fontsize=10, loc="left")
-    # By hand, as the bars of a length differ in opacity.
+    # The legend is made by hand, because bars of one prompt length differ in opacity.
     prompts = [result["prompt_tokens"] for result in data["results"] if result["precision"] == precisions[0]]
     for colour, prompt in zip(COLOURS, prompts, strict=False):
         grid[0][0].bar([0], [0], color=colour, label=f"prompt of {prompt}")
@@ -42,7 +42,7 @@ def draw(data: Mapping[str, Any], file: Path) -> None:
 
 
 def draw_panel(axes: Axes, results: Sequence[Mapping[str, Any]], figure_name: str) -> None:
-    """One figure of one precision: runtimes side by side, a bar for each prompt."""
+    """Draw one figure of one precision: one group of bars per runtime, one bar per prompt length."""
     names = [name for name in PEERS if name in results[0]["figures"]]
     names += [name for name in results[0]["figures"] if name not in names]
     width = 0.8 / len(results)

@@ -1,4 +1,4 @@
-"""Workers in the interpreters of their runtimes: started here, and stopped while another one computes."""
+"""Start workers in the interpreters of their runtimes, and stop each one while another computes."""
 
 import hashlib
 import json
@@ -16,33 +16,33 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.peers.generation import Generation
 from benchmarks.peers.registry import Peer
-from benchmarks.peers.turn import Turn
 
 TOOLS = Path(__file__).parents[2]
 
 SAID_LINES = 20
-"""Of a worker's stderr, in an error."""
+"""Lines of a worker's stderr that an error message quotes."""
 
 WAKING_TOKENS = 2
-"""That a worker reads and generates before each turn, not counted: see Worker.generate."""
+"""Tokens that a worker reads and generates, untimed, before each measured generation: see Worker.generate."""
 
 STAMP = "made_from.json"
-"""In a folder that is complete: what it was converted from, and by what."""
+"""File in a complete folder that says what the model was converted from and with which versions."""
 
 
 def command_of(python: Path, verb: str, *arguments: object) -> list[str]:
-    """The command of one worker. Its working directory has to be TOOLS."""
+    """Return the command line of one worker. Its working directory has to be TOOLS."""
     return [str(part) for part in (python, "-m", "benchmarks.peers.worker", verb, *arguments)]
 
 
 def environment_of(threads: int) -> dict[str, str]:
-    """For the pools that ask OpenMP for their threads; the others are told by their own options."""
+    """Return environment variables for runtimes that read OpenMP's number of threads; others take an option."""
     return os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
 
 def probe(python: Path, peer: Peer) -> tuple[list[str], dict[str, str]]:
-    """The modules that an interpreter lacks for a peer, and the versions of what it has."""
+    """Return the modules that an interpreter lacks for a peer, and the versions of those it has."""
     command = command_of(python, "probe", ",".join(peer.imports), ",".join(peer.packages))
     done = subprocess.run(command, cwd=TOOLS, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -54,9 +54,9 @@ def probe(python: Path, peer: Peer) -> tuple[list[str], dict[str, str]]:
 def convert(
     name: str, peer: Peer, python: Path, checkpoint: Path, folder: Path, precision: str, versions: dict[str, str]
 ) -> None:
-    """Have a peer write its model into a folder, unless what is there was made from the same by the same.
+    """Have a peer write its model into a folder, unless the folder holds one of the same checkpoint and versions.
 
-    The folder is complete or absent. Raises ClickException with what the peer said if it fails.
+    The folder ends up complete or absent. Raises ClickException with the end of the peer's stderr if it fails.
     """
     stamp = {
         "checkpoint": {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files_of(checkpoint)},
@@ -89,9 +89,9 @@ def read_texts(
     texts: Sequence[Sequence[int]],
     vocab_size: int,
 ) -> Iterator[NDArray[np.float32]]:
-    """Logits [S, V] after the S tokens of each text, as a peer with its model in a folder computes them.
+    """Yield logits [S, V] after the S tokens of each text, computed by a peer whose model is in `folder`.
 
-    Raises ClickException with what the peer said if it fails, or if it has told more or fewer.
+    Raises ClickException with the end of the peer's stderr if it fails or returns another number of logits.
     """
     with tempfile.TemporaryDirectory(prefix="peers.") as temporary:
         asked, told = Path(temporary) / "texts.json", Path(temporary) / "logits"
@@ -109,22 +109,22 @@ def read_texts(
 
 
 def files_of(checkpoint: Path) -> Iterable[Path]:
-    """The files that decide what a model computes."""
+    """Return the files of a checkpoint that decide what its model computes."""
     return [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors"))]
 
 
 def last_lines(text: str) -> str:
-    """The end of what a worker said."""
+    """Return the last SAID_LINES lines of a text."""
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-SAID_LINES:]) or "it said nothing."
 
 
 class Worker:
-    """A runtime with a model loaded, in a process that is stopped while it has nothing to do.
+    """A process with a runtime and its loaded model, stopped (SIGSTOP) while it has nothing to do.
 
-    Idle threads of onnxruntime and OpenMP spin for a while, and OpenVINO's and torch's pools do as they please; a
-    stopped process (SIGSTOP) takes no core from the one whose turn it is, whatever its settings. So nobody's threads
-    need options that their users do not set.
+    Idle threads of onnxruntime and OpenMP spin for a while, and OpenVINO and torch have thread pools of their own. A
+    stopped process takes no core from the one that is being measured, so no runtime needs thread options that its users
+    do not set.
     """
 
     def __init__(self, name: str, process: "subprocess.Popen[str]", said: IO[str]):
@@ -132,11 +132,11 @@ class Worker:
         self._answer()  # the model is loaded
         self._process.send_signal(signal.SIGSTOP)
 
-    def generate(self, prompt: Sequence[int], new: int) -> Turn:
-        """Continue a prompt. Raises ClickException with what the worker said if it ends.
+    def generate(self, prompt: Sequence[int], new: int) -> Generation:
+        """Continue a prompt. Raises ClickException with the end of the worker's stderr if it exits.
 
-        Before it, two tokens that do not count: the memory of a stopped process leaves the processor's caches, and
-        mapped files even the memory.
+        Before the clock starts, WAKING_TOKENS are generated: the memory of a stopped process leaves the processor's
+        caches, and the pages of mapped files may have been dropped.
         """
         self._process.send_signal(signal.SIGCONT)
         self._ask(prompt[-WAKING_TOKENS:], WAKING_TOKENS)
@@ -144,15 +144,15 @@ class Worker:
         self._process.send_signal(signal.SIGSTOP)
         return turn
 
-    def _ask(self, prompt: Sequence[int], new: int) -> Turn:
+    def _ask(self, prompt: Sequence[int], new: int) -> Generation:
         request = json.dumps({"prompt": list(prompt), "new": new}) + "\n"
         assert self._process.stdin is not None
         try:
-            # Past the buffer, which would be flushed again when it is closed, into a pipe that may be broken.
+            # Unbuffered: a buffer would be flushed again on close, into a pipe that may be broken.
             os.write(self._process.stdin.fileno(), request.encode())
         except BrokenPipeError:
             self._ended()
-        return Turn(**self._answer())
+        return Generation(**self._answer())
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -165,7 +165,7 @@ class Worker:
         code = self._process.wait()
         self._said.seek(0)
         raise click.ClickException(
-            f"the worker of {self.name} ended with exit code {code}. It said:\n{last_lines(self._said.read())}"
+            f"the worker of {self.name} ended with exit code {code}. Its last output:\n{last_lines(self._said.read())}"
         )
 
 
@@ -173,7 +173,7 @@ class Worker:
 def start(
     name: str, peer: Peer, python: Path, checkpoint: Path, folder: Path, precision: str, threads: int
 ) -> Iterator[Worker]:
-    """A worker with its model loaded; killed at the end, for a stopped process reads no end of its input."""
+    """Start a worker and load its model. It is killed at the end, because a stopped process does not see EOF."""
     command = command_of(python, "serve", peer.file, checkpoint, folder, precision, threads)
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,

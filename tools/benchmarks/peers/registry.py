@@ -1,4 +1,4 @@
-"""The runtimes that are compared, and what each needs to be there."""
+"""The runtimes that are compared, and what each needs to be installed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,13 @@ OURS = "edgeformer"
 
 @dataclass(frozen=True)
 class Peer:
-    """A runtime. imports: modules that its interpreter must have; packages: whose versions are worth telling.
+    """A runtime.
 
-    precisions: what it calls each precision that it has. recipe: a shell line that installs it into the environment
-    of an interpreter called PYTHON. weights: a pattern of the files in its model's folder that hold graph and weights.
-    converts: whether it has a model of its own, rather than reading the checkpoint. keep: whether a converted model
-    serves until the checkpoint or a version changes.
+    imports: modules that its interpreter must have. packages: distributions whose versions are reported. precisions:
+    the precisions it supports → its own names for them. recipe: a shell line that installs it into the environment of
+    an interpreter PYTHON. weights: a glob pattern of the files that hold graph and weights. converts: whether it writes
+    a model of its own instead of reading the checkpoint. keep: whether a converted model is reused until the checkpoint
+    or a version changes.
     """
 
     file: Path
@@ -36,7 +37,7 @@ PEERS: dict[str, Peer] = {
         {"fp32": "fp32", "int8": "int8 blocks of 128", "int4": "int4 blocks of 128"},
         "PYTHON -m pip install -e '.[cpu,export]'",
         "bundle/onnx/*",
-        keep=False,  # its version stands still while it is developed
+        keep=False,  # its version does not change during development
     ),
     "onnxruntime-genai": Peer(
         FOLDER / "onnxruntime_genai.py",
@@ -80,4 +81,4 @@ PEERS: dict[str, Peer] = {
         converts=False,
     ),
 }
-"""By the names that --peer and --only take, in the order of the tables."""
+"""Peers by the names that --peer and --only take, in the order of the tables."""

@@ -1,4 +1,4 @@
-"""What the turns come to: speeds, ratios within a round, agreement; and the tables that show it."""
+"""Summarise generations as speeds, ratios within a round and agreement of tokens, and print them as tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.interleave import cell, compare
+from benchmarks.peers.generation import Generation
 from benchmarks.peers.registry import OURS
-from benchmarks.peers.turn import Turn
 
 FIGURES = ("prefill", "first_ms", "decode")
-"""Prompt tokens a second until the first new token, milliseconds until then, and new tokens a second after it."""
+"""Prefill throughput (prompt tokens/s to the first new token), TTFT in ms, decode throughput (tokens/s after it)."""
 
 
-def figures(turn: Turn, prompt: int) -> dict[str, float]:
-    """The three of one turn."""
+def figures(turn: Generation, prompt: int) -> dict[str, float]:
+    """Return the three figures of one generation."""
     return {
         "prefill": prompt / turn.first_seconds,
         "first_ms": 1000 * turn.first_seconds,
@@ -26,15 +26,15 @@ def figures(turn: Turn, prompt: int) -> dict[str, float]:
 
 
 def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens agree before the first difference."""
+    """Return the number of equal tokens before the first difference."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def summarise(turns: Mapping[str, Sequence[Turn]], prompt: int, new: int) -> dict[str, Any]:
-    """Spreads of the figures over the rounds, of ours over each other's, and how far the tokens agree with ours.
+def summarise(turns: Mapping[str, Sequence[Generation]], prompt: int, new: int) -> dict[str, Any]:
+    """Return spreads of the figures over the rounds, ratios of edgeformer's speeds, and the number of equal tokens.
 
-    Raises ClickException if a runtime did not do the work that the others did.
+    Raises ClickException if a runtime generated another number of tokens.
     """
     for name, done in turns.items():
         if lengths := {len(turn.tokens) for turn in done} - {new}:
@@ -49,7 +49,7 @@ def summarise(turns: Mapping[str, Sequence[Turn]], prompt: int, new: int) -> dic
         spreads, over = compare(values, OURS if ratios else next(iter(values)))
         for name, spread in spreads.items():
             speeds[name][figure] = spread
-        if figure != "first_ms":  # which says what prefill says
+        if figure != "first_ms":  # TTFT is the prompt length over the prefill throughput
             for name in ratios:
                 ratios[name][figure] = over[name]
     agree = {
@@ -60,13 +60,13 @@ def summarise(turns: Mapping[str, Sequence[Turn]], prompt: int, new: int) -> dic
 
 
 def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    """One precision and prompt, as a table that Markdown reads too."""
+    """Print one precision and prompt length as a Markdown table."""
     console.print(
         f"\n{data['checkpoint']}, {result['precision']}: {result['prompt_tokens']} + {data['new_tokens']} tokens, "
         f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds\n"
     )
     table = Table(box=box.MARKDOWN)
-    for column in ("", "prefill/s", "ratio", "first ms", "decode/s", "ratio"):
+    for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, speeds in result["figures"].items():
         ratios = result["edgeformer_over"].get(name, {})
@@ -84,21 +84,21 @@ def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str,
 
 
 def print_agreement(console: Console, agree: Mapping[str, int], new: int) -> None:
-    """With the same exact weights all should generate the same; say who does not."""
+    """Print which runtimes generate edgeformer's tokens; with the same exact weights all of them should."""
     same = [name for name, count in agree.items() if count == new]
     if same:
-        console.print(f"All {new} tokens of every round are edgeformer's in: {', '.join(same)}.")
+        console.print(f"All {new} tokens of every round equal edgeformer's for: {', '.join(same)}.")
     for name, count in agree.items():
         if count < new:
-            console.print(
-                f"{name} agrees with edgeformer on {count} of {new} tokens, in the round where it does least."
-            )
+            console.print(f"{name} agrees with edgeformer on the first {count} of {new} tokens, in its worst round.")
 
 
 def print_facts(console: Console, data: Mapping[str, Any]) -> None:
-    """Versions, the machine, and who is missing."""
-    console.print("\nprefill/s, decode/s: tokens a second. first ms: until the first new token is known.")
-    console.print("ratio: edgeformer's speed over this one's, within a round.")
+    """Print versions, the machine, and which peers were left out."""
+    console.print(
+        "\nTTFT: milliseconds until the first new token. prefill: prompt tokens over TTFT. decode: new tokens after it."
+    )
+    console.print("speedup: edgeformer's speed over this runtime's, within a round: median (range).")
     for name, facts in data["peers"].items():
         called = ", ".join(f"{precision}: {words}" for precision, words in facts["precisions"].items())
         versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())

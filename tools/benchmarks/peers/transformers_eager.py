@@ -1,6 +1,7 @@
-"""transformers, not compiled: float32, its default attention and cache, in a loop as bare as can be.
+"""transformers, not compiled: float32, its default attention and cache, in a minimal loop.
 
-So that no cost of its `generate` is charged. It computes logits for the prompt's last token alone, as `generate` does.
+The loop avoids the overhead of transformers' `generate`. Like `generate`, it computes the logits of a prompt's last
+token only.
 """
 
 from collections.abc import Iterator
@@ -10,16 +11,16 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.peers.turn import Generate, Logits, Turn, timed
+from benchmarks.peers.generation import Generate, Generation, Logits, timed
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
-    """Load the checkpoint in float32."""
+    """Load the checkpoint in float32 for timed generation."""
     torch.set_num_threads(threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
 
     @torch.inference_mode()
-    def run(prompt: list[int], new: int) -> Turn:
+    def run(prompt: list[int], new: int) -> Generation:
         cache = transformers.DynamicCache(config=model.config)
 
         def tokens() -> Iterator[int]:
@@ -35,7 +36,7 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
 
 
 def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
-    """Load the checkpoint in float32."""
+    """Load the checkpoint in float32 for logits."""
     torch.set_num_threads(threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
 

@@ -1,15 +1,15 @@
-"""One runtime behind stdin and stdout, in its own interpreter. Standard library only; started by process.py.
+"""Run one runtime behind stdin and stdout, in its own interpreter. Standard library only; process.py starts it.
 
     PYTHON -m benchmarks.peers.worker probe IMPORTS PACKAGES
     PYTHON -m benchmarks.peers.worker convert FILE CHECKPOINT FOLDER PRECISION
     PYTHON -m benchmarks.peers.worker serve FILE CHECKPOINT FOLDER PRECISION THREADS
     PYTHON -m benchmarks.peers.worker logits FILE CHECKPOINT FOLDER PRECISION THREADS TEXTS OUTPUT
 
-FILE is one of the peers beside this file. `probe` says in one JSON line which of the IMPORTS (with commas between) this
-interpreter lacks, and the versions of the PACKAGES. `serve` answers an empty object once the model is loaded, and then
-each line {"prompt": [id…], "new": N} with a Turn. `logits` reads lists of ids from TEXTS, a JSON file, and writes the
-logits after each token to OUTPUT, float32 and nothing else. The working directory is tools/, from where all of it is
-imported.
+FILE is the module of a peer in this folder. `probe` prints one JSON line: which of the comma-separated IMPORTS this
+interpreter lacks, and the versions of the PACKAGES. `serve` prints an empty JSON object once the model is loaded, and
+then answers each line {"prompt": [id…], "new": N} with a Generation. `logits` reads lists of ids from TEXTS, a JSON
+file, and writes the logits after each token to OUTPUT as raw float32. The working directory is tools/, the root of all
+imports.
 """
 
 import ctypes
@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl."""
+"""Option of Linux's prctl: the signal that the process gets when its parent dies."""
 
 
 def end_with_parent() -> None:
-    """Have Linux kill this process when compare_peers ends, however it ends: a stopped process notices nothing."""
+    """Have Linux kill this process when compare_peers exits in any way: a stopped process would not notice."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def probe(imports: str, packages: str) -> dict[str, Any]:
-    """What this interpreter lacks, and versions of what it has."""
+    """Return what this interpreter lacks, and the versions of what it has."""
     versions = {}
     for package in packages.split(","):
         try:
@@ -46,7 +46,7 @@ def probe(imports: str, packages: str) -> dict[str, Any]:
 
 
 def is_there(module: str) -> bool:
-    """Whether a module could be imported. To look for one in a package imports the package, which may be missing."""
+    """Return whether a module can be found. Looking for a submodule imports its package, which may be missing."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
@@ -54,7 +54,7 @@ def is_there(module: str) -> bool:
 
 
 def peer(file: str) -> Any:
-    """The module in a file. It has another name than the file, whose name is that of the package that it imports."""
+    """Import the module in a file, under another name: the file itself is named after the package that it imports."""
     spec = importlib.util.spec_from_file_location(f"peer_{Path(file).stem}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -65,7 +65,7 @@ def peer(file: str) -> Any:
 def serve(
     requests: Iterable[str], file: str, checkpoint: str, folder: str, precision: str, threads: str
 ) -> Iterator[dict[str, Any]]:
-    """First that the model is loaded, then an answer to each request."""
+    """Yield an empty answer once the model is loaded, and then an answer to each request."""
     generate = peer(file).load(Path(checkpoint), Path(folder), precision, int(threads))
     yield {}
     for line in requests:
@@ -76,7 +76,7 @@ def serve(
 def write_logits(
     file: str, checkpoint: str, folder: str, precision: str, threads: str, texts: str, output: str
 ) -> None:
-    """Read one text after the other."""
+    """Write the logits of one text after the other."""
     read = peer(file).load_logits(Path(checkpoint), Path(folder), precision, int(threads))
     with Path(output).open("wb") as out:
         for text in json.loads(Path(texts).read_text(encoding="utf-8")):
@@ -84,7 +84,7 @@ def write_logits(
 
 
 def main() -> None:
-    """Answer on what was stdout. What libraries print there goes to stderr."""
+    """Write answers to the original stdout. What libraries print goes to stderr."""
     end_with_parent()
     verb, *arguments = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
