@@ -1,8 +1,8 @@
-"""Model families: one file each, named by Hugging Face's `model_type`, found by being here.
+"""Model families: one file per Hugging Face `model_type`. A file in this package is a family without registration.
 
-A family file defines `FAMILY`, a `Family`: how to read its config.json and what its tensors are called. A dash in a
-model_type is an underscore in the file's name. Files that start with an underscore are tools for family files. See
-docs/how-to/add-a-family.md.
+A family file defines `FAMILY`, a `Family`: how to read its config.json, and the names of its tensors. A dash in a
+model_type is an underscore in the file's name. Files that start with an underscore hold functions that families share.
+See docs/how-to/add-a-family.md.
 """
 
 import importlib
@@ -13,19 +13,19 @@ from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import GENERATION_FIELDS, Family, Fields
 
-# What config.json calls the number of experts of a mixture.
+# Names of the number of experts of a mixture of experts in config.json.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 __all__ = ["GENERATION_FIELDS", "Family", "Fields", "family_names", "load_family", "read_model_config"]
 
 
 def family_names() -> list[str]:
-    """Every supported `model_type`, sorted."""
+    """Return every supported `model_type`, sorted."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def load_family(model_type: str) -> Family:
-    """Return the family named `model_type`. Raises ConfigError listing the families where there is none."""
+    """Return the family of a `model_type`. Raises ConfigError that lists all families if there is none."""
     module = model_type.replace("-", "_")  # xlm-roberta
     if module not in family_names():
         known = ", ".join(family_names())
@@ -37,10 +37,15 @@ def load_family(model_type: str) -> Family:
 
 
 def read_model_config(data: dict[str, Any], context_length: int | None = None) -> tuple[Family, ModelConfig]:
-    """Turn a Hugging Face config.json into its family and a `ModelConfig`.
+    """Return the family and the `ModelConfig` of a Hugging Face config.json.
 
-    context_length: positions to provide for; by default all that the model has. A field of config.json that the family
-    neither uses nor knows to have no effect is a ConfigError.
+    Args:
+        data: contents of config.json.
+        context_length: positions that the graph supports; None for all that the model has.
+
+    Raises:
+        ConfigError: the family is not supported, or config.json has a field that the family neither reads nor knows to
+            have no effect.
     """
     if "model_type" not in data:
         raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
@@ -55,7 +60,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
     try:
         config = family.read_config(fields, context_length)
     except (ArithmeticError, TypeError, ValueError, AttributeError) as error:
-        # A size of zero that something is divided by, a string for a number…
+        # For example a size of zero that is a divisor, or a string instead of a number.
         raise ConfigError(
             f"config.json is not one of a {data['model_type']} model: a field of it has a value of the wrong kind "
             f"({type(error).__name__}: {error}). Sizes must be positive numbers."

@@ -1,4 +1,4 @@
-"""What config.json calls an activation, as fields of `FeedForwardConfig`. Source: transformers/activations.py."""
+"""Fields of `FeedForwardConfig` by the name of an activation in config.json. Source: transformers/activations.py."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Multi-head attention as GPT-2 and its kin have it."""
+"""Multi-head attention of GPT-2 and similar models."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,11 @@ from edgeformer.errors import ConfigError
 
 
 def multi_head(hidden_size: int, num_heads: int, *, bias: bool, **otherwise: Any) -> AttentionConfig:
-    """Heads that divide the hidden size, each with a key and value of its own; otherwise: fields that differ."""
+    """Return multi-head attention whose heads divide the hidden size.
+
+    bias: of all four projections. otherwise: fields of AttentionConfig that differ. Raises ConfigError if num_heads
+    does not divide hidden_size.
+    """
     if num_heads <= 0 or hidden_size % num_heads:
         raise ConfigError(f"config.json has {num_heads} heads, which do not divide the hidden size, {hidden_size}.")
     head_dim = hidden_size // num_heads

@@ -1,7 +1,7 @@
-"""BART and its kin: encoder-decoders whose config.json has every size twice, for `encoder` and for `decoder`.
+"""BART and its variants: encoder-decoders whose config.json has every size twice, for `encoder` and for `decoder`.
 
-Source: transformers/models/bart/modeling_bart.py. What the variants add is in files of their own: where norms stand,
-where positions come from, whether logits have a bias.
+Source: transformers/models/bart/modeling_bart.py. The variants have files of their own. They differ in the placement
+of norms, in the position embeddings, and in the bias of logits.
 """
 
 from typing import Literal
@@ -38,10 +38,15 @@ def read_bart(
     logits_bias: bool = True,
     one_vocabulary: bool = True,
 ) -> Seq2SeqConfig:
-    """Read the fields that BART and its variants share; both halves get the context length.
+    """Read the fields that BART and its variants share; encoder and decoder get the same context length.
 
-    logits_bias: whether there is a `final_logits_bias`. one_vocabulary: what is written has that of what is read, and
-    the same table of embeddings; otherwise `decoder_vocab_size` says what it has.
+    Args:
+        norm_placement: of all blocks.
+        positions: position embeddings of encoder and decoder.
+        embedding_norm: whether embeddings are normalized.
+        logits_bias: whether there is a `final_logits_bias`.
+        one_vocabulary: whether encoder and decoder share vocabulary and embeddings; otherwise `decoder_vocab_size` is
+            the size of the decoder's vocabulary.
     """
     ignore_training(fields)
     length = read_context_length(fields, context_length)
@@ -66,13 +71,13 @@ def read_bart(
             head_bias=logits_bias,
             **sizes,
         ),
-        # Untied, the three tables are three.
+        # Without tying, encoder, decoder and head have separate tables.
         shared_embedding=tied and one_vocabulary,
     )
 
 
 def ignore_training(fields: Fields) -> None:
-    """Pass over what is for training alone, and what transformers read before its version 4."""
+    """Ignore fields for training, and fields that transformers has not read since version 4."""
     fields.ignore("activation_dropout", "decoder_layerdrop", "dropout", "encoder_layerdrop", "init_std")
     fields.ignore("_num_labels", "classif_dropout", "classifier_dropout", "output_past", "prefix", "save_step")
     fields.ignore("add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings", "force_bos_token_to_be_generated")
@@ -84,12 +89,12 @@ def ignore_training(fields: Fields) -> None:
 def read_blocks(
     fields: Fields, half: Half, *, norm_placement: Placement, key_bias: bool = True
 ) -> tuple[BlockConfig, ...]:
-    """Read the blocks of one half."""
-    writes = half == "decoder"
+    """Read the blocks of the encoder or the decoder. key_bias: whether key projections have a bias, too."""
+    is_decoder = half == "decoder"
     num_heads, num_layers = fields.take(f"{half}_attention_heads"), fields.take(f"{half}_layers")
-    if not writes:  # transformers' other name for it
+    if not is_decoder:  # transformers has a second name for encoder_layers
         fields.choice("num_hidden_layers", {num_layers: None}, num_layers)
-    attention = multi_head(fields.take("d_model"), num_heads, bias=True, causal=writes, key_bias=key_bias)
+    attention = multi_head(fields.take("d_model"), num_heads, bias=True, causal=is_decoder, key_bias=key_bias)
     across = CrossAttentionConfig(
         num_heads=num_heads,
         head_dim=attention.head_dim,
@@ -107,14 +112,14 @@ def read_blocks(
             bias=True,
         ),
         norm=NORM,
-        cross_attention=across if writes else None,
+        cross_attention=across if is_decoder else None,
         norm_placement=norm_placement,
     )
     return (block,) * num_layers
 
 
 def block_tensors(ours: str, theirs: str) -> dict[str, str]:
-    """Names of what is in a block."""
+    """Return the tensor names of one block: edgeformer's module → the checkpoint's."""
     names = {f"{ours}.feed_forward_norm": "final_layer_norm", f"{ours}.feed_forward.up": "fc1"}
     names |= {f"{ours}.feed_forward.down": "fc2"}
     for attention, name in (("attention", "self_attn"), ("cross_attention", "encoder_attn")):
@@ -127,7 +132,7 @@ def block_tensors(ours: str, theirs: str) -> dict[str, str]:
 
 def _half_tensors(half: Half) -> dict[str, str]:
     return {
-        # A checkpoint that ties its embeddings has them as `shared`, and perhaps under their own names too.
+        # A checkpoint with tied embeddings has them as `shared`, and some also under these names.
         f"{half}.embedding": f"model.{half}.embed_tokens|model.shared",
         f"{half}.position_embedding": f"model.{half}.embed_positions",
         f"{half}.embedding_norm": f"model.{half}.layernorm_embedding",
@@ -144,10 +149,10 @@ TENSORS = {
 }
 
 LOGITS_BIAS = "final_logits_bias"
-"""Zero where a checkpoint lacks it."""
+"""Tensor that checkpoints may lack; it is zero then."""
 
-# Where both halves have an embedding of their own, nothing reads the one that they could share.
+# Nothing reads the shared embedding if encoder and decoder have embeddings of their own.
 IGNORED = (r"model\.shared\.weight", r"model\.(encoder|decoder)\.version")
 
 SINUSOIDS = r"model\.(encoder|decoder)\.embed_positions\.weights?"
-"""Computed positions, which some checkpoints hold as well."""
+"""Pattern of sinusoidal positions, which are computed, and which some checkpoints store."""

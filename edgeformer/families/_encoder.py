@@ -1,4 +1,4 @@
-"""What encoders have in common: the head that `architectures` names, its labels, and the names of norms."""
+"""Functions that encoders share: the head that `architectures` names, its labels, and the tensor names of norms."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,17 +9,23 @@ from edgeformer.families._family import Fields
 
 Head = MaskedLMHead | ClassificationHead | None
 
-# A head's activation has no `beta`.
+# Activations of heads: those without `beta`.
 HEAD_ACTIVATIONS: dict[str, Activation] = {
     name: said["activation"] for name, said in ACTIVATIONS.items() if said.keys() == {"activation"}
 }
 
 
 def read_head(fields: Fields, model: str, heads: Mapping[str, Callable[[], Head]]) -> Head:
-    """Make the head of the class in `architectures`; there is none where that is the plain model, or is absent.
+    """Return the head of the class in `architectures`; None for the plain model, or without `architectures`.
 
-    model: what transformers' classes begin with (`Bert`). heads: makers by the rest of their names (`ForMaskedLM`), so
-    that only the fields of the wanted head are asked for.
+    Args:
+        fields: config.json.
+        model: prefix of transformers' class names, such as `Bert`.
+        heads: functions that make a head, by the suffix of the class name, such as `ForMaskedLM`. Only that of the
+            requested class is called, so that config.json needs no fields of other heads.
+
+    Raises:
+        ConfigError: `architectures` has another class.
     """
     fields.ignore("_num_labels", "num_labels")
     plain = f"{model}Model"
@@ -37,7 +43,10 @@ def read_head(fields: Fields, model: str, heads: Mapping[str, Callable[[], Head]
 def usual_heads(
     fields: Fields, norm: NormConfig, activation: Callable[[], Activation], dense: Activation
 ) -> dict[str, Callable[[], Head]]:
-    """Heads as BERT has them. activation: of the one for masked words; dense: of the one for a text's first token."""
+    """Return the functions that make BERT's heads, for `read_head`.
+
+    activation: of the masked-LM head. dense: activation of the dense layer of the text classification head.
+    """
     return {
         "ForMaskedLM": lambda: MaskedLMHead(
             activation=activation(), norm=norm, tied=fields.take("tie_word_embeddings", True)
@@ -50,7 +59,11 @@ def usual_heads(
 
 
 def read_labels(fields: Fields) -> tuple[str, ...]:
-    """The names in `id2label` by their number; without it LABEL_0, LABEL_1…, two of them if nothing counts them."""
+    """Return the names in `id2label` in the order of their ids.
+
+    Without it they are LABEL_0, LABEL_1 … up to `num_labels`, whose default is 2, as in transformers. Raises
+    ConfigError if the ids are not 0, 1, 2 …
+    """
     named: dict[str, str] | None = fields.take("id2label", None)
     count = fields.take("num_labels", 2 if named is None else len(named))
     if named is None:
@@ -62,5 +75,5 @@ def read_labels(fields: Fields) -> tuple[str, ...]:
 
 
 def layer_norm(ours: str, theirs: str) -> dict[str, str]:
-    """Table entries of a norm, whose parameters checkpoints that came from TensorFlow call gamma and beta."""
+    """Return the tensor names of a LayerNorm; checkpoints that were converted from TensorFlow have gamma and beta."""
     return {f"{ours}.weight": f"{theirs}.weight|{theirs}.gamma", f"{ours}.bias": f"{theirs}.bias|{theirs}.beta"}

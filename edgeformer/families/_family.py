@@ -1,4 +1,4 @@
-"""What a family is, and the strict reader that its config function works with."""
+"""The description of a model family, and the strict reader of config.json that families use."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
 
-# How a model is to be asked for text, which older config.json files hold beside what the model is.
+# Generation settings, which older config.json files hold instead of generation_config.json.
 GENERATION_FIELDS = (
     "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "early_stopping", "forced_bos_token_id",
     "forced_decoder_ids", "forced_eos_token_id", "lang_to_id", "length_penalty", "max_length", "max_new_tokens",
@@ -17,7 +17,7 @@ GENERATION_FIELDS = (
     "suppress_tokens", "task_specific_params", "task_to_id",
 )  # fmt: skip
 
-# Fields of any config.json that have no effect on what the model computes when it runs.
+# Fields that do not change what any model computes in inference.
 WITHOUT_EFFECT = {
     *GENERATION_FIELDS,
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
@@ -31,14 +31,17 @@ _REQUIRED = object()
 
 
 class Fields:
-    """A config.json that is read field by field and, in the end, must have been read whole."""
+    """A config.json that is read field by field; `finish` raises an error if a field was not read."""
 
     def __init__(self, data: dict[str, Any], defaults: Mapping[str, Any] | None = None):
         self._data = {**(defaults or {}), **data}
         self._unread = set(data) - WITHOUT_EFFECT
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Return a field; where it is null, or absent and not in `Family.defaults`, `default`."""
+        """Return a field. If it is null, or absent and not in `Family.defaults`, return `default`.
+
+        Raises ConfigError if there is neither a value nor a default.
+        """
         self._unread.discard(name)
         value = self._data.get(name)
         if value is not None:
@@ -48,11 +51,11 @@ class Fields:
         return default
 
     def ignore(self, *names: str) -> None:
-        """Mark fields that this family knows to have no effect."""
+        """Mark fields as read that have no effect in this family."""
         self._unread.difference_update(names)
 
     def choice(self, name: str, choices: Mapping[Any, Any], default: Any = _REQUIRED) -> Any:
-        """Return what `choices` holds for the field's value."""
+        """Return the entry of `choices` for the field's value. Raises ConfigError for another value."""
         value = self.take(name, default)
         if value not in list(choices):  # a list, because values of JSON need not be hashable
             known = ", ".join(map(str, choices))
@@ -60,7 +63,7 @@ class Fields:
         return choices[value]
 
     def finish(self) -> None:
-        """Raise a ConfigError if a field was left unread: it might change what the model computes."""
+        """Raise a ConfigError if a field was not read, because it may change what the model computes."""
         if self._unread:
             listed = ", ".join(f"{name} = {self._data[name]!r}" for name in sorted(self._unread))
             raise ConfigError(
@@ -71,10 +74,14 @@ class Fields:
 
 @dataclass(frozen=True)
 class Packed:
-    """One of several parameters whose rows a checkpoint keeps in one tensor.
+    """One of several parameters whose rows a checkpoint stores in one tensor.
 
-    layout: `rows` part after part; `groups` for each key-value head its query heads, its key head, its value head.
-    shards: into how many equal tensors, one after the other, the rows were once divided.
+    Attributes:
+        module: the checkpoint's module.
+        part: index of the parameter in the tensor.
+        layout: order of the rows. `rows`: parameter after parameter; `groups`: per kv head its query heads, its key
+            head, its value head.
+        shards: the tensor is a concatenation of this many equal tensors, each of that layout.
     """
 
     module: str
@@ -84,19 +91,19 @@ class Packed:
 
 
 def packed_qkv(module: str, layout: Literal["rows", "groups"] = "rows") -> dict[str, Packed]:
-    """Table entries of query, key and value in one tensor."""
+    """Return the tensor names of query, key and value in one tensor."""
     parts = enumerate(("query", "key", "value"))
     return {f"blocks.*.attention.{name}": Packed(module, part, layout) for part, name in parts}
 
 
 def packed_gate_up(module: str) -> dict[str, Packed]:
-    """Table entries of the two projections into a gated feed-forward, the gate first."""
+    """Return the tensor names of the gate and up projections in one tensor, the gate first."""
     return {f"blocks.*.feed_forward.{name}": Packed(module, part) for part, name in enumerate(("gate", "up"))}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a checkpoint keeps one parameter: its tensor, which may be transposed, and the part of it."""
+    """Where a checkpoint stores one parameter: its tensor, whether that is transposed, and the part of it."""
 
     tensor: str
     transposed: bool
@@ -105,16 +112,20 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How checkpoints of one `model_type` are read.
+    """How to read the config.json and the checkpoints of one `model_type`.
 
-    summary: one line for people, what is read. read_config: from the fields of config.json and a wished context length
-    (None: all there is) to a ModelConfig. defaults: what transformers' config class has for fields that config.json
-    lacks, where `read_config` doesn't say; a field that is null lacks nothing. tensors: our module (or one parameter of
-    it) → the checkpoint's module, `*` for the block's number, or a `Packed`; parameters keep their last name. `#` in a
-    name of theirs: one tensor for each row of ours; `a|b`: the one of these names that the checkpoint has. transposed:
-    patterns of their modules that store weights [in, out]. optional_prefix: what some checkpoints leave out before
-    every name. ignored_tensors: patterns of tensor names that carry nothing (tables that old checkpoints stored).
-    zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
+    Attributes:
+        summary: one line for people about the supported models.
+        read_config: returns the ModelConfig of config.json for a requested context length (None: all positions).
+        tensors: the checkpoint's module, or a `Packed`, by edgeformer's module or parameter. The last part of a
+            parameter's name (weight, bias) is the same in both. `*` is the number of the block; `#` in the
+            checkpoint's name: it has one tensor per row; `a|b`: the first of these names that it has.
+        defaults: defaults of transformers' config class for absent fields, where `read_config` gives none. A field
+            that is null is not absent.
+        transposed: patterns of the checkpoint's modules whose weights are stored [in, out].
+        optional_prefix: prefix of all names that some checkpoints lack.
+        ignored_tensors: patterns of names of tensors that are not used (such as tables in old checkpoints).
+        zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
     """
 
     summary: str
@@ -127,7 +138,7 @@ class Family:
     zero_if_absent: tuple[str, ...] = ()
 
     def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
-        """Where each parameter of our module is to be found; stored: the names of all tensors that there are."""
+        """Return where the checkpoint stores each parameter; stored: names of all tensors of the checkpoint."""
         return {name: self._place(name, stored) for name in parameters}
 
     def _place(self, parameter: str, stored: Container[str]) -> Place:
@@ -145,5 +156,5 @@ class Family:
         return Place(path + suffix, transposed, packed)
 
     def ignores(self, tensor: str) -> bool:
-        """Whether `tensor`, found in a checkpoint, is known to carry nothing."""
+        """Return whether a tensor of the checkpoint is known to be unused."""
         return any(re.fullmatch(pattern, tensor) for pattern in self.ignored_tensors)

@@ -1,4 +1,4 @@
-"""Layers of one model that differ in their attention: windows, chunks, and which layers have them."""
+"""Functions for models whose layers differ in their attention: windows, chunks, layer types."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,18 +11,21 @@ from edgeformer.families._family import Fields
 Config = TypeVar("Config", bound=StackConfig)
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-"""Layer types of transformers (configuration_utils.py)."""
+"""Names of layer types in transformers (configuration_utils.py)."""
 
 
 def vary_attention(config: Config, changes: Iterable[Mapping[str, Any]]) -> Config:
-    """Give the attention of each layer other fields."""
+    """Return the config with changed fields of AttentionConfig, `changes` per layer."""
     pairs = zip(config.blocks, changes, strict=True)
     blocks = (replace(block, attention=replace(block.attention, **change)) for block, change in pairs)
     return replace(config, blocks=tuple(blocks))
 
 
 def read_layer_types(fields: Fields, otherwise: list[str], local: str = SLIDING) -> list[str]:
-    """Read `layer_types`: for each layer `local` or full attention; otherwise: where config.json doesn't say."""
+    """Return the attention type of each layer, `local` or full, from `layer_types`.
+
+    otherwise: the types if config.json has none. Raises ConfigError for another type or number of layers.
+    """
     types: list[str] = fields.take("layer_types", otherwise)
     for unknown in sorted(set(types) - {FULL, local}):
         raise ConfigError(f"config.json's layer_types have {unknown!r}; supported here: {FULL}, {local}.")
@@ -30,25 +33,29 @@ def read_layer_types(fields: Fields, otherwise: list[str], local: str = SLIDING)
 
 
 def of_each_layer(name: str, values: list[Any], layers: int) -> list[Any]:
-    """Return the values of a field that has one for each layer, or raise a ConfigError."""
+    """Return the values of a field with one value per layer. Raises ConfigError for another number of values."""
     if len(values) != layers:
         raise ConfigError(f"config.json has {name} of {len(values)} layers and num_hidden_layers = {layers}.")
     return values
 
 
 def read_used_window(fields: Fields) -> int | None:
-    """Read `sliding_window`, which counts only with `use_sliding_window`."""
+    """Return `sliding_window`, or None without `use_sliding_window`."""
     window: int | None = fields.take("sliding_window", None)
     return window if fields.take("use_sliding_window") else None
 
 
 def within(length: int | None, config: StackConfig) -> int | None:
-    """Return a window or a chunk, or None where it is as long as the context and so hides nothing."""
+    """Return the length of a window or a chunk, or None if it is as long as the context and has no effect."""
     return None if length is None or length >= config.context_length else length
 
 
 def with_windows(config: DecoderConfig, types: list[str], window: int | None, **local: Any) -> DecoderConfig:
-    """Give sliding layers their window; local: what else their attention has."""
+    """Return the config with windows in sliding layers.
+
+    types: attention type per layer. local: other fields of AttentionConfig in sliding layers. Raises ConfigError if
+    there are sliding layers and no window.
+    """
     if window is None and SLIDING in types:
         raise ConfigError("config.json has sliding layers (layer_types), and no sliding_window is in use.")
     sliding = {"window": within(window, config), **local}

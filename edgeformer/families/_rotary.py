@@ -1,10 +1,10 @@
 """Read the rotary parameters of a Hugging Face config.json, in the layouts of transformers 4 and 5.
 
-Source: transformers/modeling_rope_utils.py. Two kinds of scaling depend there on the length reached so far, which no
-static graph follows; both are exact up to a length, and beyond it refused:
+Source: transformers/modeling_rope_utils.py. Two kinds of scaling depend on the current length of the text there, which
+a static graph cannot follow. Both are exact up to a length, and longer contexts are refused:
 
-- `dynamic` changes nothing until max_position_embeddings, where our context ends;
-- `longrope` uses its short factors until original_max_position_embeddings.
+- `dynamic` has no effect up to max_position_embeddings, where the context of an export ends;
+- `longrope` uses its short factors up to original_max_position_embeddings.
 """
 
 import math
@@ -24,14 +24,16 @@ from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 
 DEFAULT_BASE = 10000.0
+"""rope_theta of transformers where config.json has none."""
 
 
 def read_context_length(
     fields: Fields, wished: int | None, name: str = "max_position_embeddings", unused: int = 0
 ) -> int:
-    """Return the context length to export: all positions of the model, or fewer if so wished.
+    """Return the context length of the export: all positions of the model, or the requested number.
 
-    unused: how many of the positions no token ever has.
+    wished: the requested context length, or None. name: field with the number of positions. unused: how many of these
+    no token can have. Raises ConfigError for a number that the model does not have.
     """
     available = fields.take(name) - unused
     if wished is not None and not 0 < wished <= available:
@@ -50,8 +52,13 @@ def read_rotary(
 ) -> RotaryConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
 
-    fraction: how much of a head turns where config.json does not say; None for families that always turn whole heads.
-    base: the one where config.json does not say.
+    Args:
+        fields: config.json.
+        head_dim: size of a head.
+        context_length: positions of the export.
+        interleaved: see `RotaryConfig`.
+        fraction: default of the fraction of a head that rotates; None for families that always rotate whole heads.
+        base: default of rope_theta.
     """
     parameters = dict(fields.take("rope_parameters", {}))
     parameters.update(fields.take("rope_scaling", {}))
@@ -67,7 +74,7 @@ def read_rotary_by_type(
 ) -> dict[str, RotaryConfig]:
     """Read `rope_parameters` of a family that has them by layer type.
 
-    otherwise: the parameters of each type where `rope_parameters` doesn't have them.
+    otherwise: default parameters by layer type. Raises ConfigError for a type that is not in `otherwise`.
     """
     given = fields.take("rope_parameters", {})
     for name in sorted(given.keys() - otherwise.keys()):
@@ -98,7 +105,7 @@ def _read_rotary(
     positions = fields.take("max_position_embeddings")
     original = fields.take("original_max_position_embeddings", None)
     if kind == "proportional" and fraction is not None:
-        raise ConfigError("RoPE scaling 'proportional' is not supported where a part of each head turns.")
+        raise ConfigError("RoPE scaling 'proportional' is not supported with partial rotary embeddings.")
     read = {key: value for key, value in parameters.items() if value is not None}
     scaling = _read_scaling(kind, read, positions, original, context_length)
     if read:
@@ -110,7 +117,7 @@ def _read_rotary(
 def _read_scaling(
     kind: str, read: dict[str, Any], positions: int, original: int | None, context_length: int
 ) -> RotaryScaling | None:
-    """Take the parameters of `kind` out of `read`."""
+    """Return the scaling of a `kind`, and remove its parameters from `read`."""
 
     def take(name: str) -> Any:
         if name not in read:
@@ -129,7 +136,7 @@ def _read_scaling(
         fraction = float(read.pop("partial_rotary_factor", 1.0))
         return ProportionalScaling(factor=float(read.pop("factor", 1.0)), fraction=fraction)
 
-    # The length of pre-training: beside the rope parameters (Phi-3), among them, or the whole context.
+    # Context length of pre-training: a field of config.json (Phi-3), a rope parameter, or all positions.
     original = original or read.get("original_max_position_embeddings") or positions
     read.pop("original_max_position_embeddings", None)
     if kind == "llama3":
@@ -149,10 +156,10 @@ def _read_scaling(
             original_context_length=original,
             truncate=bool(read.pop("truncate", True)),
         )
-    if kind in ("longrope", "su"):  # su: what Phi-3 called it at first
+    if kind in ("longrope", "su"):  # "su" is the first name of it, in Phi-3
         if context_length > original:
             raise ConfigError(
-                f"RoPE scaling 'longrope' turns to other frequencies once a text is longer than {original} tokens, "
+                f"RoPE scaling 'longrope' changes its frequencies for texts longer than {original} tokens, "
                 f"which a static graph cannot follow. Export with --context-length {original} or less."
             )
         take("long_factor")
@@ -168,7 +175,11 @@ def _read_scaling(
 
 
 def _yarn_attention_factor(read: dict[str, Any], factor: float) -> float:
-    """The temperature of YaRN: given, or from the factor (and DeepSeek's two multipliers, if both are set)."""
+    """Return YaRN's attention factor: the given one, or 0.1 · ln(factor) + 1.
+
+    If both of DeepSeek's multipliers are set, it is (0.1 · mscale · ln(factor) + 1) / (0.1 · mscale_all_dim ·
+    ln(factor) + 1).
+    """
 
     def temperature(multiplier: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0

@@ -1,4 +1,4 @@
-"""BERT, and the sentence encoders that are one: MiniLM, BGE, E5, GTE.
+"""BERT, and sentence encoders of this architecture: MiniLM, BGE, E5, GTE.
 
 Source: transformers/models/bert/modeling_bert.py.
 """
@@ -13,7 +13,7 @@ from edgeformer.families._rotary import read_context_length
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     """Read a BERT config.json."""
-    # A pooler that was planned in several variants, of which there is one.
+    # Options of a pooler of which only one variant exists.
     fields.ignore("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     fields.ignore("pooler_size_per_head", "pooler_type")
     heads = usual_heads(
@@ -23,12 +23,12 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
 
 
 def read_norm(fields: Fields) -> NormConfig:
-    """Every norm of the model."""
+    """Read the config of all norms."""
     return NormConfig(kind="layer_norm", eps=fields.take("layer_norm_eps", 1e-12), bias=True)
 
 
 def read_bert(fields: Fields, context_length: int | None, head: Head, first_position: int = 0) -> EncoderConfig:
-    """Read the fields that BERT and its variants share. first_position: the row of a text's first token."""
+    """Read the fields that BERT and its variants share. first_position: row of position 0 in the table of positions."""
     fields.ignore("attention_probs_dropout_prob", "classifier_dropout", "finetuning_task", "hidden_dropout_prob")
     fields.ignore("output_past", "tie_word_embeddings")
     fields.choice("add_cross_attention", {False: None}, False)
@@ -60,7 +60,7 @@ def read_bert(fields: Fields, context_length: int | None, head: Head, first_posi
 
 
 def body_tensors(model: str) -> dict[str, str]:
-    """Names of all but the heads; model: what they begin with."""
+    """Return the tensor names of all modules but the heads; model: their prefix."""
     embeddings, layer = f"{model}.embeddings", f"{model}.encoder.layer.*"
     return {
         "embedding": f"{embeddings}.word_embeddings",
@@ -78,7 +78,7 @@ def body_tensors(model: str) -> dict[str, str]:
     }
 
 
-# Positions that old checkpoints count out, and the pooler that only some heads read.
+# Position ids that old checkpoints store, and the pooler, which only some heads use.
 BERT_IGNORED = (r"\w+\.embeddings\.(position|token_type)_ids", r"\w+\.pooler\.dense\.(weight|bias)")
 
 FAMILY = Family(
@@ -89,13 +89,13 @@ FAMILY = Family(
         "masked_lm.dense": "cls.predictions.transform.dense",
         **layer_norm("masked_lm.norm", "cls.predictions.transform.LayerNorm"),
         "masked_lm.output.weight": "cls.predictions.decoder.weight",
-        # Where both are stored, the second is a copy, or of no use.
+        # If both are stored, the second is a copy or unused.
         "masked_lm.output.bias": "cls.predictions.decoder.bias|cls.predictions.bias",
         "classifier.dense": "bert.pooler.dense",
         "classifier.output": "classifier",
     },
     optional_prefix="bert.",
-    # Heads of other tasks, which a checkpoint may have beside its own.
+    # Heads of other tasks, which a checkpoint may have in addition.
     ignored_tensors=(
         *BERT_IGNORED,
         r"cls\.predictions\.((decoder\.)?bias|decoder\.weight)",

@@ -13,7 +13,7 @@ from edgeformer.families._rotary import read_context_length
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a BioGPT config.json."""
     fields.ignore("activation_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob", "layerdrop")
-    # The norms have 1e-5 whatever this says.
+    # transformers ignores this: norms always have 1e-5.
     fields.ignore("layer_norm_eps")
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
     norm = NormConfig(kind="layer_norm", eps=1e-5, bias=True)

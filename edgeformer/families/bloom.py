@@ -13,17 +13,17 @@ from edgeformer.families._family import Family, Fields, packed_qkv
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a BLOOM config.json."""
     fields.ignore("hidden_dropout", "unk_token_id")
-    # How Megatron trained it; one result, to rounding.
+    # Options of Megatron for training; results are equal except for rounding.
     fields.ignore("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi")
     fields.ignore("pretraining_tp", "skip_bias_add", "skip_bias_add_qkv")
-    # What it says is slow also leaves biases out (transformers 5.23).
+    # In transformers 5.23, slow_but_exact also leaves out biases.
     fields.choice("slow_but_exact", {False: None}, False)
     fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
     hidden_size = _take(fields, "hidden_size", "n_embed")
     num_heads = _take(fields, "n_head", "num_attention_heads")
     num_layers = _take(fields, "n_layer", "num_hidden_layers")
     fields.choice("n_inner", {4 * hidden_size: None}, 4 * hidden_size)
-    # Nothing in the model ends there: biases go on, and so may a longer context.
+    # seq_length is no limit: ALiBi has no table of positions, so the context may be longer.
     trained_length = fields.take("seq_length", 2048)
     context_length = trained_length if context_length is None else context_length
     if context_length <= 0:
@@ -48,7 +48,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 def _take(fields: Fields, name: str, alias: str) -> int:
-    """Read a field that goes by two names; where there are both, they must agree."""
+    """Read a field with two names. Raises ConfigError if it has both, with different values."""
     value = fields.take(alias, None)
     size: int = fields.take(name) if value is None else fields.choice(name, {value: value}, value)
     return size

@@ -1,4 +1,4 @@
-"""CodeGen: GPT-J with queries, values and keys in one tensor, which is divided for the four cores of a TPU.
+"""CodeGen: GPT-J with query, value and key in one tensor, in shards for the four cores of a TPU.
 
 Source: transformers/models/codegen/modeling_codegen.py.
 """

@@ -1,6 +1,6 @@
 """Command R and Aya.
 
-Llama with attention and feed-forward side by side behind one LayerNorm, rotary pairs of neighbours, and scaled logits.
+Llama with a parallel residual and one LayerNorm, interleaved rotary embeddings, and scaled logits.
 Source: transformers/models/cohere/modeling_cohere.py.
 """
 
@@ -11,7 +11,7 @@ from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_attention_b
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Cohere config.json."""
-    # Tensor-parallel slices of the training run; what the tokenizer would take.
+    # Tensor parallelism of the training, and the limit of the tokenizer.
     fields.ignore("pretraining_tp", "model_max_length")
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_eps", 1e-5))
     qk_norm = QKNormConfig(norm=norm, over="each_head") if fields.take("use_qk_norm", False) else None
@@ -27,7 +27,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Command R and Aya: attention and feed-forward side by side, scaled logits",
+    summary="Command R and Aya: parallel residual, scaled logits",
     read_config=read_config,
     tensors=TENSORS | QK_NORM_TENSORS,
     defaults={"rope_theta": 500000.0, "logit_scale": 0.0625, "tie_word_embeddings": True},

@@ -1,4 +1,4 @@
-"""DistilBERT: BERT of half the depth, without segments and pooler.
+"""DistilBERT: BERT with half of the layers, without segment embeddings and pooler.
 
 Source: transformers/models/distilbert/modeling_distilbert.py.
 """
@@ -14,7 +14,7 @@ from edgeformer.families._rotary import read_context_length
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     """Read a DistilBERT config.json."""
     fields.ignore("dropout", "finetuning_task", "output_past", "qa_dropout", "seq_classif_dropout", "tie_weights_")
-    # Sinusoids are stored like any other positions.
+    # Sinusoidal positions are stored in the checkpoint like learned ones.
     fields.ignore("sinusoidal_pos_embds", "tie_word_embeddings")
     hidden_size = fields.take("dim")
     norm = NormConfig(kind="layer_norm", eps=1e-12, bias=True)
@@ -64,7 +64,7 @@ FAMILY = Family(
         "classifier.output": "classifier",
     },
     optional_prefix="distilbert.",
-    # Positions that old checkpoints count out, and heads of other tasks than the wanted one.
+    # Position ids that old checkpoints store, and heads of other tasks.
     ignored_tensors=(
         r"distilbert\.embeddings\.position_ids",
         r"(vocab_(transform|layer_norm|projector)|pre_classifier|classifier|qa_outputs)\.(weight|bias)",

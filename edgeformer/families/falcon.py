@@ -1,4 +1,4 @@
-"""Falcon, of both architectures: that of 7B (multi-query, one norm) and that of 40B (grouped, two norms).
+"""Falcon, both architectures: that of 7B (multi-query, one norm) and that of 40B (grouped-query, two norms).
 
 Source: transformers/models/falcon/modeling_falcon.py.
 """
@@ -15,7 +15,7 @@ from edgeformer.families._rotary import read_context_length, read_rotary
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Falcon config.json."""
     fields.ignore("hidden_dropout")
-    # transformers rounds slope · position to bfloat16, which no bias of ours does.
+    # With ALiBi, transformers rounds slope · position to bfloat16; edgeformer has no such bias.
     fields.choice("alibi", {False: None}, False)
     fields.choice("apply_residual_connection_post_layernorm", {False: None}, False)
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
@@ -63,14 +63,14 @@ def _read_kv_heads(fields: Fields, num_heads: int, new: bool) -> int:
 
 
 def _read_residual(fields: Fields, new: bool) -> Literal["serial", "parallel", "parallel_one_norm"]:
-    """The new architecture is parallel; two norms are for it alone."""
+    """Read the kind of residual. The new architecture is always parallel, and only it may have two norms."""
     parallel = fields.choice("parallel_attn", {True: True} if new else {True: True, False: False}, True)
     norms = fields.choice("num_ln_in_parallel_attn", {1: 1, 2: 2} if new else {1: 1}, 2 if new else 1)
     return "serial" if not parallel else "parallel" if norms == 2 else "parallel_one_norm"
 
 
 FAMILY = Family(
-    summary="Falcon 7B, 40B, 180B, Falcon 2; not those with ALiBi",
+    summary="Falcon 7B, 40B, 180B, Falcon 2; not with ALiBi",
     read_config=read_config,
     defaults={"max_position_embeddings": 2048},
     tensors={

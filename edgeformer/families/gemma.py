@@ -1,8 +1,8 @@
 """Gemma 1 and CodeGemma.
 
-Llama with weights of norms that are stored as their distance from one, embeddings times √hidden_size, and GELU. Source:
+Llama with norms that store weight − 1, embeddings times √hidden_size, and GELU. Source:
 transformers/models/gemma/modeling_gemma.py, which rounds √hidden_size to the dtype that it runs in (55.5 for √3072 in
-bfloat16); here it is exact, as there in float32.
+bfloat16). Here it is exact, as it is there in float32.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama, 
 def read_gemma(
     fields: Fields, context_length: int | None, attention: dict[str, Any], **otherwise: Any
 ) -> DecoderConfig:
-    """Read what all Gemmas share; attention, otherwise: as in `read_llama`."""
+    """Read the fields that all Gemmas share; attention and otherwise: as in `read_llama`."""
     fields.choice("use_bidirectional_attention", {False: False}, False)
     return read_llama(
         fields,
@@ -31,15 +31,15 @@ def read_gemma(
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Gemma config.json."""
-    # The first releases say "gelu" and mean its approximation by tanh.
+    # The first releases have "gelu", which is the tanh approximation there.
     activations = ACTIVATIONS | {"gelu": ACTIVATIONS["gelu_pytorch_tanh"]}
     activation = fields.choice("hidden_act", activations)
-    # transformers 4.38 to 4.47 read hidden_activation instead, and took its absence for the approximation.
+    # transformers 4.38 to 4.47 read hidden_activation instead; its default was the tanh approximation.
     other = fields.choice("hidden_activation", activations, fields.take("hidden_act"))
     if activation != other:
         raise ConfigError(
             f"config.json has hidden_act = {fields.take('hidden_act')!r} and hidden_activation = "
-            f"{fields.take('hidden_activation')!r}; versions of transformers differ in which of them counts."
+            f"{fields.take('hidden_activation')!r}; versions of transformers differ in which of them they use."
         )
     return read_gemma(fields, context_length, attention={}, feed_forward=activation)
 

@@ -1,7 +1,7 @@
 """Gemma 2.
 
-Gemma with norms on both sides of each branch, windows on every second layer, and caps on scores and logits. Source:
-transformers/models/gemma2/modeling_gemma2.py.
+Gemma with norms before and after each branch, windows in every second layer, and softcaps of scores and logits.
+Source: transformers/models/gemma2/modeling_gemma2.py.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ from edgeformer.families.llama import TENSORS
 def read_gemma2(
     fields: Fields, context_length: int | None, pattern: int, attention: dict[str, Any], **local: Any
 ) -> DecoderConfig:
-    """Read what Gemma 2 and 3 share.
+    """Read the fields that Gemma 2 and 3 share.
 
-    pattern: of so many layers the last is a full one, where layer_types doesn't say. local: what else the attention of
-    the others has.
+    pattern: without layer_types, every pattern-th layer has full attention, the others a window. local: fields of
+    AttentionConfig in layers with a window.
     """
-    # hidden_act is of Gemma 1; the cache's implementation was for generate().
+    # hidden_act is a field of Gemma 1; cache_implementation is for generate().
     fields.ignore("hidden_act", "cache_implementation")
     config = read_gemma(
         fields,
@@ -44,7 +44,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Gemma 2: windows on every second layer, caps on scores and logits",
+    summary="Gemma 2: windows in every second layer, softcaps of scores and logits",
     read_config=read_config,
     tensors=TENSORS
     | {

@@ -1,6 +1,6 @@
-"""Gemma 3, models without images and the text part of the others.
+"""Gemma 3: models for text only, and the text part of the others.
 
-Gemma 2 with norms of queries and keys instead of a cap on scores, and its own rotary base on layers with a window.
+Gemma 2 with norms of queries and keys instead of a softcap of scores, and another rotary base in layers with a window.
 Source: transformers/models/gemma3/modeling_gemma3.py.
 """
 
@@ -14,11 +14,11 @@ from edgeformer.families.llama import QK_NORM_TENSORS, read_norm
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Gemma 3 text config.json."""
-    # transformers has this field and reads past it.
+    # transformers has this field and ignores it.
     fields.choice("attn_logit_softcapping", {None: None}, None)
-    # Written by transformers beside the layer_types that it led to.
+    # transformers writes this beside the layer_types that follow from it.
     fields.ignore("_sliding_window_pattern")
-    # In transformers 4 scaling was for full layers alone.
+    # In transformers 4, scaling applied to layers with full attention only.
     otherwise = {
         FULL: {"rope_theta": fields.take("rope_theta", 1e6), **fields.take("rope_scaling", {})},
         SLIDING: {"rope_theta": fields.take("rope_local_base_freq", 1e4)},
@@ -36,7 +36,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Gemma 3 of text: windows on five layers of six, two rotary bases",
+    summary="Gemma 3, text only: windows in five of six layers, two rotary bases",
     read_config=read_config,
     tensors={**gemma2.FAMILY.tensors, **QK_NORM_TENSORS},
     defaults={**gemma2.FAMILY.defaults, "attn_logit_softcapping": None, "final_logit_softcapping": None},

@@ -1,4 +1,4 @@
-"""Models that never were on a hub: config.json holds a `ModelConfig`, and tensors have the names of our own modules.
+"""Models without a family: config.json holds a `ModelConfig`, and tensors have the names of edgeformer's modules.
 
     {"model_type": "generic", "model": {"vocab_size": 32000, "hidden_size": 512, "blocks": [{"repeat": 8, …}], …}}
 
@@ -15,7 +15,7 @@ from edgeformer.families._family import Family, Fields
 
 
 def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
-    """Read the ModelConfig inside config.json; without a `kind`, it is a decoder's."""
+    """Read the ModelConfig in config.json; its default `kind` is decoder."""
     data = fields.take("model")
     kind: Any = ModelConfig
     config: ModelConfig = schema.from_json(
@@ -33,14 +33,14 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
 
 
 class _SameNames(dict[str, str]):
-    """A table in which every module is called as we call it."""
+    """A table of tensor names that maps every module to itself."""
 
     def __missing__(self, module: str) -> str:
         return module
 
 
 FAMILY = Family(
-    summary="any ModelConfig as JSON, with safetensors under our own names",
+    summary="any ModelConfig as JSON, with safetensors that have edgeformer's names",
     read_config=read_config,
     tensors=_SameNames(),
 )

@@ -15,7 +15,7 @@ from edgeformer.families._rotary import read_context_length
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPT-2 config.json."""
     fields.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "n_ctx", "reorder_and_upcast_attn")
-    # A head for multiple choice.
+    # Options of a multiple-choice head.
     fields.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
     fields.ignore("summary_use_proj")
     fields.choice("add_cross_attention", {False: None}, False)
@@ -46,7 +46,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="GPT-2, DistilGPT2, DialoGPT; attention scaled or not, also by layer",
+    summary="GPT-2, DistilGPT2, DialoGPT; every option of attention scaling",
     read_config=read_config,
     tensors={
         "embedding": "transformer.wte",

@@ -12,7 +12,7 @@ from edgeformer.families._family import Family, Fields, packed_qkv
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPTBigCode config.json."""
-    # The precision of a softmax in float16, and what an inference server of the first days was told.
+    # Precision of the softmax in float16, and options of an early inference server.
     fields.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner")
     fields.ignore("max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache")
     fields.ignore("validate_runner_input", "num_key_value_heads")

@@ -1,4 +1,4 @@
-"""GPT-J: attention and feed-forward side by side behind one norm, rotated in neighbouring pairs.
+"""GPT-J: parallel residual with one norm, interleaved rotary embeddings.
 
 Source: transformers/models/gptj/modeling_gptj.py.
 """
@@ -13,10 +13,10 @@ from edgeformer.families._rotary import DEFAULT_BASE, read_context_length
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a GPT-J config.json."""
     fields.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop")
-    # A head for multiple choice.
+    # Options of a multiple-choice head.
     fields.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
     fields.ignore("summary_use_proj")
-    # transformers looks at neither.
+    # transformers ignores both.
     fields.choice("rotary", {True: None}, True)
     fields.choice("scale_attn_weights", {True: None}, True)
     hidden_size, num_heads = fields.take("n_embd"), fields.take("n_head")
@@ -46,7 +46,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="GPT-J; any rotated part of the heads",
+    summary="GPT-J; any rotary_dim",
     read_config=read_config,
     tensors={
         "embedding": "transformer.wte",

@@ -1,4 +1,4 @@
-"""Granite 3 and 4.1, their dense models.
+"""Granite 3 and 4.1, dense models.
 
 Llama with four multipliers. Source: transformers/models/granite/modeling_granite.py.
 """

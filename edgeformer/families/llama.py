@@ -1,4 +1,4 @@
-"""Llama 1–3, TinyLlama, SmolLM2, and whatever else calls itself `llama`; many families are variants of it.
+"""Llama 1–3, TinyLlama, SmolLM2, and other models with model_type `llama`; many families are variants of it.
 
 Source: transformers/models/llama/modeling_llama.py.
 """
@@ -30,7 +30,7 @@ TENSORS = {
     "head": "lm_head",
 }
 
-# Names of variants with norms of queries and keys.
+# Tensor names of variants with norms of queries and keys.
 QK_NORM_TENSORS = {
     "blocks.*.attention.query_norm": "model.layers.*.self_attn.q_norm",
     "blocks.*.attention.key_norm": "model.layers.*.self_attn.k_norm",
@@ -38,12 +38,12 @@ QK_NORM_TENSORS = {
 
 
 def read_norm(fields: Fields, **otherwise: Any) -> NormConfig:
-    """Read the norm of all layers."""
+    """Read the config of all norms; otherwise: fields of NormConfig that differ."""
     return NormConfig(eps=fields.take("rms_norm_eps", 1e-6), **otherwise)
 
 
 def read_attention_bias(fields: Fields) -> dict[str, Any]:
-    """Read `attention_bias`, which is for all four projections."""
+    """Read `attention_bias`, which applies to all four projections."""
     bias = fields.take("attention_bias", False)
     return {"qkv_bias": bias, "output_bias": bias}
 
@@ -60,10 +60,14 @@ def read_llama(
     block: Mapping[str, Any] = NOTHING,
     **model: Any,
 ) -> DecoderConfig:
-    """Read the fields that Llama and its variants share; the keywords hold what a variant has otherwise.
+    """Read the fields that Llama and its variants share; keywords are the fields in which a variant differs.
 
-    attention, feed_forward, block and model: fields of those configs. interleaved: how rotary pairs lie;
-    fraction: how much of a head turns where config.json does not say; None: all of it.
+    Args:
+        fields: config.json.
+        context_length: requested context length; None for all positions.
+        norm: config of all norms; None reads rms_norm_eps.
+        interleaved, fraction: of rotary embeddings; see `read_rotary`.
+        attention, feed_forward, block, model: fields of AttentionConfig, FeedForwardConfig, BlockConfig, DecoderConfig.
     """
     hidden_size = fields.take("hidden_size")
     num_heads = fields.take("num_attention_heads")
@@ -109,7 +113,7 @@ def read_llama(
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Llama config.json."""
-    # Tensor-parallel slices of the training run; the sum is the same. Marks of SmolLM2's own training.
+    # Tensor parallelism of the training, which does not change results, and a flag of SmolLM2's training.
     fields.ignore("pretraining_tp", "is_llama_config")
     fields.choice("rope_interleaved", {False: False}, False)
     return read_llama(
@@ -121,10 +125,9 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Llama 1–3, TinyLlama, SmolLM2; every RoPE scaling of transformers, biases, tied or free heads",
+    summary="Llama 1–3, TinyLlama, SmolLM2; every RoPE scaling of transformers, biases, tied or untied heads",
     read_config=read_config,
     tensors=TENSORS,
-    # Old checkpoints stored a table that the config determines; a tied head is the embedding, also where both are
-    # stored.
+    # Old checkpoints store a table that the config determines.
     ignored_tensors=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
 )

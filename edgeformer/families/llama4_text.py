@@ -1,7 +1,7 @@
-"""MobileLLM-R1, MobileLLM-Pro, and what else calls itself `llama4_text` without being a mixture of experts.
+"""MobileLLM-R1, MobileLLM-Pro, and other models with model_type `llama4_text` without experts.
 
-Llama with rotary positions on some layers only: those see their chunk of the text, their queries and keys are
-normalised; the others see all of it, and their queries grow with the position. Source:
+Llama with two kinds of layers. Layers with rotary embeddings have chunked attention and normalize queries and keys.
+The others have full attention and scale queries by their position. Source:
 transformers/models/llama4/modeling_llama4.py.
 """
 
@@ -28,25 +28,25 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     interval = fields.take("no_rope_layer_interval")
     rotated = fields.take("no_rope_layers", None) or [(layer + 1) % interval for layer in range(layers)]
     rotated = of_each_layer("no_rope_layers", rotated, layers)
-    types = read_layer_types(fields, [CHUNKED if turns else FULL for turns in rotated], CHUNKED)
+    types = read_layer_types(fields, [CHUNKED if rotates else FULL for rotates in rotated], CHUNKED)
     chunk = within(fields.take("attention_chunk_size"), config)
 
     norm = NormConfig(eps=fields.take("rms_norm_eps"), weight=False)
     qk_norm = QKNormConfig(norm=norm, over="head", after_rotary=True) if fields.take("use_qk_norm") else None
-    # Before the first floor_scale tokens are full the factor is one.
+    # Up to position floor_scale − 2 the factor is one, so that shorter contexts need no table.
     floor, scale = fields.take("floor_scale"), fields.take("attn_scale")
     grows = fields.take("attn_temperature_tuning") and floor <= config.context_length
     temperature = QueryTemperature(floor_scale=floor, scale=scale) if grows else None
 
-    def of_layer(kind: str, turns: int) -> dict[str, Any]:
-        position = {"qk_norm": qk_norm} if turns else {"rotary": None, "query_temperature": temperature}
+    def of_layer(kind: str, rotates: int) -> dict[str, Any]:
+        position = {"qk_norm": qk_norm} if rotates else {"rotary": None, "query_temperature": temperature}
         return {"chunk": chunk if kind == CHUNKED else None, **position}
 
     return vary_attention(config, map(of_layer, types, rotated))
 
 
 def refuse_experts(fields: Fields, layers: int) -> None:
-    """Raise a ConfigError where a layer is a mixture of experts."""
+    """Raise a ConfigError if a layer is a mixture of experts."""
     fields.ignore("num_local_experts", "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef")
     fields.ignore("router_jitter_noise", "for_llm_compressor")
     step, experts = fields.take("interleave_moe_layer_step"), fields.take("moe_layers", None)
@@ -60,7 +60,7 @@ def refuse_experts(fields: Fields, layers: int) -> None:
 
 
 FAMILY = Family(
-    summary="Llama 4 without experts (MobileLLM-R1): chunks, layers without positions, queries that grow",
+    summary="Llama 4 without experts (MobileLLM-R1): chunks, layers without positions, scaled queries",
     read_config=read_config,
     tensors={ours: theirs.replace(".mlp.", ".feed_forward.") for ours, theirs in TENSORS.items()},
     defaults={

@@ -1,4 +1,4 @@
-"""Longformer: RoBERTa whose tokens see a window, and the first token of a classified text everything.
+"""Longformer: RoBERTa with windows; the first token has global attention if the text is classified.
 
 Source: transformers/models/longformer/modeling_longformer.py.
 """
@@ -14,7 +14,7 @@ from edgeformer.families.roberta import HEAD_TENSORS, ROBERTA_IGNORED, read_robe
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     """Read a Longformer config.json."""
     fields.ignore("onnx_export", "sep_token_id")
-    # What the first release could do otherwise, and transformers cannot.
+    # Options of the first release that transformers does not have.
     fields.choice("attention_mode", {"longformer": None}, "longformer")
     fields.choice("ignore_attention_mask", {False: None}, False)
     config = read_roberta(fields, context_length, "Longformer")
@@ -23,8 +23,8 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     odd = [width for width in widths if width <= 0 or width % 2]
     if odd:
         raise ConfigError(f"config.json has attention_window = {odd[0]}; windows are positive even numbers.")
-    windows = [width // 2 + 1 for width in widths]  # half of it on either side
-    # transformers makes the first token global where its state stands for the text, and no token elsewhere.
+    windows = [width // 2 + 1 for width in widths]  # half of it on each side
+    # In transformers, the first token is global if its state is classified; otherwise no token is.
     if isinstance(config.head, ClassificationHead) and config.head.pooling == "first":
         everywhere = {"global_tokens": 1, "global_projections": True}
         return vary_attention(config, ({"window": window, **everywhere} for window in windows))
@@ -45,7 +45,7 @@ FAMILY = Family(
         **HEAD_TENSORS,
     },
     optional_prefix="longformer.",
-    # Projections of global tokens, where there are none.
+    # Projections of global tokens, for models without these.
     ignored_tensors=(
         *ROBERTA_IGNORED,
         rf"longformer\.encoder\.layer\.\d+\.attention\.self\.({'|'.join(PARTS)})_global\.(weight|bias)",

@@ -10,7 +10,7 @@ from edgeformer.families._family import Family, Fields
 
 def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
     """Read an M2M100 config.json."""
-    # Positions count from behind the id of padding. transformers skips padding when it counts; here it is at the end.
+    # Positions start at pad_token_id + 1. transformers does not count padding; here padding is at the end.
     offset = fields.take("pad_token_id") + 1
     return read_bart(
         fields,
@@ -22,7 +22,7 @@ def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
 
 
 FAMILY = Family(
-    summary="M2M100, NLLB; not the mixture of experts",
+    summary="M2M100, NLLB; without mixtures of experts",
     read_config=read_config,
     tensors=TENSORS,
     defaults={"activation_function": "relu", "pad_token_id": 1, "scale_embedding": True},

@@ -1,4 +1,4 @@
-"""mBART and mBART-50: BART with norms before.
+"""mBART and mBART-50: BART with pre-norm blocks.
 
 Source: transformers/models/mbart/modeling_mbart.py.
 """

@@ -1,6 +1,6 @@
-"""Mistral 7B, Ministral, and other dense models that call themselves `mistral`.
+"""Mistral 7B, Ministral, and other dense models with model_type `mistral`.
 
-Llama with a window on every layer. Source: transformers/models/mistral/modeling_mistral.py.
+Llama with a window in every layer. Source: transformers/models/mistral/modeling_mistral.py.
 """
 
 from edgeformer.config import DecoderConfig
@@ -17,7 +17,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Mistral 7B and its relatives: a window on every layer, or none",
+    summary="Mistral 7B and its relatives: a window in every layer, or none",
     read_config=read_config,
     tensors=TENSORS,
     defaults={"num_key_value_heads": 8, "sliding_window": 4096},

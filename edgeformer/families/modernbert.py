@@ -1,4 +1,4 @@
-"""ModernBERT: rotary positions, gated feed-forwards, windows in two of three layers.
+"""ModernBERT: rotary embeddings, gated feed-forward, windows in two of three layers.
 
 Source: transformers/models/modernbert/modeling_modernbert.py.
 """
@@ -25,10 +25,10 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     """Read a ModernBERT config.json."""
     fields.ignore("classifier_dropout", "cls_token_id", "embedding_dropout", "mlp_dropout", "sep_token_id")
     fields.ignore("initializer_cutoff_factor", "sparse_pred_ignore_index", "sparse_prediction")
-    # Of other kernels than those of the eager module, and a second name of norm_eps that no code reads.
+    # Options of other kernels than the eager ones, and a second name of norm_eps that no code reads.
     fields.ignore("deterministic_flash_attn", "layer_norm_eps", "reference_compile", "repad_logits_with_grad")
     fields.ignore("tie_word_embeddings")
-    fields.choice("position_embedding_type", {"absolute": None}, "absolute")  # which it says, and no code reads
+    fields.choice("position_embedding_type", {"absolute": None}, "absolute")  # no code reads it
     hidden_size, layers = fields.take("hidden_size"), fields.take("num_hidden_layers")
     norm = NormConfig(kind="layer_norm", eps=fields.take("norm_eps"), bias=fields.take("norm_bias"))
     pooling = fields.choice("classifier_pooling", {"cls": "first", "mean": "mean"})
@@ -63,7 +63,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length),
-        # The embeddings are normalised already where the first block reads them.
+        # The first block needs no norm, because the embeddings are normalized.
         blocks=(replace(block, attention_norm=False), *[block] * (layers - 1)),
         final_norm=norm,
         embedding_norm=norm,
@@ -80,7 +80,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
             SLIDING: {"rope_theta": fields.take("local_rope_theta", 10000.0)},
         },
     )
-    # Half of local_attention on either side.
+    # Half of local_attention on each side.
     windows = {FULL: None, SLIDING: within(fields.take("local_attention") // 2 + 1, config)}
     return vary_attention(config, ({"rotary": rotary[kind], "window": windows[kind]} for kind in types))
 
@@ -105,13 +105,13 @@ FAMILY = Family(
         "classifier.norm": "head.norm",
         "classifier.output": "classifier",
     },
-    # What transformers' class has for fields that config.json lacks.
+    # Defaults of transformers' config class.
     defaults={
         "attention_bias": False, "classifier_activation": "gelu", "classifier_bias": False, "classifier_pooling": "cls",
         "decoder_bias": True, "hidden_activation": "gelu", "local_attention": 128, "mlp_bias": False,
         "norm_bias": False, "norm_eps": 1e-5, "tie_word_embeddings": True,
     },
     optional_prefix="model.",
-    # Heads of other tasks than the wanted one.
+    # Heads of other tasks.
     ignored_tensors=(r"(head\.(dense|norm)|decoder|classifier)\.(weight|bias)",),
 )  # fmt: skip

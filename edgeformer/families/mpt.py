@@ -1,7 +1,7 @@
 """MPT with ALiBi, as transformers computes it.
 
-Source: transformers/models/mpt/modeling_mpt.py. It looks at few of the fields; where others ask for something else than
-what it computes, the model is refused.
+Source: transformers/models/mpt/modeling_mpt.py. It ignores most fields; models whose fields differ from what it
+computes are refused.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from edgeformer.families._rotary import read_context_length
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read an MPT config.json."""
-    # Training and its machines; positions are not learned where there is ALiBi, whatever learned_pos_emb says.
+    # Options of training; with ALiBi there are no learned positions, whatever learned_pos_emb says.
     fields.ignore("emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "resid_pdrop")
     fields.ignore("tokenizer_name", "verbose")
     fields.choice("expansion_ratio", {4: None}, 4)

@@ -1,4 +1,4 @@
-"""mT5: T5 v1.1 in many languages.
+"""mT5: multilingual T5 v1.1.
 
 Source: transformers/models/mt5/modeling_mt5.py.
 """
@@ -18,7 +18,7 @@ FAMILY = Family(
     summary="mT5; any context length",
     read_config=read_config,
     tensors=TENSORS,
-    # What transformers' class has for fields that config.json lacks.
+    # Defaults of transformers' config class.
     defaults={"feed_forward_proj": "gated-gelu"},
     ignored_tensors=IGNORED,
 )

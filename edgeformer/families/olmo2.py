@@ -1,6 +1,6 @@
 """OLMo 2.
 
-Llama with norms behind each branch instead of before it, and norms of all queries and all keys together. Source:
+Llama with norms after each branch instead of before it, and norms of all query heads and all key heads. Source:
 transformers/models/olmo2/modeling_olmo2.py.
 """
 
@@ -21,7 +21,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="OLMo 2: norms behind attention and feed-forward",
+    summary="OLMo 2: norms after attention and feed-forward",
     read_config=read_config,
     tensors=TENSORS
     | QK_NORM_TENSORS

@@ -13,10 +13,10 @@ from edgeformer.families._rotary import read_context_length
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read an OPT config.json."""
     fields.ignore("activation_dropout", "dropout", "init_std", "layerdrop")
-    # What a text pipeline puts before a prompt.
+    # A prefix for prompts of text pipelines.
     fields.ignore("prefix")
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
-    # OPT-350M: embeddings that are narrower than the blocks.
+    # OPT-350M has embeddings that are narrower than its blocks.
     fields.choice("word_embed_proj_dim", {hidden_size: None}, hidden_size)
     bias, affine = fields.take("enable_bias", True), fields.take("layer_norm_elementwise_affine", True)
     before = fields.take("do_layer_norm_before", True)
@@ -45,7 +45,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="OPT, Galactica; norms before or behind, with or without biases; not OPT-350M",
+    summary="OPT, Galactica; pre-norm or post-norm, with or without biases; not OPT-350M",
     read_config=read_config,
     tensors={
         "embedding": "model.decoder.embed_tokens",

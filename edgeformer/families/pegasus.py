@@ -1,4 +1,4 @@
-"""PEGASUS: BART's blocks with norms before, and positions that are computed.
+"""PEGASUS: BART with pre-norm blocks and sinusoidal positions.
 
 Source: transformers/models/pegasus/modeling_pegasus.py.
 """

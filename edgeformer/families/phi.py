@@ -1,7 +1,7 @@
 """Phi-1, Phi-1.5, Phi-2.
 
-Attention and feed-forward side by side behind one LayerNorm, a part of each head rotated, biases everywhere, also on
-the head. Source: transformers/models/phi/modeling_phi.py.
+Llama-like with a parallel residual, one LayerNorm, partial rotary embeddings, and biases in all layers and the head.
+Source: transformers/models/phi/modeling_phi.py.
 """
 
 from edgeformer.config import DecoderConfig, NormConfig, QKNormConfig
@@ -28,7 +28,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Phi-1, Phi-1.5, Phi-2; partial rotary, normalised queries and keys",
+    summary="Phi-1, Phi-1.5, Phi-2; partial rotary, normalized queries and keys",
     read_config=read_config,
     defaults={"hidden_act": "gelu_new"},
     tensors={

@@ -1,6 +1,6 @@
-"""Phi-3, Phi-3.5 and Phi-4 of the dense kind.
+"""Phi-3, Phi-3.5 and Phi-4, dense models.
 
-Llama with packed projections, a window on every layer or none, and a part of each head rotated.
+Llama with packed projections, a window in every layer or none, and partial rotary embeddings.
 Source: transformers/models/phi3/modeling_phi3.py.
 """
 
@@ -13,7 +13,7 @@ from edgeformer.families.llama import TENSORS, read_llama
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Phi-3 config.json."""
     fields.ignore("embd_pdrop", "resid_pdrop")
-    # What checkpoints say and transformers does not look at.
+    # Fields of checkpoints that transformers ignores.
     for name, value in (("attention_bias", False), ("mlp_bias", False), ("lm_head_bias", False)):
         fields.choice(name, {value: None}, value)
     for name in ("full_attn_mod", "interpolate_factor"):

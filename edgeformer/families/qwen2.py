@@ -1,6 +1,6 @@
-"""Qwen 1.5, Qwen2, Qwen2.5, and the dense models made from them.
+"""Qwen 1.5, Qwen2, Qwen2.5, and dense models derived from them.
 
-Llama with biases on queries, keys and values, and windows on some layers. Source:
+Llama with biases on queries, keys and values, and windows in some layers. Source:
 transformers/models/qwen2/modeling_qwen2.py.
 """
 
@@ -11,7 +11,7 @@ from edgeformer.families.llama import TENSORS, read_llama
 
 
 def read_windows(fields: Fields, config: DecoderConfig) -> DecoderConfig:
-    """Read which layers have a window: all from max_window_layers on, where layer_types doesn't say."""
+    """Return the config with windows: without layer_types, all layers from max_window_layers on have one."""
     first, window = fields.take("max_window_layers"), read_used_window(fields)
     layers = range(len(config.blocks))
     otherwise = [SLIDING if window is not None and layer >= first else FULL for layer in layers]
@@ -20,7 +20,7 @@ def read_windows(fields: Fields, config: DecoderConfig) -> DecoderConfig:
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Qwen2 config.json."""
-    # Positions in three dimensions are for images.
+    # Three-dimensional positions are for images.
     fields.choice("use_mrope", {False: False}, False)
     return read_windows(fields, read_llama(fields, context_length, attention={"qkv_bias": True}))
 

@@ -1,4 +1,4 @@
-"""Qwen3, its dense models.
+"""Qwen3, dense models.
 
 Qwen2 with norms of queries and keys instead of biases. Source: transformers/models/qwen3/modeling_qwen3.py.
 """

@@ -1,4 +1,4 @@
-"""RoBERTa: BERT with one kind of segment, whose positions begin behind that of the padding.
+"""RoBERTa: BERT with one token type, whose positions start at pad_token_id + 1.
 
 Source: transformers/models/roberta/modeling_roberta.py.
 """
@@ -15,10 +15,10 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
 
 
 def read_roberta(fields: Fields, context_length: int | None, model: str) -> EncoderConfig:
-    """Read the fields that RoBERTa and its variants share; model: what transformers' classes begin with."""
+    """Read the fields that RoBERTa and its variants share; model: prefix of transformers' class names."""
     heads = usual_heads(fields, read_norm(fields), lambda: "gelu", "tanh")
-    # Rows up to that of the padding's number are for padding, or nothing. transformers has padding inside a text there
-    # too and does not count it; here it is a token like any other.
+    # Rows up to pad_token_id are for padding, or unused. transformers also treats padding tokens inside a text so and
+    # does not count them; here they are tokens like all others.
     first = fields.take("pad_token_id", 1) + 1
     return read_bert(fields, context_length, read_head(fields, model, heads), first_position=first)
 
@@ -32,7 +32,7 @@ HEAD_TENSORS = {
     "classifier.output": "classifier.out_proj|classifier",
 }
 
-# Positions, the pooler, and heads of other tasks, which a checkpoint may have beside its own.
+# Position ids, the pooler, and heads of other tasks, which a checkpoint may have in addition.
 ROBERTA_IGNORED = (
     *BERT_IGNORED,
     r"lm_head\.((decoder\.)?bias|decoder\.weight|(dense|layer_norm)\.(weight|bias))",

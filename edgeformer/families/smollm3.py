@@ -1,6 +1,6 @@
 """SmolLM3.
 
-Llama without positions on every fourth layer. Source: transformers/models/smollm3/modeling_smollm3.py.
+Llama without rotary embeddings in every fourth layer. Source: transformers/models/smollm3/modeling_smollm3.py.
 """
 
 from edgeformer.config import DecoderConfig
@@ -19,7 +19,7 @@ from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a SmolLM3 config.json."""
-    # Of the training run, and of Qwen2, from whose config this one was made.
+    # Fields of the training, and fields of Qwen2 whose config class this one is derived from.
     fields.ignore("pretraining_tp", "max_window_layers")
     config = read_llama(
         fields,

@@ -1,6 +1,6 @@
 """StableLM-3B-4E1T, StableLM 2, Stable Code.
 
-Llama with LayerNorm, a part of each head rotated, and attention and feed-forward in turn or side by side.
+Llama with LayerNorm, partial rotary embeddings, and a serial or parallel residual.
 Source: transformers/models/stablelm/modeling_stablelm.py.
 """
 
@@ -30,7 +30,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="StableLM-3B, StableLM 2, Stable Code; serial or parallel, a norm for each head, partial rotary",
+    summary="StableLM-3B, StableLM 2, Stable Code; serial or parallel, norms per head, partial rotary",
     read_config=read_config,
     tensors={
         **TENSORS,

@@ -1,6 +1,6 @@
 """StarCoder2.
 
-Llama with LayerNorm, a plain feed-forward, biases, and a window on every layer or none.
+Llama with LayerNorm, a feed-forward without gate, biases, and a window in every layer or none.
 Source: transformers/models/starcoder2/modeling_starcoder2.py.
 """
 
@@ -13,7 +13,7 @@ from edgeformer.families.llama import TENSORS, read_llama
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a StarCoder2 config.json."""
     fields.ignore("embedding_dropout", "residual_dropout")
-    # What checkpoints say and transformers does not look at; norm_epsilon is the one in force.
+    # Fields of checkpoints that transformers ignores; it reads norm_epsilon.
     fields.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "layer_norm_epsilon")
     for name, value in (("mlp_type", "default"), ("norm_type", "layer_norm"), ("scale_attn_weights", True)):
         fields.choice(name, {value: None}, value)

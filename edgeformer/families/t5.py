@@ -1,4 +1,4 @@
-"""T5, Flan-T5, and other encoder-decoders of that kind.
+"""T5, Flan-T5, and other encoder-decoders with model_type `t5`.
 
 Source: transformers/models/t5/modeling_t5.py.
 """
@@ -21,7 +21,7 @@ from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 
 POSITIONS = 512
-"""How many positions T5 was trained with; nothing in the model ends there."""
+"""Positions that T5 was trained with, the default context length. The model has no limit."""
 
 
 def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
@@ -32,9 +32,9 @@ def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
 
 
 def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: bool) -> Seq2SeqConfig:
-    """Read the fields that T5 and its variants share. scaled: logits are divided by the root of the width."""
+    """Read the fields that T5 and its variants share. scaled: whether logits are divided by √hidden_size."""
     fields.ignore("classifier_dropout", "dropout_rate", "initializer_factor", "n_positions", "output_past")
-    # Worked out from feed_forward_proj.
+    # These follow from feed_forward_proj.
     fields.ignore("dense_act_fn", "is_gated_act")
     fields.ignore("decoder_start_token_id", "is_decoder")
     fields.choice("is_encoder_decoder", {True: None}, True)
@@ -48,7 +48,7 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
         num_buckets=fields.take("relative_attention_num_buckets", 32),
         max_distance=fields.take("relative_attention_max_distance", 128),
     )
-    # Initialisation takes the place of the scale.
+    # T5 does not scale scores; the initialization of queries includes the factor.
     attention = AttentionConfig(
         num_heads=num_heads,
         num_kv_heads=num_heads,
@@ -60,7 +60,7 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
         relative=bias,
     )
     activation = fields.take("feed_forward_proj", "relu")
-    # What T5 v1.1 calls gelu is its approximation by tanh.
+    # "gated-gelu" of T5 v1.1 is the tanh approximation.
     activation = "gated-gelu_new" if activation == "gated-gelu" else activation
     if activation.removeprefix("gated-") not in ACTIVATIONS:
         raise ConfigError(f"config.json has feed_forward_proj = {activation!r}, which is not supported here.")
@@ -101,7 +101,7 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
 
 
 def _layer(half: str, number: int, ours: str, theirs: str) -> dict[str, str]:
-    """Names of one attention and its norm."""
+    """Return the tensor names of one attention and its norm."""
     layer = f"{half}.block.*.layer.{number}"
     parts = {"query": "q", "key": "k", "value": "v", "output": "o"}
     return {f"{half}.blocks.*.{ours}_norm": f"{layer}.layer_norm"} | {
@@ -120,7 +120,7 @@ def _feed_forward(half: str, number: int) -> dict[str, str]:
 
 
 TENSORS = {
-    # A checkpoint has the one embedding as `shared`, and perhaps under the names of both halves too.
+    # A checkpoint has the shared embedding as `shared`, and some also under the names of encoder and decoder.
     "encoder.embedding": "encoder.embed_tokens|shared",
     "decoder.embedding": "decoder.embed_tokens|shared",
     "decoder.head": "lm_head",
@@ -137,7 +137,7 @@ TENSORS = {
     "decoder.final_norm": "decoder.final_layer_norm",
 }
 
-# The embedding, where it has the names of both halves, and a table that old checkpoints have and no code reads.
+# A further copy of the embedding, and a table in old checkpoints that no code reads.
 IGNORED = (
     r"shared\.weight",
     r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",

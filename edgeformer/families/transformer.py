@@ -1,9 +1,9 @@
-"""The transformer of 2017, as its paper has it: no library's class, but a config.json of plain numbers.
+"""The transformer of the paper of 2017. It has no class in transformers; its config.json has these fields:
 
     {"model_type": "transformer", "vocab_size": 37000, "d_model": 512, "num_heads": 8, "d_ff": 2048,
      "num_encoder_layers": 6, "num_decoder_layers": 6, "max_position_embeddings": 512}
 
-Tensors have the names of our own modules; `parameter_shapes` lists them. Source: arXiv 1706.03762.
+Tensors have the names of edgeformer's modules; `parameter_shapes` lists them. Source: arXiv 1706.03762.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from edgeformer.families.generic import FAMILY as GENERIC
 
 
 def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
-    """Read our config.json; what it leaves out is as in the paper, epsilon as in the authors' code."""
+    """Read config.json. Defaults are those of the paper; the epsilon of norms is that of the authors' code."""
     hidden_size, vocab_size = fields.take("d_model"), fields.take("vocab_size")
     bias = fields.take("attention_bias", False)
     attention = multi_head(hidden_size, fields.take("num_heads"), bias=bias)
@@ -70,7 +70,7 @@ def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
 
 
 FAMILY = Family(
-    summary="the encoder-decoder of 2017, from a plain config.json, with safetensors under our own names",
+    summary="the encoder-decoder of 2017, with safetensors that have edgeformer's names",
     read_config=read_config,
     tensors=GENERIC.tensors,
 )

@@ -10,13 +10,13 @@ from edgeformer.families._rotary import read_context_length
 
 
 def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
-    """Read a Whisper config.json; the context length is that of the text, a recording has all of its frames."""
+    """Read a Whisper config.json. The context length is that of the text; recordings always have all frames."""
     ignore_training(fields)
     fields.ignore("apply_spec_augment", "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob")
     fields.ignore("mask_time_length", "mask_time_min_masks", "mask_time_prob")
-    # For classes of other uses, and for timestamps of words.
+    # Options of audio classification, and of word timestamps.
     fields.ignore("classifier_proj_size", "median_filter_width", "use_weighted_layer_sum")
-    # Nothing is multiplied with what it says.
+    # transformers ignores it.
     fields.ignore("scale_embedding")
     hidden_size, frames = fields.take("d_model"), fields.take("max_source_positions")
     return Seq2SeqConfig(

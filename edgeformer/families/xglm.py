@@ -15,7 +15,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read an XGLM config.json."""
     fields.ignore("activation_dropout", "dropout", "init_std", "layerdrop")
     fields.choice("add_cross_attention", {False: None}, False)
-    # The position of that number, less the offset, would have no vector.
+    # Row pad_token_id of the table is zero. Rows 0 and 1 are unused: position p has row p + 2.
     fields.choice("pad_token_id", {0: None, 1: None, None: None}, None)
     hidden_size, num_layers = fields.take("d_model"), fields.take("num_layers")
     fields.choice("num_hidden_layers", {num_layers: None}, num_layers)

@@ -1,4 +1,4 @@
-"""XLM-RoBERTa (`xlm-roberta`): RoBERTa in many languages, under RoBERTa's own names.
+"""XLM-RoBERTa (`xlm-roberta`): multilingual RoBERTa, with the tensor names of RoBERTa.
 
 Source: transformers/models/xlm_roberta/modeling_xlm_roberta.py.
 """
@@ -17,6 +17,6 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
 
 FAMILY = replace(
     roberta.FAMILY,
-    summary="XLM-RoBERTa, multilingual E5, BGE-M3; the heads of RoBERTa",
+    summary="XLM-RoBERTa, multilingual E5, BGE-M3; heads of RoBERTa",
     read_config=read_config,
 )

@@ -43,7 +43,7 @@ REFUSALS = [
     (
         "gpt_neox",
         {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5}},
-        "RoPE scaling 'proportional' is not supported where a part of each head turns",
+        "RoPE scaling 'proportional' is not supported with partial rotary embeddings",
     ),
     ("gptj", {"rotary": False}, "rotary = False, which is not supported here; supported: True"),
     ("gptj", {"scale_attn_weights": False}, "scale_attn_weights = False, which is not supported here; supported: True"),
