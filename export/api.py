@@ -3,6 +3,7 @@
 Importing this module imports no torch, so that options and configs that cannot be exported are refused at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
@@ -14,8 +15,6 @@ from edgeformer.export.progress import Progress, no_progress
 from edgeformer.source import FoundModel, find_model, open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
 
     from edgeformer.export.pipeline import ExportResult
@@ -66,7 +65,7 @@ class ModuleKeywords(ModuleOptionKeywords, total=False):
     head_dim: Required[int]
     name: str | None
     tokenizer_folder: str | Path | None
-    eos: "int | Sequence[int]"
+    eos: int | Sequence[int]
     bos: int | None
     pad: int | None
 
