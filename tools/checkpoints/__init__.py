@@ -1,1 +1,1 @@
-"""Checkpoints of random weights to measure and to test with."""
+"""Checkpoints of random weights for measurements and tests."""

@@ -1,9 +1,10 @@
-"""Write a Hugging Face checkpoint of a known geometry with seeded random weights: sizes and speeds without a download.
+"""Write a Hugging Face checkpoint of a well-known geometry with seeded random weights, without a download.
 
     python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
 
-What it writes is a plain Llama checkpoint that transformers, edgeformer and other exporters read alike. Tensors are
-made and written shard by shard, so that memory holds one shard and not the model.
+The result is a plain Llama checkpoint that transformers, edgeformer and other exporters read alike. Tensors are created
+and written shard by shard, so that memory holds one shard instead of the model. Prints the number of parameters and the
+size in MB.
 """
 
 import json
@@ -42,7 +43,7 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "tie_word_embeddings": False,
         "rope_theta": 10000.0, "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2,
     },
-    # About 100,000 parameters: for tests.
+    # About 100,000 parameters, for tests.
     "tiny": LLAMA | {
         "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True,
@@ -54,11 +55,11 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 def write_checkpoint(
     geometry: str, folder: Path, *, dtype: str = "fp32", seed: int = 0, tokenizer: Path | None = None
 ) -> int:
-    """Write the checkpoint into a new folder; return how many parameters it has.
+    """Write the checkpoint into a new folder and return its number of parameters.
 
-    geometry and dtype: keys of GEOMETRIES and DTYPES. tokenizer: a folder to copy the tokenizer from. config.json comes
-    last, so that a folder that was cut short is not taken for a checkpoint. Raises ClickException for a folder that
-    exists and for a tokenizer that does not fit.
+    geometry and dtype: keys of GEOMETRIES and DTYPES. tokenizer: a folder to copy the tokenizer from. config.json is
+    written last, so that an interrupted run does not look like a checkpoint. Raises ClickException if the folder exists
+    or if the tokenizer does not fit.
     """
     hf_config = GEOMETRIES[geometry] | {"dtype": str(DTYPES[dtype]).removeprefix("torch.")}
     if tokenizer is not None:
@@ -81,7 +82,7 @@ def write_checkpoint(
 
 
 def check_tokenizer(folder: Path, vocab_size: int) -> None:
-    """Raise ClickException unless the folder has a tokenizer whose ids the model has embeddings for."""
+    """Raise ClickException unless the folder has a tokenizer and the model has embeddings for all of its ids."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise click.ClickException(f"{folder} has no tokenizer.json; --tokenizer takes a model folder that has one.")
@@ -91,7 +92,7 @@ def check_tokenizer(folder: Path, vocab_size: int) -> None:
 
 
 def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomWeights, dtype: torch.dtype) -> None:
-    """Write the safetensors under the family's names, and the index where there is more than one shard."""
+    """Write the safetensors under the family's names, and an index if there is more than one shard."""
     shards = list(split(shapes, dtype.itemsize))
     theirs = {name: place.tensor for name, place in family.places(shapes).items()}
     places: dict[str, str] = {}
@@ -106,7 +107,7 @@ def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomW
 
 
 def split(shapes: Shapes, itemsize: int) -> Iterator[list[str]]:
-    """Names of the tensors of each shard, in order: as many as SHARD_BYTES hold, and at least one."""
+    """Yield the tensor names of each shard in order: as many as fit into SHARD_BYTES, and at least one."""
     shard: list[str] = []
     size = 0
     for name, shape in shapes.items():
@@ -120,20 +121,22 @@ def split(shapes: Shapes, itemsize: int) -> Iterator[list[str]]:
 
 
 def elements(shape: tuple[int, ...]) -> int:
-    """Elements of a tensor."""
+    """Return the number of elements of a tensor."""
     return torch.Size(shape).numel()
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write JSON as transformers lays it out."""
+    """Write JSON in transformers' layout."""
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("geometry", type=click.Choice(list(GEOMETRIES)))
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to make.")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="fp32", show_default=True, help="Of the tensors.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random weights.")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to create.")
+@click.option(
+    "--dtype", type=click.Choice(list(DTYPES)), default="fp32", show_default=True, help="Type of the tensors."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random weights.")
 @click.option(
     "--tokenizer",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -1,9 +1,9 @@
-"""Small random models of transformers' own architectures, made offline from their default configs.
+"""Write a tiny random model of an architecture of transformers, offline, from its default config.
 
     python tools/checkpoints/tiny_transformers.py olmo3 /tmp/olmo3
 
-Whatever sizes a config has are set to small ones; everything else stays as its authors have it. Windows are shorter
-than a verification's texts.
+All sizes of the config are replaced by small ones; everything else keeps its default. Windows are shorter than the
+texts of a verification.
 """
 
 import sys
@@ -31,10 +31,10 @@ SIZES = {
     "sliding_window": WINDOW, "attention_window": WINDOW,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
-"""Small sizes under all names that configs have for them."""
+"""Small sizes, under all names that configs have for them."""
 
 ABSENT_BY_DEFAULT = ("num_key_value_heads", "head_dim", "sliding_window", "q_lora_rank", "n_inner")
-"""Sizes that are set although the config's default is None."""
+"""Sizes that are set even if the config's default is None."""
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 INDEXER = {"n_heads": 2, "kv_heads": 1, "head_dim": 16, "budget": 8, "compress_ratio": 4}
@@ -54,11 +54,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "xmod": {"default_language": "en_XX"},
     "youtu": {"num_key_value_heads": 4, "head_dim": 16},
 }
-"""What single architectures need to be small, or to be like the checkpoints that there are of them."""
+"""Fields that single architectures need to be small, or to resemble their published checkpoints."""
 
 
 def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
-    """The fields of a small config.json. Raises what transformers raises where there is no default config."""
+    """Return the fields of a small config.json. Raises transformers' error if there is no default config."""
     defaults = CONFIG_MAPPING[model_type]().to_dict()
     small = {
         name: size
@@ -69,7 +69,7 @@ def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
         small[name] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.get(name, 3 + index)
     kinds = list(dict.fromkeys(defaults.get("layer_types") or []))
     if kinds:
-        # Layers of every kind that the default config has.
+        # Keep one layer of every kind that the default config has.
         small["layer_types"] = [kinds[layer % len(kinds)] for layer in range(LAYERS)]
     if "is_decoder" in defaults:
         small["is_decoder"] = True
@@ -77,7 +77,7 @@ def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
 
 
 def make_model(config: Any, folder: Path, seed: int = 0) -> None:
-    """Save a model with seeded weights: norms near one, the rest normal with a deviation of 1 / sqrt(inputs)."""
+    """Save a model with seeded weights: norms near 1, all others normal with a deviation of 1 / sqrt(inputs)."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
@@ -89,12 +89,12 @@ def make_model(config: Any, folder: Path, seed: int = 0) -> None:
                 parameter.copy_(noise / parameter.shape[-1] ** 0.5)
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-                module.weight[module.padding_idx] = 0  # some of transformers' models do so when they are loaded
+                module.weight[module.padding_idx] = 0  # some models of transformers do so when they are loaded
     model.save_pretrained(folder)
 
 
 def main() -> None:
-    """Make one model."""
+    """Write one model."""
     model_type, folder = sys.argv[1:]
     fields = tiny_config(model_type)
     make_model(CONFIG_MAPPING[model_type].from_dict(fields), Path(folder))

@@ -1,1 +1,1 @@
-"""Checks of what the test suite cannot hold in minutes: the parity gate itself, op sets, clients, CUDA."""
+"""Checks that take longer than the test suite: the parity gate itself, op sets, clients, CUDA."""

@@ -1,10 +1,10 @@
-"""How much does eager PyTorch differ from itself? The table of limits in export/parity/tolerances.py rests on it.
+"""Measure how much eager PyTorch differs from itself; export/parity/tolerances.py derives its limits from the result.
 
     python tools/verification/calibrate_parity.py
 
-Random models are run in float64 once, and in float32 and float16 in several ways that compute the same sums in another
-order: with one thread, inside a batch, token by token over a cache. For each figure it prints how many times larger it
-is than in the plain run: a limit below that would fail PyTorch itself.
+Random models run in float64 once, and in float32 and float16 in several ways that compute the same sums in another
+order: with one thread, inside a batch, and token by token over a cache. For each figure the tool prints its ratio to
+the plain run (median and largest): a limit below that ratio would reject PyTorch itself.
 """
 
 import random
@@ -37,12 +37,12 @@ Run = Callable[[Reference, Tensor], Tensor]
 
 
 def plain(reference: Reference, ids: Tensor) -> Tensor:
-    """The whole text in one run."""
+    """Run the whole text at once. ids [1, S] → logits [S, V]."""
     return reference.run(ids)[0][0]
 
 
 def one_thread(reference: Reference, ids: Tensor) -> Tensor:
-    """The same with one thread."""
+    """Run the whole text with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -52,16 +52,16 @@ def one_thread(reference: Reference, ids: Tensor) -> Tensor:
 
 
 def in_a_batch(reference: Reference, ids: Tensor) -> Tensor:
-    """The same beside two other texts."""
+    """Run the text in a batch with two others."""
     return reference.run(torch.cat((ids, ids.flip(1), ids.roll(1, 1))))[0][0]
 
 
 def single_steps(reference: Reference, ids: Tensor) -> Tensor:
-    """Token by token."""
+    """Run the text token by token over a cache."""
     logits, caches = reference.run(ids[:, :1])
     steps = [logits]
     for place in range(1, ids.shape[1]):
-        # A run with a past returns no caches; the prefix is computed again for them.
+        # A run with a past returns no caches, so the prefix is computed again.
         _, caches = reference.run(ids[:, :place])
         steps.append(reference.run(ids[:, place : place + 1], caches.__getitem__)[0])
     return torch.cat(steps, 1)[0]
@@ -73,7 +73,7 @@ WAYS: dict[str, Run] = {"one thread": one_thread, "in a batch": in_a_batch, "sin
 @click.command(help=__doc__)
 @click.option("--models", default=30, show_default=True)
 def main(models: int) -> None:
-    """Draw, run, compare."""
+    """Draw models, run them in every way, compare."""
     draw = random.Random(0)
     growth: dict[tuple[Precision, str, str], list[float]] = defaultdict(list)
     for index in track(range(models), console=Console(stderr=True)):
@@ -85,14 +85,14 @@ def main(models: int) -> None:
         narrow = Reference(model_spec_of(config), weights, TORCH_PRECISIONS[precision])
         base = plain(narrow, ids).numpy()
         if not np.isfinite(base).all():
-            continue  # this precision is too narrow for the model: there is nothing to compare
+            continue  # the model overflows in this precision
         for way, run in WAYS.items():
             errors = Errors(UNIT_ROUNDOFF[precision])
             errors.add(run(narrow, ids).numpy(), base, exact)
             for figure, (value, eager) in errors.figures().items():
                 if eager is None or eager > 0:
                     growth[precision, way, figure].append(value if eager is None else value / eager)
-    table = Table("precision", "way", "figure", "median", "largest", title="figure / that of the plain run")
+    table = Table("precision", "way", "figure", "median", "largest", title="ratio of each figure to the plain run's")
     for (precision, way, figure), values in sorted(growth.items()):
         table.add_row(precision, way, figure, f"{np.median(values):.2f}", f"{max(values):.2f}")
     Console().print(table)

@@ -1,13 +1,14 @@
-"""Does everything work on an NVIDIA GPU? One command, for a machine that has one and onnxruntime-gpu.
+"""Verify and measure on an NVIDIA GPU, with onnxruntime-gpu.
 
     python tools/verification/check_cuda.py --full --output cuda-check.json
 
-For each model: exports float16 and float32 for CUDA (float32 attention has no CUDA kernel and is written out in
-primitives) and, to compare speeds, float32 for the CPU. On the provider that it was made for, each bundle is verified
-against float64 PyTorch and profiled, to tell which nodes onnxruntime left to the CPU; it is timed there and on the CPU.
+For each model the tool exports float16 and float32 for CUDA (float32 attention has no CUDA kernel and is decomposed
+into primitives) and, to compare speeds, float32 for the CPU. Each bundle is verified against float64 PyTorch on the
+provider that it was exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there and on the
+CPU (prefill and decode throughput in tokens/s).
 
-Everything goes into one JSON file, failures included: a machine with a GPU is rarely at hand, so the failure of one
-case does not stop the others. Exits with 1 unless every bundle passes where it was meant to run. Where CUDA is not
+Everything is written to one JSON file, including failures: a machine with a GPU is rarely available, so the failure of
+one case does not stop the others. Exits with 1 unless every bundle passes where it was meant to run. If CUDA is not
 available, the file says `"available": false` and why.
 """
 
@@ -41,7 +42,7 @@ from benchmarks.bench_decode import edgeformer_loop
 from benchmarks.environment import environment
 from checkpoints.random_checkpoint import write_checkpoint
 
-# The last is what a user without a GPU would run: the CPU's own speed.
+# The last case is what a user without a GPU would run.
 CASES: tuple[tuple[Precision, Provider], ...] = (("fp16", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"))
 
 PROMPTS = (128, 512)
@@ -50,7 +51,7 @@ ROUNDS = 3
 
 
 def unavailable(folder: Path) -> str | None:
-    """Say what is missing to run on CUDA; None if nothing is."""
+    """Return what is missing to run on CUDA, or None."""
     ort = onnxruntime()
     missing = []
     available = ort.get_available_providers()
@@ -63,7 +64,7 @@ def unavailable(folder: Path) -> str | None:
         missing.append(f"no NVIDIA GPU: {problem}")
     if missing:
         return "; ".join(missing)
-    # Both are there; whether they fit each other shows only when a session starts.
+    # Both are installed; only a session shows whether their versions are compatible.
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))
     graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [x], [y])
     opsets = [onnx.helper.make_opsetid("", 18)]
@@ -76,7 +77,7 @@ def unavailable(folder: Path) -> str | None:
 
 
 def driver_problem() -> str | None:
-    """Ask the NVIDIA driver for devices; return what it says where there is none."""
+    """Return the NVIDIA driver's error, or None if it has a device."""
     library = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
     try:
         cuda = ctypes.CDLL(library)
@@ -90,7 +91,7 @@ def driver_problem() -> str | None:
 
 
 def gpus() -> list[str]:
-    """Name and driver version of each GPU as `nvidia-smi` tells them; empty where it is not installed."""
+    """Return name and driver version of each GPU according to `nvidia-smi`; empty if that is not installed."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -100,9 +101,9 @@ def gpus() -> list[str]:
 
 
 def check_case(model: Path, folder: Path, precision: Precision, provider: Provider) -> dict[str, Any]:
-    """Export one bundle for `provider` into `folder`; verify, profile and time it there, and time it on the CPU too.
+    """Export one bundle for `provider` into `folder`, verify, profile and time it there, and time it on the CPU.
 
-    Returns plain data. An exception becomes the field `error`, and what was found before it stays.
+    Returns plain data. An exception becomes the field `error`; fields found before it are kept.
     """
     found: dict[str, Any] = {"precision": precision, "exported_for": provider}
     try:
@@ -120,9 +121,9 @@ def check_case(model: Path, folder: Path, precision: Precision, provider: Provid
 
 
 def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
-    """Run a prompt and one step under onnxruntime's profiler: which provider each node ran on.
+    """Run a prompt and one step under onnxruntime's profiler, and return which provider ran each node.
 
-    Integer arithmetic on shapes belongs on the CPU. `copies` counts the nodes that carry tensors between the two.
+    Integer arithmetic on shapes belongs on the CPU. `copies` counts nodes that copy tensors between CPU and GPU.
     """
     with tempfile.TemporaryDirectory() as folder, profiled(Path(folder)):
         model = load(bundle, provider)
@@ -131,7 +132,7 @@ def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
         decoder.decode_one_token([0])
         events = json.loads(Path(session.end_profiling()).read_text())
     kernels = [event["args"] for event in events if event["cat"] == "Node" and "provider" in event["args"]]
-    ran = {kernel["node_index"]: kernel for kernel in kernels}  # each node once, of two runs
+    ran = {kernel["node_index"]: kernel for kernel in kernels}  # count each node once, of two runs
     on_the_cpu = Counter(args["op_name"] for args in ran.values() if args["provider"] == "CPUExecutionProvider")
     copies = Counter(args["op_name"] for args in ran.values() if args["op_name"].startswith("Memcpy"))
     return {
@@ -143,7 +144,7 @@ def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
 
 
 def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
-    """Tokens a second of prefill and decode for each prompt length: medians, after one run not counted."""
+    """Return prefill and decode throughput in tokens/s for each prompt length: medians, after one untimed run."""
     model = load(bundle, provider=provider)
     run = edgeformer_loop(model)
     measured: dict[str, Any] = {"providers_of_the_session": model.session.get_providers()}
@@ -160,14 +161,14 @@ def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
 
 
 def passed(case: dict[str, Any]) -> bool:
-    """Whether a case went through, is at parity, and ran where it was meant to."""
+    """Return whether a case ran without an error, is at parity, and ran on its provider."""
     if "error" in case or not case["parity"]["passed"]:
         return False
     return case["exported_for"] == "cpu" or "CUDAExecutionProvider" in case["nodes"]["by_provider"]
 
 
 def summary(case: dict[str, Any]) -> str:
-    """One case in a few lines."""
+    """Return a case as a few lines of text."""
     lines = [
         f"{'ok  ' if passed(case) else 'FAIL'} {case['precision']} for {case['exported_for']}, {case.get('model')}"
     ]
@@ -193,7 +194,7 @@ def summary(case: dict[str, Any]) -> str:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A model folder. [default: random weights of the geometry tiny]",
 )
-@click.option("--full", is_flag=True, help="Also random weights of the geometry smollm2-135m.")
+@click.option("--full", is_flag=True, help="Also check random weights of the geometry smollm2-135m.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default="cuda-check.json", show_default=True, help="File to write."
 )
@@ -220,7 +221,7 @@ def main(model: Path | None, full: bool, output: Path) -> None:
 
 
 def make(folder: Path, geometry: str) -> Path:
-    """A checkpoint of random weights below `folder`."""
+    """Write a checkpoint of random weights below `folder`."""
     write_checkpoint(geometry, folder / geometry)
     return folder / geometry
 

@@ -1,14 +1,16 @@
-"""One bundle, the same prompts, every client that is here: do all find the same tokens?
+"""Run the same prompts through a bundle in every installed client, and compare the generated tokens.
 
     edgeformer export --model tiny-llama
     npm install --ignore-scripts --prefix examples/node
     python tools/verification/conformance.py tiny-llama --checkpoint edgeformer/presets/tiny-llama
 
-The bundle is loaded unmodified by each client, which continues token ids greedily until a token ends the text; of an
-encoder-decoder that reads text, they are the source, and only clients that know such models are asked. Our own runtime
-says what is expected; a client that is missing is named with the line that installs it. Most clients run a program of
-examples/. transformers reads the checkpoint instead, in float32: of a quantized bundle it need not find the same. Exits
-with 1 if any client failed or differs.
+Each client loads the bundle unmodified and continues token ids greedily until an end-of-text token. For an
+encoder-decoder of texts, the ids are the source, and only clients that support such models run. edgeformer's own
+runtime gives the expected tokens; a missing client is reported with the line that installs it. Most clients run a
+program of examples/. transformers reads the checkpoint in float32 instead, so it may differ from a quantized bundle.
+
+Prints a table of clients, the number of tokens and whether they are the same. Exits with 1 if a client failed or
+differs.
 """
 
 import json
@@ -38,24 +40,24 @@ OURS = "edgeformer"
 PROMPTS = 2
 PROMPT_LENGTH = 11
 WIDTH = 120
-"""Of the table, also where no terminal is."""
+"""Columns of the printed table, also without a terminal."""
 
 
 def until_end(tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Tokens before the first that ends a text: some clients give that one too."""
+    """Return the tokens before the first end-of-text token, which some clients return too."""
     place = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
     return list(tokens[:place])
 
 
 def ours(bundle: Path, prompts: Prompts, new_tokens: int) -> Tokens:
-    """What our own runtime finds."""
+    """Return the tokens that edgeformer's runtime generates."""
     model = load(bundle)
     options = {"num_beams": 1} if model.manifest.task == "seq2seq-lm" else {}
     return [model.generate(list(prompt), max_new_tokens=new_tokens, **options).token_ids for prompt in prompts]
 
 
 def difference(expected: Tokens, found: Tokens) -> str | None:
-    """Where the tokens of the first prompt that differs part, in words; None where all are the same."""
+    """Describe where the first prompt that differs does so; None if all tokens are the same."""
     for number, (right, tokens) in enumerate(zip(expected, found, strict=True), 1):
         if right == tokens:
             continue
@@ -69,7 +71,7 @@ def difference(expected: Tokens, found: Tokens) -> str | None:
 def compare(
     clients: Mapping[str, Client], bundle: Path, prompts: Prompts, new_tokens: int, places: Places
 ) -> dict[str, Any]:
-    """Run all clients; return by their names a status (same, differs, failed or missing), versions, tokens, a word."""
+    """Run all clients; return status (same, differs, failed or missing), versions, tokens and a note of each."""
     ends = Manifest.read(bundle).tokens.eos
     expected = [until_end(row, ends) for row in ours(bundle, prompts, new_tokens)]
     versions = {"edgeformer": version("edgeformer"), "onnxruntime": version("onnxruntime")}
@@ -92,7 +94,7 @@ def compare(
 
 
 def print_results(console: Console, results: Mapping[str, Any]) -> None:
-    """A table that Markdown reads too, and what is to be said of each client."""
+    """Print a Markdown table, and a note on each client that needs one."""
     table = Table(box=box.MARKDOWN)
     for column in ("client", "tokens", "versions"):
         table.add_column(column)
@@ -107,7 +109,7 @@ def print_results(console: Console, results: Mapping[str, Any]) -> None:
 
 
 def pythons(values: Sequence[str]) -> dict[str, Path]:
-    """The values of --python: an interpreter by the name of its client. Raises UsageError for anything else."""
+    """Parse the values of --python: client name → interpreter. Raises UsageError for anything else."""
     found = {}
     for value in values:
         name, _, python = value.partition("=")
@@ -121,14 +123,16 @@ def pythons(values: Sequence[str]) -> dict[str, Path]:
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--prompt", "texts", multiple=True, help="A text; repeatable. [default: random token ids]")
 @click.option("--new-tokens", type=click.IntRange(1, 64), default=48, show_default=True)
-@click.option("--only", type=click.Choice(list(CLIENTS)), multiple=True, help="Run no others; repeatable.")
-@click.option("--checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path), help="For transformers.")
+@click.option("--only", type=click.Choice(list(CLIENTS)), multiple=True, help="Run this client only; repeatable.")
+@click.option(
+    "--checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Checkpoint for transformers."
+)
 @click.option(
     "--node-modules",
     type=click.Path(path_type=Path),
     envvar="EDGEFORMER_NODE_MODULES",
     default=EXAMPLES / "node" / "node_modules",
-    help="With transformers.js. [default: that of examples/node]",
+    help="Folder with transformers.js. [default: that of examples/node]",
 )
 @click.option(
     "--onnxruntime",
@@ -136,9 +140,13 @@ def pythons(values: Sequence[str]) -> dict[str, Path]:
     envvar="EDGEFORMER_ONNXRUNTIME",
     help="A release with include/ and lib/; without lib/, the Python package's library is linked.",
 )
-@click.option("--chromium", help="A program. [default: the first of the usual names]")
-@click.option("--python", "given", multiple=True, metavar="CLIENT=PYTHON", help="Whose interpreter it is; repeatable.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here.")
+@click.option("--chromium", help="Chromium program. [default: the first of the usual names]")
+@click.option(
+    "--python", "given", multiple=True, metavar="CLIENT=PYTHON", help="Python interpreter of a client; repeatable."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file."
+)
 def main(
     bundle: Path,
     texts: Sequence[str],
@@ -154,9 +162,9 @@ def main(
     """Compare and report."""
     manifest = Manifest.read(bundle)
     if manifest.task == "encoder":
-        raise click.UsageError(f"{bundle} is an encoder, which writes no tokens to compare.")
+        raise click.UsageError(f"{bundle} is an encoder, which generates no tokens to compare.")
     if isinstance(manifest.model, Seq2SeqConfig) and manifest.model.encoder.audio is not None:
-        raise click.UsageError(f"{bundle} hears, and this tool compares what follows from texts.")
+        raise click.UsageError(f"{bundle} is a speech model, and this tool compares models of texts.")
     places = Places(
         node_modules=node_modules,
         onnxruntime=onnxruntime,
@@ -178,7 +186,7 @@ def main(
 
 
 def random_prompts(manifest: Manifest) -> Prompts:
-    """Token ids that are not special ones, the same each time."""
+    """Return seeded random token ids without special tokens."""
     special = {*manifest.tokens.eos, manifest.tokens.bos, manifest.tokens.pad}
     read = manifest.model.encoder if isinstance(manifest.model, Seq2SeqConfig) else manifest
     ordinary = [token for token in range(read.vocab_size) if token not in special]

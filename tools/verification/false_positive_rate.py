@@ -1,9 +1,10 @@
-"""How often does verification fail a graph that is right?
+"""Measure the false-positive rate of verification: how often it rejects a correct graph.
 
     python tools/verification/false_positive_rate.py --models 200 --kind all
 
-Draws random small models over every block (`random_models.py`), exports each, verifies it quickly, and prints the
-failure rate, the models that failed, and how close the others came to each limit. Every second model of a kind is fp16.
+Draws random small models over every block (random_models.py), exports each, verifies it in quick mode, and prints the
+number of rejected models, their configs, and figure / limit over all runs (median, 99th percentile, largest). Every
+second model of a kind is fp16.
 """
 
 import json
@@ -45,7 +46,7 @@ PRECISIONS: tuple[Precision, Precision] = ("fp32", "fp16")
 
 
 class Scaled(Mapping[str, Tensor]):
-    """Random weights with their matrices made larger or smaller: some models amplify rounding more than others."""
+    """Weights with their matrices multiplied by a gain: some models amplify rounding more than others."""
 
     def __init__(self, weights: Mapping[str, Tensor], gain: float):
         self._weights, self._gain = weights, gain
@@ -75,7 +76,7 @@ def verify_one(
 def export_random(
     model_spec: ModelSpec, weights: Mapping[str, Tensor], precision: Precision, parent: Path
 ) -> ExportResult:
-    """Export a model to a bundle in `parent`, unverified."""
+    """Export a model to a bundle in `parent` without verification."""
     provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
     opened = OpenedModel(model_spec=model_spec, weights=weights, provenance=provenance)
     plan = make_plan(ExportOptions(precision=precision, verify=None), model_spec.config)
@@ -83,13 +84,13 @@ def export_random(
 
 
 def figure_of(check: str) -> str:
-    """The row of limits that a check is held to."""
+    """Return the row of LIMITS that a check is held to."""
     last = check.split(": ")[-1]
-    return last if last in LIMITS else "difference"  # between two ways to the same vectors
+    return last if last in LIMITS else "difference"  # a check of two ways to compute the same vectors
 
 
 @click.command(help=__doc__)
-@click.option("--models", default=200, show_default=True, help="Of each kind.")
+@click.option("--models", default=200, show_default=True, help="Models of each kind.")
 @click.option("--kind", type=click.Choice([*RANDOM_MODELS, "all"]), default="decoder", show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--full", is_flag=True, help="Verify fully instead of quickly.")
@@ -99,48 +100,48 @@ def main(models: int, kind: str, seed: int, full: bool, as_json: bool) -> None:
     torch.manual_seed(seed)
     start = time.perf_counter()
     kinds = list(RANDOM_MODELS) if kind == "all" else [kind]
-    found = {each: sweep(each, models, seed, "full" if full else "quick") for each in kinds}
+    results = {each: sweep(each, models, seed, "full" if full else "quick") for each in kinds}
     if as_json:
-        print(json.dumps({"edgeformer": __version__, "models": models, "seed": seed, "kinds": found}, indent=1))
+        print(json.dumps({"edgeformer": __version__, "models": models, "seed": seed, "kinds": results}, indent=1))
         return
     console = Console()
-    for each, result in found.items():
+    for each, result in results.items():
         table = Table("precision", "figure", "median", "99 %", "largest", title=f"{each}: figure / limit, all runs")
         for row in result["shares"]:
             table.add_row(*row)
         console.print(table)
-        for alarm in result["alarms"]:
-            console.print_json(data=alarm)
-        overflows, alarms = result["overflows"], len(result["alarms"])
-        console.print(f"{len(overflows)} models overflow in eager PyTorch and were left out: {overflows}")
-        console.print(f"{alarms} of {models - len(overflows)} right graphs failed")
+        for entry in result["false_positives"]:
+            console.print_json(data=entry)
+        overflows, count = result["overflows"], len(result["false_positives"])
+        console.print(f"{len(overflows)} models overflow in eager PyTorch and do not count: {overflows}")
+        console.print(f"{count} of {models - len(overflows)} correct graphs were rejected")
     console.print(f"in {time.perf_counter() - start:.0f} s")
 
 
 def sweep(kind: str, models: int, seed: int, mode: VerifyMode) -> dict[str, Any]:
-    """Verify models of one kind. Returns those that failed, those that overflow, and how close all came to limits."""
+    """Verify models of one kind. Return the rejected ones, those that overflow, and how figures compare with limits."""
     draw = random.Random(seed)
     shares: dict[tuple[str, str], list[float]] = defaultdict(list)
-    alarms, overflows = [], []
+    rejected, overflows = [], []
     for index in track(range(models), kind, console=Console(stderr=True)):
         config, precision = RANDOM_MODELS[kind](draw), PRECISIONS[index % 2]
         gain = draw.choice([0.5, 1.0, 1.0, 1.5])
         report = verify_one(config, precision, index, gain, mode)
         if any(check.eager is not None and not np.isfinite(check.eager) for check in report.checks):
-            overflows.append(index)  # eager PyTorch's own numbers end in this precision: there is nothing to compare
+            overflows.append(index)  # eager PyTorch itself overflows in this precision
             continue
         for check in report.checks:
             if check.limit > 0 and not check.at_least:
                 shares[precision, figure_of(check.name)].append(check.value / check.limit)
         if not report.passed:
             failures = [f"{check.name} {check.value:.3g} > {check.limit:.3g}" for check in report.failures()]
-            alarm = {"model": index, "precision": precision, "gain": gain, "failures": failures}
-            alarms.append(alarm | {"config": schema.to_json(config)})
+            entry = {"model": index, "precision": precision, "gain": gain, "failures": failures}
+            rejected.append(entry | {"config": schema.to_json(config)})
     rows = [
         (precision, figure, f"{np.median(values):.2f}", f"{np.quantile(values, 0.99):.2f}", f"{max(values):.2f}")
         for (precision, figure), values in sorted(shares.items())
     ]
-    return {"alarms": alarms, "overflows": overflows, "shares": rows}
+    return {"false_positives": rejected, "overflows": overflows, "shares": rows}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Which single faults does verification find, and where does it say that they are?
+"""Measure the mutation score of verification: which planted faults it finds, and whether it locates them.
 
     python tools/verification/mutation_score.py [--full]
 
-Every fault of tests/export/faults.py is planted into a small Llama with a free head and into one with a tied head; each
-faulty graph is verified against the true model and, where it fails, located. Prints the list as a Markdown table and
-the score; exits with 1 if a fault passed or was located at the wrong node.
+Each fault of tests/export/faults.py is planted into a small Llama with an untied head and into one with a tied head.
+Each faulty graph is verified against the true model and, if it fails, the first wrong node is located. Prints a
+Markdown table and the number of faults found and located; exits with 1 if a fault passed or was located at the wrong
+node.
 """
 
 import sys
@@ -32,7 +33,7 @@ from verification.false_positive_rate import export_random  # noqa: E402
 
 
 def clean_bundle(parent: Path, *, tied: bool) -> tuple[Path, Manifest, Weights]:
-    """Export a small model, unverified."""
+    """Export a small model without verification."""
     config = mutable_config(tie_word_embeddings=tied)
     weights = RandomWeights(config, seed=0)
     bundle = export_random(model_spec_of(config), weights, "fp32", parent)
@@ -40,7 +41,7 @@ def clean_bundle(parent: Path, *, tied: bool) -> tuple[Path, Manifest, Weights]:
 
 
 def judge(fault: Fault, clean: Path, manifest: Manifest, weights: Weights, mode: Any) -> dict[str, str | bool]:
-    """Plant one fault, verify, locate."""
+    """Plant one fault, verify the graph and locate the fault."""
     model_spec = model_spec_of(manifest.model)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "faulty"
@@ -62,7 +63,7 @@ def judge(fault: Fault, clean: Path, manifest: Manifest, weights: Weights, mode:
 @click.command(help=__doc__)
 @click.option("--full", is_flag=True, help="Verify fully instead of quickly.")
 def main(full: bool) -> None:
-    """Plant every fault, print the table."""
+    """Plant every fault and print the table."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         for tied in (False, True):
@@ -76,9 +77,7 @@ def main(full: bool) -> None:
         verdict = "ok" if row["killed"] and row["right"] else "MISSED" if not row["killed"] else "WRONG NODE"
         print(f"| {row['fault']} | {row['kind']} | {row['head']} | {row['failing']} | {row['located']} | {verdict} |")
     killed, right = sum(bool(row["killed"]) for row in rows), sum(bool(row["right"]) for row in rows)
-    print(
-        f"\n{len(FAULTS)} faults, {len(rows)} graphs: {killed} failed verification, {right} located at the right node"
-    )
+    print(f"\n{len(FAULTS)} faults, {len(rows)} graphs: {killed} found, {right} located at the right node")
     raise SystemExit(0 if killed == right == len(rows) else 1)
 
 

@@ -1,13 +1,13 @@
-"""What each op set makes of each block: the tables of docs/reference/op-sets.md, worked out from the code.
+"""Generate the tables of docs/reference/op-sets.md from the code: how each op set lowers each block.
 
     python tools/verification/op_sets.py                                    # prints the tables
     python tools/verification/op_sets.py --write docs/reference/op-sets.md  # writes them between the page's markers
     python tools/verification/op_sets.py --check [--only softcap,sinks]     # exits with 1 and a diff if it is stale
 
-For each block a small model that has it is captured in float32 and float16, lowered to every target as an export does
-it, and looked at where the block was: which ops stand there now, and which reason the rule gave if there are none. Each
-graph that is meant for the CPU is then opened in onnxruntime and run, and must come to what its primitives come to; one
-that is meant for CUDA is run where there is CUDA.
+For each block, a small model that has it is captured in float32 and float16 and lowered as an export does, for every op
+set, provider and form of cache. The tool then looks at the nodes that replaced the block, and at the reason that a rule
+gives if it did not apply. Each graph for the CPU runs in onnxruntime and must compute what its primitives compute; a
+graph for CUDA runs where CUDA is available.
 """
 
 import sys
@@ -26,16 +26,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "op-sets.md"
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
-@click.option("--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Write to this page.")
+@click.option(
+    "--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Page to write the tables to."
+)
 @click.option("--check", is_flag=True, help="Compare with docs/reference/op-sets.md; exit code 1 if it is stale.")
-@click.option("--only", help=f"Only these blocks, with commas between: {', '.join(BLOCKS)}.")
+@click.option("--only", help=f"Only these blocks, separated by commas: {', '.join(BLOCKS)}.")
 def main(write: Path | None, check: bool, only: str | None) -> None:
-    """Print the tables, write them, or compare them."""
+    """Print the tables, write them, or compare them with the page."""
     keys = list(BLOCKS) if only is None else only.split(",")
     if unknown := [key for key in keys if key not in BLOCKS]:
         raise click.UsageError(f"there is no block {', '.join(unknown)}. Blocks are: {', '.join(BLOCKS)}.")
     if write is not None and (check or only is not None):
-        raise click.UsageError("--write is for all blocks, and not to be checked at the same time.")
+        raise click.UsageError("--write writes all blocks; it takes neither --only nor --check.")
     with click.progressbar(length=len(keys), file=sys.stderr) as bar:
         blocks, rules = block_table(keys, lambda key: bar.update(1)), rule_lists()
     if write is not None:

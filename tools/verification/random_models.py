@@ -1,8 +1,8 @@
-"""Random models over every block that a `ModelConfig` can say: what exports and verification are tried on.
+"""Draw random models over every block that a `ModelConfig` can express, to test exports and verification.
 
-`random_model(random.Random(seed))` always draws the same decoder for a seed; `random_encoder` and `random_seq2seq` are
-as reliable. Sizes are small; windows, chunks and blocks are shorter than a verification's texts, so that every rule
-about distance is at work.
+`random_model(random.Random(seed))` draws the same decoder for the same seed, and so do `random_encoder` and
+`random_seq2seq`. Sizes are small; windows, chunks and blocks are shorter than the texts of a verification, so that
+every rule about distance takes effect.
 """
 
 import random
@@ -42,7 +42,7 @@ from edgeformer.config import (
 
 
 def random_model(draw: random.Random) -> DecoderConfig:
-    """A decoder of one to four blocks, which may differ in all but the cache's geometry."""
+    """Draw a decoder of one to four blocks, which may differ in everything except the geometry of the cache."""
     geometry = _geometry(draw)
     hidden, context = draw.choice([32, 48, 64, 96, 128]), draw.choice([64, 256, 700])
     kinds = [_block(draw, geometry) for _ in range(draw.choice([1, 1, 2]))]
@@ -68,13 +68,13 @@ def random_model(draw: random.Random) -> DecoderConfig:
 
 
 def random_encoder(draw: random.Random) -> EncoderConfig:
-    """An encoder of texts, with a head or without."""
+    """Draw an encoder of texts, with or without a head."""
     config = _encoder(draw)
     return replace(config, token_types=draw.choice([0, 1, 3]), head=_head(draw))
 
 
 def random_seq2seq(draw: random.Random) -> Seq2SeqConfig:
-    """An encoder of texts or of recordings, and a decoder that reads it in every block."""
+    """Draw an encoder of texts or of audio, and a decoder with cross-attention in every block."""
     encoder, alone = _encoder(draw), random_model(draw)
     if _maybe(draw, 0.2):
         encoder = replace(encoder, vocab_size=0, audio=AudioStem(mel_bins=draw.choice([8, 10])))
@@ -103,7 +103,7 @@ RANDOM_MODELS: dict[str, Callable[[random.Random], ModelConfig]] = {
 
 
 def _encoder(draw: random.Random) -> EncoderConfig:
-    """An encoder of texts as it stands in a pair: without a head and token types."""
+    """Draw an encoder of texts as an encoder-decoder has it: without a head and token types."""
     hidden, context = draw.choice([32, 48, 64]), draw.choice([30, 64])
     kinds = [_block(draw, _geometry(draw), causal=False) for _ in range(draw.choice([1, 1, 2]))]
     blocks = tuple(draw.choice(kinds) for _ in range(draw.choice([1, 2, 3])))
@@ -233,7 +233,7 @@ def _attention(draw: random.Random, geometry: dict[str, int]) -> AttentionConfig
 
 
 def _both_ways(draw: random.Random, geometry: dict[str, int]) -> AttentionConfig:
-    """Attention of an encoder: what looks back only is taken out, or turned around."""
+    """Draw bidirectional attention: causal features are removed or made bidirectional."""
     attention = _attention(draw, geometry)
     relative = attention.relative
     if isinstance(relative, ShawConfig | TransformerXLConfig):

@@ -1,4 +1,4 @@
-"""examples/browser in a headless Chromium: transformers.js over onnxruntime-web, in WebAssembly."""
+"""Run examples/browser in a headless Chromium: transformers.js over onnxruntime-web, in WebAssembly."""
 
 import json
 import re
@@ -24,25 +24,25 @@ READY = f"{BUTTON}?.disabled === false || {COMPLAINS}"
 
 
 class BrowserClient:
-    """The page types a prompt of numbers: its model has a tokenizer whose words are the token ids."""
+    """Type token ids into the page as words: its model is given a tokenizer whose words are the ids."""
 
     tasks = DECODERS
 
     def missing(self, places: Places) -> str | None:
-        """See Client."""
+        """Implement Client."""
         if program(places) is None:
             return "chromium; install Chromium or Chrome, or name it with --chromium"
         return missing_package(places)
 
     def versions(self, places: Places) -> dict[str, str]:
-        """See Client."""
+        """Implement Client."""
         said = subprocess.run([program(places) or "", "--version"], capture_output=True, text=True, check=False).stdout
         found = re.search(r"[\d.]+", said)
         chromium = {"chromium": found[0] if found else "unknown"}
         return chromium | package_versions(places, "@huggingface/transformers", "onnxruntime-web")
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """See Client."""
+        """Implement Client."""
         try:
             with open_page(bundle, places, words_are_ids=True) as page:
                 return [
@@ -54,15 +54,15 @@ class BrowserClient:
 
 
 def program(places: Places) -> str | None:
-    """The Chromium to use."""
+    """Return the Chromium program to run."""
     return next(filter(None, map(shutil.which, [places.chromium] if places.chromium else PROGRAMS)), None)
 
 
 @contextmanager
 def open_page(bundle: Path, places: Places, *, words_are_ids: bool = False) -> Iterator[Page]:
-    """Serve the example with a bundle and yield its page when the model is loaded.
+    """Serve the example with a bundle and yield its page once the model is loaded.
 
-    Raises RuntimeError with what the page says, if it says that it does not work.
+    Raises RuntimeError with the page's message if the page reports an error.
     """
     with with_modules(EXAMPLES / "browser", places) as folder:
         link_bundle(bundle, Path(folder) / "model", words_are_ids)
@@ -73,21 +73,21 @@ def open_page(bundle: Path, places: Places, *, words_are_ids: bool = False) -> I
 
 
 def wait(page: Page) -> None:
-    """Wait until the page can be used. Raises RuntimeError if it says that it does not work."""
+    """Wait until the page is ready. Raises RuntimeError if the page reports an error."""
     page.wait_for(READY)
     if page.value(COMPLAINS):
         raise RuntimeError(page.value(f"{STATUS}.textContent"))
 
 
 def write(page: Page, prompt: str) -> str:
-    """Type a prompt, press the button, wait for the end; return the ids."""
+    """Type a prompt, press the button, wait for the end, and return the generated text."""
     page.value(f"document.querySelector('input').value = {json.dumps(prompt)}; {BUTTON}.click()")
     wait(page)
     return page.value(f"{TEXT}.dataset.ids")
 
 
 def link_bundle(bundle: Path, folder: Path, words_are_ids: bool) -> None:
-    """Make a folder of links to a bundle, perhaps with another tokenizer: one whose words are the token ids."""
+    """Create a folder of links to a bundle, optionally with a tokenizer whose words are the token ids."""
     shutil.copytree(bundle, folder, copy_function=lambda source, link: Path(link).symlink_to(Path(source).resolve()))
     if not words_are_ids:
         return
@@ -109,15 +109,15 @@ def link_bundle(bundle: Path, folder: Path, words_are_ids: bool) -> None:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
+    """Serve files without logging."""
 
     def log_message(self, *_: Any) -> None:
-        """Requests are not worth telling."""
+        """Log nothing."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve a folder on this machine's loopback; yield the address."""
+    """Serve a folder on the loopback interface and yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

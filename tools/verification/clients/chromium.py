@@ -1,7 +1,7 @@
-"""A page in a headless Chromium that is asked for values of JavaScript.
+"""Drive a page in a headless Chromium and evaluate JavaScript in it.
 
-It is spoken to over its debugging pipe: JSON of the Chrome DevTools Protocol, each message ended by a zero byte. That
-needs no port and no package.
+The connection is Chromium's debugging pipe: JSON messages of the Chrome DevTools Protocol, each ended by a zero byte.
+It needs neither a port nor a package.
 """
 
 import base64
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# A container's root has no sandbox to give and little shared memory.
+# In a container, root has no sandbox and little shared memory.
 FLAGS = (
     "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
     "--window-size=800,600",
 )  # fmt: skip
 
-# The browser hears commands on file 3 and answers on file 4.
+# The browser reads commands from file descriptor 3 and answers on 4.
 LAUNCH = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -32,7 +32,7 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 class Page:
-    """One page of a browser. `limit`: seconds that any wait may take; console: what the page wrote there so far."""
+    """A page of a browser. limit: seconds that a wait may take. console: what the page has logged so far."""
 
     def __init__(self, read: int, write: int, limit: float):
         self._read, self._write, self._limit = read, write, limit
@@ -47,23 +47,25 @@ class Page:
         self._call("Page.navigate", url=url)
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is in the page. Raises RuntimeError with what it throws."""
+        """Evaluate a JavaScript expression in the page. Raises RuntimeError if it throws."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
 
     def wait_for(self, expression: str, pause: float = 0.02) -> None:
-        """Ask again and again until the expression is true of the page. Raises TimeoutError at the limit."""
+        """Poll until an expression is true in the page. Raises TimeoutError after the limit."""
         end = time.monotonic() + self._limit
         while not self.value(expression):
             if time.monotonic() > end:
                 said = " | ".join(self.console) or "nothing"
-                raise TimeoutError(f"{expression} did not come true in {self._limit:g} s; the console says: {said}")
+                raise TimeoutError(
+                    f"{expression} did not become true within {self._limit:g} s; the console says: {said}"
+                )
             time.sleep(pause)
 
     def screenshot(self) -> bytes:
-        """The page as a PNG."""
+        """Return the page as a PNG."""
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -74,7 +76,7 @@ class Page:
         try:
             os.write(self._write, json.dumps(message).encode() + b"\0")
         except BrokenPipeError:
-            raise RuntimeError("the browser ended") from None
+            raise RuntimeError("the browser exited") from None
         while True:
             answer = self._next_message()
             if answer.get("id") == self._calls:
@@ -88,10 +90,10 @@ class Page:
     def _next_message(self) -> dict[str, Any]:
         while b"\0" not in self._pending:
             if not select.select([self._read], [], [], self._limit)[0]:
-                raise TimeoutError(f"the browser has been silent for {self._limit:g} s")
+                raise TimeoutError(f"the browser did not answer for {self._limit:g} s")
             read = os.read(self._read, 1 << 16)
             if not read:
-                raise RuntimeError("the browser ended")
+                raise RuntimeError("the browser exited")
             self._pending += read
         message, _, self._pending = self._pending.partition(b"\0")
         return json.loads(message)

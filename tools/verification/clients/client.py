@@ -1,4 +1,4 @@
-"""What a client is: it may be missing, has versions, and turns prompts into tokens."""
+"""Define a client: it may be missing, reports its versions, and generates tokens for prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,27 +10,27 @@ from edgeformer.manifest import Task
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 DECODERS: tuple[Task, ...] = ("causal-lm",)
-DECODERS_AND_PAIRS: tuple[Task, ...] = ("causal-lm", "seq2seq-lm")
-"""Pairs of encoder and decoder, whose source is a text."""
+DECODERS_AND_SEQ2SEQ: tuple[Task, ...] = ("causal-lm", "seq2seq-lm")
+"""Decoders, and encoder-decoders whose source is a text."""
 
 TIMEOUT = 180
-"""Seconds that a client may take for a prompt."""
+"""Seconds that a client may take for one prompt."""
 
 Prompts = Sequence[Sequence[int]]
 Tokens = list[list[int]]
 
 
 class ClientError(Exception):
-    """A client did not do what was asked; says why in its own words."""
+    """A client failed; the message is its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where things are that no package manager tells.
+    """Locations of what no package manager can find.
 
-    node_modules: of an installed examples/node or examples/browser. onnxruntime: a release of it with include/ and
-    perhaps lib/. chromium: a program. checkpoint: the Hugging Face folder that a bundle was made from. pythons:
-    interpreters by the names of clients that do not run in this one.
+    node_modules: of an installed examples/node or examples/browser. onnxruntime: a release with include/ and optionally
+    lib/. chromium: a program. checkpoint: the Hugging Face folder that the bundle was exported from. pythons:
+    interpreters of clients that do not run in this one, by client name.
     """
 
     node_modules: Path
@@ -41,17 +41,18 @@ class Places:
 
 
 class Client(Protocol):
-    """A program that can load bundles for some tasks."""
+    """A program that can load bundles of some tasks."""
 
     tasks: tuple[Task, ...]
 
     def missing(self, places: Places) -> str | None:
-        """What is not there and the line that installs it; None where everything is."""
+        """Return what is missing and the line that installs it; None if nothing is."""
 
     def versions(self, places: Places) -> dict[str, str]:
-        """Of what it is made of."""
+        """Return the versions of the client's packages."""
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """Continue each prompt greedily, or write what follows from it as source; the last token may be one that ends
-        a text. Raises ClientError.
+        """Continue each prompt greedily (an encoder-decoder reads it as its source).
+
+        The last token may be an end-of-text token. Raises ClientError.
         """

@@ -1,4 +1,4 @@
-"""Clients that are a command: BUNDLE "5 6 7" --ids --new-tokens N, and ids come out."""
+"""Clients that are a command with the arguments BUNDLE "5 6 7" --ids --new-tokens N, and that print token ids."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from edgeformer.manifest import Manifest, Task
 from verification.clients.client import (
     DECODERS,
-    DECODERS_AND_PAIRS,
+    DECODERS_AND_SEQ2SEQ,
     EXAMPLES,
     TIMEOUT,
     ClientError,
@@ -39,7 +39,7 @@ print(json.dumps([absent, versions]))
 
 
 def run(line: Sequence[str | Path], folder: Path | None = None) -> str:
-    """What a command prints. Raises ClientError with the line of its complaint that says most."""
+    """Run a command and return its output. Raises ClientError with the most informative line of its errors."""
     try:
         done = subprocess.run(line, capture_output=True, text=True, cwd=folder, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
@@ -52,7 +52,7 @@ def run(line: Sequence[str | Path], folder: Path | None = None) -> str:
 
 
 def ids_of(text: str) -> list[int]:
-    """Token ids that a program printed. Raises ClientError for anything else."""
+    """Parse the token ids that a program printed. Raises ClientError for anything else."""
     try:
         return [int(word) for word in text.split()]
     except ValueError:
@@ -61,7 +61,10 @@ def ids_of(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class PythonClient:
-    """A program in Python. modules: what it imports; packages: whose versions are told; recipe: installs them."""
+    """A Python program.
+
+    modules: what it imports. packages: distributions whose versions are reported. recipe: the line that installs them.
+    """
 
     name: str
     file: Path
@@ -72,18 +75,18 @@ class PythonClient:
     tasks: tuple[Task, ...] = DECODERS
 
     def missing(self, places: Places) -> str | None:
-        """See Client."""
+        """Implement Client."""
         if self.reads_checkpoint and places.checkpoint is None:
             return "the checkpoint of the bundle; name it with --checkpoint"
         absent = self._probe(places)[0]
         return f"{', '.join(absent)}; install with: {self.recipe}" if absent else None
 
     def versions(self, places: Places) -> dict[str, str]:
-        """See Client."""
+        """Implement Client."""
         return self._probe(places)[1]
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """See Client."""
+        """Implement Client."""
         model = places.checkpoint if self.reads_checkpoint else bundle
         line = [self._python(places), self.file, model]
         return [
@@ -101,22 +104,22 @@ class PythonClient:
 class NodeClient:
     """examples/node: transformers.js in Node."""
 
-    tasks = DECODERS_AND_PAIRS
+    tasks = DECODERS_AND_SEQ2SEQ
 
     def missing(self, places: Places) -> str | None:
-        """See Client."""
+        """Implement Client."""
         if shutil.which("node") is None:
             return "node; install Node.js 18 or later"
         return missing_package(places)
 
     def versions(self, places: Places) -> dict[str, str]:
-        """See Client."""
+        """Implement Client."""
         return {"node": run(["node", "--version"]).strip().removeprefix("v")} | package_versions(
             places, "@huggingface/transformers", "onnxruntime-node"
         )
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """See Client."""
+        """Implement Client."""
         program = "translate.mjs" if Manifest.read(bundle).task == "seq2seq-lm" else "main.mjs"
         with with_modules(EXAMPLES / "node", places) as folder:
             line = ["node", Path(folder) / program, bundle.resolve(), "--ids", "--new-tokens", str(new_tokens)]
@@ -124,12 +127,12 @@ class NodeClient:
 
 
 class CppClient:
-    """examples/cpp, compiled with the headers of a release of onnxruntime."""
+    """examples/cpp, compiled with the headers of an onnxruntime release."""
 
     tasks = DECODERS
 
     def missing(self, places: Places) -> str | None:
-        """See Client."""
+        """Implement Client."""
         if shutil.which("g++") is None:
             return "g++; install a C++17 compiler"
         header = places.onnxruntime and places.onnxruntime / "include" / "onnxruntime_cxx_api.h"
@@ -138,14 +141,14 @@ class CppClient:
         return None
 
     def versions(self, places: Places) -> dict[str, str]:
-        """See Client."""
+        """Implement Client."""
         assert places.onnxruntime is not None
         header = (places.onnxruntime / "include" / "onnxruntime_c_api.h").read_text(encoding="utf-8")
         found = re.search(r"#define ORT_API_VERSION (\d+)", header)
         return {"g++": run(["g++", "-dumpfullversion"]).strip(), "headers' API": found[1] if found else "unknown"}
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """See Client."""
+        """Implement Client."""
         assert places.onnxruntime is not None
         ends = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))["tokens"]["eos"]
         with tempfile.TemporaryDirectory(prefix="conformance.") as folder:
@@ -154,13 +157,13 @@ class CppClient:
             return [ids_of(run([program, bundle, " ".join(map(str, prompt)), *options])) for prompt in prompts]
 
     def _compile(self, folder: Path, onnxruntime: Path) -> Path:
-        """Compile and link with the release's library or, if only headers are there, with the Python package's."""
+        """Compile, and link with the release's library or, if it has only headers, with the Python package's."""
         library = next(iter((onnxruntime / "lib").glob("libonnxruntime.so*")), None)
         if library is None:
             import onnxruntime as package
 
             library = next((Path(package.__file__).parent / "capi").glob("libonnxruntime.so*"))
-        # The linker looks for the one name, the loader for the other.
+        # The linker looks for the first name, the loader for the second.
         for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
             (folder / name).symlink_to(library.resolve())
         program, include = folder / "generate", onnxruntime / "include"
@@ -175,15 +178,15 @@ class DotnetClient:
     tasks = DECODERS
 
     def missing(self, places: Places) -> str | None:
-        """See Client."""
+        """Implement Client."""
         return None if shutil.which("dotnet") else "dotnet; install the .NET SDK 8 or later"
 
     def versions(self, places: Places) -> dict[str, str]:
-        """See Client."""
+        """Implement Client."""
         return {"dotnet": run(["dotnet", "--version"]).strip()}
 
     def generate(self, bundle: Path, prompts: Prompts, new_tokens: int, places: Places) -> Tokens:
-        """See Client."""
+        """Implement Client."""
         with tempfile.TemporaryDirectory(prefix="conformance.") as folder:
             project = shutil.copytree(EXAMPLES / "csharp", Path(folder) / "csharp")
             line = ["dotnet", "run", "--project", project, "--", bundle.resolve()]
@@ -191,7 +194,7 @@ class DotnetClient:
 
 
 def missing_package(places: Places) -> str | None:
-    """Whether transformers.js is where it should be."""
+    """Return what is missing if transformers.js is not installed, otherwise None."""
     if (places.node_modules / "@huggingface" / "transformers" / "package.json").is_file():
         return None
     return (
@@ -201,13 +204,13 @@ def missing_package(places: Places) -> str | None:
 
 
 def package_versions(places: Places, *names: str) -> dict[str, str]:
-    """Versions of packages in node_modules."""
+    """Return the versions of packages in node_modules."""
     files = {name: places.node_modules / name / "package.json" for name in names}
     return {name: json.loads(file.read_text(encoding="utf-8"))["version"] for name, file in files.items()}
 
 
 def with_modules(example: Path, places: Places) -> AbstractContextManager[str]:
-    """A temporary copy of an example with a link to the node_modules; what was installed beside it stays out."""
+    """Copy an example to a temporary folder with a link to node_modules, without anything else installed beside it."""
     folder = tempfile.TemporaryDirectory(prefix="conformance.")
     for file in example.iterdir():
         if file.is_file():

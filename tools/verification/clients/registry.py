@@ -1,9 +1,9 @@
-"""All clients, by the names that the report has for them."""
+"""All clients, by their names in the report."""
 
 from pathlib import Path
 
 from verification.clients.browser import BrowserClient
-from verification.clients.client import DECODERS_AND_PAIRS, EXAMPLES, Client
+from verification.clients.client import DECODERS_AND_SEQ2SEQ, EXAMPLES, Client
 from verification.clients.programs import CppClient, DotnetClient, NodeClient, PythonClient
 
 HERE = Path(__file__).parent
@@ -16,7 +16,7 @@ CLIENTS: dict[str, Client] = {
         ("torch", "transformers"),
         "pip install torch transformers",
         reads_checkpoint=True,
-        tasks=DECODERS_AND_PAIRS,
+        tasks=DECODERS_AND_SEQ2SEQ,
     ),
     "onnxruntime": PythonClient(
         "onnxruntime",
@@ -43,6 +43,6 @@ CLIENTS: dict[str, Client] = {
         ("optimum", "optimum-onnx", "transformers"),
         "PYTHON -m pip install 'optimum-onnx[onnxruntime]', in an environment of its own, and name it with "
         "--python Optimum=PYTHON",
-        tasks=DECODERS_AND_PAIRS,
+        tasks=DECODERS_AND_SEQ2SEQ,
     ),
 }

@@ -1,1 +1,1 @@
-"""What each op set makes of each block: the parts of `python tools/verification/op_sets.py`."""
+"""How each op set lowers each block, for `python tools/verification/op_sets.py`."""

@@ -1,4 +1,4 @@
-"""The blocks that there are, and small models that have them."""
+"""All blocks, each with a small model that has it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,9 +73,9 @@ PAIR = Seq2SeqConfig(
 
 @dataclass(frozen=True)
 class Block:
-    """A row of the table: a model that has the block, and which nodes of its captured graph are the block.
+    """A row of the table: a model that has the block, and the nodes of its captured graph that are the block.
 
-    nodes: matches their names, `module/Op`, as a whole.
+    nodes: a regular expression that matches their whole names, `module/Op`.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The graphs of a model, before and after they are lowered: each is made once, for all who look at it."""
+"""Capture and lower the graphs of a model, each once for all who look at it."""
 
 from functools import cache
 
@@ -16,15 +16,15 @@ from edgeformer.weights import RandomWeights
 
 @cache
 def captured(config: ModelConfig, precision: Precision) -> tuple[GraphSpec, ir.Model]:
-    """The canonical graph of a model's last graph. Whoever changes it takes a clone."""
+    """Return the spec and the canonical graph of a model's last graph. Clone the graph before changing it."""
     model_spec = model_spec_of(config)
     spec = model_spec.graphs[-1]
     return spec, capture(spec, model_spec, RandomWeights(config, seed=0), TORCH_PRECISIONS[precision])
 
 
 @cache
-def lowered(config: ModelConfig, precision: Precision, target: LoweringOptions) -> tuple[ir.Model, Lowered]:
-    """The graph for a target, and what was done to it. Raises ExportError where the lowering refuses."""
+def lowered(config: ModelConfig, precision: Precision, lowering: LoweringOptions) -> tuple[ir.Model, Lowered]:
+    """Return the lowered graph and the report of its lowering. Raises ExportError if the lowering refuses."""
     spec, canonical = captured(config, precision)
     graph = canonical.clone()
-    return graph, lower_captured(graph, spec, target)
+    return graph, lower_captured(graph, spec, lowering)

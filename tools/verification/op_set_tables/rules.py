@@ -1,4 +1,4 @@
-"""The lists of passes and rules: what each says of itself, in its module's docstring."""
+"""List passes and rules as their module docstrings describe them."""
 
 import inspect
 import re
@@ -15,19 +15,19 @@ from verification.op_set_tables.lowering import captured
 
 
 def rule_lists() -> str:
-    """The passes and rules of each op set, in their order, as their modules describe them."""
+    """Return the passes and rules of each op set, in their order."""
     spec, canonical = captured(PLAIN, "fp32")
     sections: dict[str, list[str]] = {
         "Before the passes, for modules that were not written for our ops": _passes(canonicalize(canonical.clone()))
     }
-    for target, op_set in (
+    for lowering, op_set in (
         (LoweringOptions(), ort),
         (LoweringOptions(ops="standard", cache_form="dynamic"), standard),
         (LoweringOptions(ops="portable", cache_form="dynamic"), portable),
     ):
-        done = lower_captured(canonical.clone(), spec, target)
-        rules = zip(op_set.RULES, done.rules, strict=False)  # and one more, which all have
-        sections[f"`{target.ops}`"] = [
+        done = lower_captured(canonical.clone(), spec, lowering)
+        rules = zip(op_set.RULES, done.rules, strict=False)  # strict=False: a report that all op sets share comes last
+        sections[f"`{lowering.ops}`"] = [
             *_passes(done.passes),
             *(_described(f"rule `{report.name}`", rule.__module__) for rule, report in rules),
         ]
@@ -43,7 +43,7 @@ def _passes(reports: Sequence[PassReport]) -> list[str]:
 
 
 def _described(what: str, module: str) -> str:
-    """A line of a list: a module's docstring, its first paragraph and what it says from `requires` on."""
+    """Return a list item: the first paragraph of a module's docstring, and its sentences from `requires` on."""
     doc = inspect.cleandoc(sys.modules[module].__doc__ or "")
     paragraphs = [" ".join(each.split()) for each in doc.split("\n\n") if not each.startswith("    ")]
     before, requirements = [], []

@@ -1,4 +1,4 @@
-"""The table of blocks: a row for each, a column for targets that have something in common."""
+"""Make the table of blocks: one row per block, one column per group of lowerings."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,35 +15,35 @@ FORMS: tuple[CacheForm, ...] = ("dynamic", "static")
 COLUMNS: dict[str, dict[str, LoweringOptions]] = {
     "`ort`, CPU": {"": LoweringOptions()},
     "`ort`, CUDA": {"": LoweringOptions(provider="cuda")},
-    "`standard`, growing": {"": LoweringOptions(ops="standard", cache_form="dynamic")},
+    "`standard`, dynamic": {"": LoweringOptions(ops="standard", cache_form="dynamic")},
     "`standard`, static": {"": LoweringOptions(ops="standard", cache_form="static")},
     "`portable`": {form: LoweringOptions(ops="portable", cache_form=form) for form in FORMS},
     "`portable --functions`": {
         form: LoweringOptions(ops="portable", cache_form=form, functions=True) for form in FORMS
     },
 }
-"""Targets by the column that they share, and what tells them apart in it."""
+"""Lowerings by column, and what distinguishes them within it."""
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 
 
 @dataclass
 class Footnotes:
-    """Numbers of reasons, in the order in which they come up."""
+    """Numbers of reasons, in the order of their first use."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
     def mark(self, reason: str) -> str:
-        """The number of a reason, the same one for the same reason."""
+        """Return the number of a reason; equal reasons share one."""
         return f"[{self.numbers.setdefault(reason, len(self.numbers) + 1)}]"
 
     def lines(self) -> list[str]:
-        """All of them, as a list."""
+        """Return all reasons as a numbered list."""
         return [f"{number}. {reason[0].upper()}{reason[1:]}" for reason, number in self.numbers.items()]
 
 
 def block_table(keys: Sequence[str], progress: Callable[[str], None] = lambda key: None) -> str:
-    """The table of these blocks, with its footnotes."""
+    """Return the table of these blocks, with its footnotes."""
     footnotes = Footnotes()
     lines = [_row(["", *COLUMNS]), _row(["---"] * (len(COLUMNS) + 1))]
     for key in keys:
@@ -57,21 +57,21 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
-def _cell(block: Block, targets: Mapping[str, LoweringOptions], footnotes: Footnotes) -> str:
-    """What all targets of a column do in all precisions: said once, if it is the same."""
+def _cell(block: Block, lowerings: Mapping[str, LoweringOptions], footnotes: Footnotes) -> str:
+    """Return what all lowerings of a column do in all precisions, once if it is the same."""
     by_found: dict[Found, list[tuple[str, str]]] = {}
-    for form, target in targets.items():
+    for form, lowering in lowerings.items():
         for precision in PRECISIONS:
-            by_found.setdefault(find(block, precision, target), []).append((form, precision))
+            by_found.setdefault(find(block, precision, lowering), []).append((form, precision))
     if len(by_found) == 1:
         return _said(next(iter(by_found)), footnotes)
-    return "<br>".join(f"{_common(cases, targets)}: {_said(found, footnotes)}" for found, cases in by_found.items())
+    return "<br>".join(f"{_common(cases, lowerings)}: {_said(found, footnotes)}" for found, cases in by_found.items())
 
 
-def _common(cases: Sequence[tuple[str, str]], targets: Mapping[str, LoweringOptions]) -> str:
-    """What sets these cases of a column apart: a precision, a form of the cache, or both."""
+def _common(cases: Sequence[tuple[str, str]], lowerings: Mapping[str, LoweringOptions]) -> str:
+    """Return what distinguishes these cases of a column: a precision, a form of the cache, or both."""
     forms, precisions = (list(dict.fromkeys(case[index] for case in cases)) for index in (0, 1))
-    if len(forms) == len(targets) and len(precisions) == 1:
+    if len(forms) == len(lowerings) and len(precisions) == 1:
         return precisions[0]
     if len(forms) == 1 and len(precisions) == len(PRECISIONS):
         return forms[0]
@@ -84,7 +84,7 @@ def _said(found: Found, footnotes: Footnotes) -> str:
 
 
 def expanded(table: str) -> dict[str, str]:
-    """Each row of a table by its title, with reasons in the place of their numbers: comparable among tables."""
+    """Return each row of a table by its title, with reasons instead of their numbers, to compare tables."""
     reasons = dict(re.findall(r"^(\d+)\. (.+)$", table, re.MULTILINE))
     lines = [line for line in table.splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if not line.startswith("| ---")]
