@@ -430,7 +430,7 @@ def test_the_report_tells_same_from_different_failed_and_missing(llama_bundle, t
 def test_what_cannot_be_compared_is_refused(encoders, llama_bundle):
     run = CliRunner().invoke(conformance.main, [str(encoders["masked"])])
     assert run.exit_code == 2
-    assert "is an encoder, which writes no tokens to compare" in run.output
+    assert "is an encoder, which generates no tokens to compare" in run.output
     run = CliRunner().invoke(conformance.main, [str(llama_bundle), "--python", "Optimum=/nowhere"])
     assert run.exit_code == 2
     assert "is not CLIENT=INTERPRETER" in run.output
