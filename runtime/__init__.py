@@ -1,16 +1,66 @@
-"""Run bundles with onnxruntime: no torch, no onnx.
+"""Run bundles with onnxruntime, without torch or onnx.
 
-from edgeformer.runtime import load
-model = load("tiny-llama")
+from edgeformer.runtime import load_causal_lm
+model = load_causal_lm("tiny-llama")
 for text in model.stream("Once upon a time", max_new_tokens=64):
     print(text, end="")
+
+`load` opens any bundle; `load_causal_lm`, `load_seq2seq` and `load_encoder` tell a type checker which model it is.
+`edgeformer.runtime.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first used.
 """
 
-from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.encoder import Encoder
-from edgeformer.runtime.generate import Generation
-from edgeformer.runtime.loading import load
-from edgeformer.runtime.sampling import Sampling
-from edgeformer.runtime.seq2seq import Seq2SeqLM
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CausalLM", "Encoder", "Generation", "Sampling", "Seq2SeqLM", "load"]
+from edgeformer.errors import BundleError, EdgeformerError, RequestError
+from edgeformer.manifest import Manifest
+from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.encoder import Class, Encoder, Filling
+from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream
+from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
+from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tokenizer import Message
+
+if TYPE_CHECKING:
+    from edgeformer.runtime.benchmarking import BenchmarkResult, benchmark
+    from edgeformer.runtime.prepack import optimize
+
+__all__ = [
+    "BenchmarkResult",
+    "BundleError",
+    "CausalLM",
+    "Class",
+    "EdgeformerError",
+    "Encoder",
+    "Filling",
+    "FinishReason",
+    "Generation",
+    "GenerationConfig",
+    "GenerationOptions",
+    "GenerationStream",
+    "LogitsProcessor",
+    "Manifest",
+    "Message",
+    "RequestError",
+    "Seq2SeqLM",
+    "benchmark",
+    "load",
+    "load_causal_lm",
+    "load_encoder",
+    "load_seq2seq",
+    "optimize",
+]
+
+_LAZY = {
+    "BenchmarkResult": "edgeformer.runtime.benchmarking",
+    "benchmark": "edgeformer.runtime.benchmarking",
+    "optimize": "edgeformer.runtime.prepack",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -1,15 +1,16 @@
-"""Beam search: several continuations of each source side by side, of which the best are kept.
+"""Beam search: keep the best num_beams continuations of each source at every step.
 
-Batched, over any decoder that can feed one token to every row and reorder its rows. Every source runs by itself, so
-what comes of it does not depend on its neighbours. Results are those of transformers' `generate` without sampling.
+The search is batched, over any decoder that can feed one token to every row and reorder its rows. Sources are searched
+independently, so a result does not depend on the other sources of the batch. Results are those of transformers'
+`generate` without sampling.
 
 Each step takes the best continuations of all beams of a source. Those that end become hypotheses if they are among the
-best num_beams; the best of the others run on:
+best num_beams; the best of the others continue:
 
     beams [N] × vocabulary [V]  →  N · (1 + end tokens) candidates  →  at most N hypotheses, N beams
 
-There are enough candidates for N of them to run on even if all others end. Where scores tie, the earlier beam and then
-the lower token id comes first; torch, and so transformers, leaves that open.
+The candidates suffice for N of them to continue even if all others end. Where scores tie, the earlier beam and then the
+lower token id comes first; torch, and so transformers, leaves that order open.
 """
 
 import math
@@ -23,30 +24,28 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.generate import FinishReason
+from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.logits_rules import Rules
 
 Ids = NDArray[np.int64]
 
 
 class BeamDecoder(Protocol):
-    """What beam search asks of a decoder of R = sources · beams rows; those of one source are neighbours."""
+    """The decoder that beam search needs: R = sources · beams rows, those of one source next to each other."""
 
     def decode_one_token(self, tokens: Ids) -> Logits:
-        """Append one token to each row [R]; return the logits of the next [R, V]. They may be overwritten later."""
+        """Append one token to each row [R]; return the next logits [R, V], which a later call may overwrite."""
 
     def reorder(self, parents: Ids) -> object:
-        """Let every row r continue from what row parents[r] was: never one of another source."""
+        """Replace every row r by a copy of row parents[r], which belongs to the same source."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamSearch:
-    """How to search.
+    """The options of a search; `GenerationConfig` has the meaning and range of each.
 
-    num_beams: continuations to pursue; 1 is greedy search. length_penalty: a hypothesis scores the sum of its tokens'
-    log-probabilities divided by its length to this power: above 0 favours long ones, below 0 short ones.
-    early_stopping: what ends a source that has num_beams hypotheses: True ends it there; False once its best beam could
-    not get better than the worst hypothesis if it ended now; "never" once it could not at any length up to the limit.
-    num_return_sequences: hypotheses to return of each source.
+    num_return_sequences: hypotheses to return for each source, 1 to num_beams. Raises RequestError for a value outside
+    its range.
     """
 
     num_beams: int = 1
@@ -70,9 +69,9 @@ class BeamSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """A continuation that has ended.
+    """A finished continuation of one source.
 
-    token_ids: the new tokens, the end token included. score: their log-probabilities' sum divided by
+    token_ids: the new tokens, the end token included. score: the sum of their log-probabilities divided by
     len(token_ids) ** length_penalty. finish_reason: `eos` or `length` (max_new_tokens).
     """
 
@@ -91,15 +90,16 @@ def beam_search(
     eos: frozenset[int],
     pad: int,
     rules: Rules | None = None,
+    processors: Sequence[LogitsProcessor] = (),
 ) -> list[list[Hypothesis]]:
-    """Continue every source; return its hypotheses, best first.
+    """Continue every source; return the hypotheses of each, best first.
 
-    first_logits: [R, V], after the prompts; the num_beams rows of a source are alike. prompts: the tokens that the
-    decoder was fed, of each source. eos: tokens that end a sequence; may be empty. pad: fed to the rows of sources that
-    are done. rules: apply to log-probabilities (to logits if greedy), as in transformers.
+    first_logits: [R, V], after the prompts; the num_beams rows of a source are equal. prompts: for each source, the
+    tokens that the decoder was fed. eos: tokens that end a sequence; may be empty. pad: the token fed to rows of
+    sources that are done. rules, processors: change log-probabilities (logits if greedy), as in transformers.
 
-    A source gives fewer than num_return_sequences only where the rules leave no more. Raises RequestError if they leave
-    none, or if logits are not numbers. Source: `_beam_search` of transformers 5.23.
+    A source has fewer than num_return_sequences hypotheses only where the rules leave no more. Raises RequestError if
+    they leave none, or if logits are not finite. Source: `_beam_search` of transformers 5.23.
     """
     if max_new_tokens < 1:
         raise RequestError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
@@ -108,7 +108,7 @@ def beam_search(
     assert len(first_logits) == len(prompts) * beams, "every beam of every source has a row"
     rules = rules or Rules()
     rules.check(vocab_size)
-    sources = [_Source(prompt, search, max_new_tokens, eos, rules) for prompt in prompts]
+    sources = [_Source(prompt, search, max_new_tokens, eos, rules, processors) for prompt in prompts]
     rows = np.arange(len(first_logits)).reshape(len(sources), beams)
     scratch = np.empty((beams, vocab_size), np.float32)
     logits = first_logits
@@ -128,13 +128,19 @@ def beam_search(
 
 
 class _Source:
-    """The beams of one source and the hypotheses that it has, both best first.
+    """The beams and the hypotheses of one source, both best first.
 
-    tokens, parents: the last token of each beam [N], and the place of the beam that it continues.
+    tokens, parents: the last token of each beam [N], and the index of the beam that it continues.
     """
 
     def __init__(
-        self, prompt: Sequence[int], search: BeamSearch, max_new_tokens: int, eos: frozenset[int], rules: Rules
+        self,
+        prompt: Sequence[int],
+        search: BeamSearch,
+        max_new_tokens: int,
+        eos: frozenset[int],
+        rules: Rules,
+        processors: Sequence[LogitsProcessor],
     ):
         self.hypotheses: list[Hypothesis] = []
         self.done = False
@@ -143,10 +149,11 @@ class _Source:
         self._max_length = len(prompt) + max_new_tokens
         self._eos = eos
         self._rules = rules
+        self._processors = processors
         beams = search.num_beams
         self.parents = np.arange(beams)
         self._sequences = np.tile(np.asarray(prompt, np.int64), (beams, 1))  # [N, T], prompts included
-        # All beams start alike, so the first step may continue only one of them.
+        # All beams start equal, so the first step may continue only one of them.
         self._scores = np.full(beams, -np.inf, np.float32)
         self._scores[0] = 0
 
@@ -155,10 +162,10 @@ class _Source:
         return self._sequences[:, -1]
 
     def advance(self, logits: Logits, scratch: NDArray[np.float32]) -> None:
-        """Take the step that logits [N, V] allow. scratch: [N, V], to work in."""
+        """Extend the beams by one token each, given logits [N, V]. scratch: float32 [N, V], overwritten."""
         beams, vocab_size = logits.shape
         np.copyto(scratch, logits)
-        # float32 and this order of sums, as in transformers: the same ends follow from the same ties.
+        # float32 and this order of sums, as in transformers, so that ties are the same ones.
         scores = self._log_probabilities(scratch)
         scores += self._scores[:, None]
         flat = scores.reshape(-1)
@@ -172,14 +179,14 @@ class _Source:
         self._finish(sequences[:beams], totals[:beams], ended[:beams])
         running = np.flatnonzero(~ended)[:beams]
         self._sequences, self._scores = sequences[running], totals[running]
-        # Rows that are still alike need no reordering.
+        # After the first step all rows are still equal, so none needs to move.
         self.parents = np.arange(beams) if first else parents[running]
         self.done = self._is_done()
         if self.done and not self.hypotheses:
             raise RequestError(_NOTHING_FOLLOWS)
 
     def _log_probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Log-probabilities [N, V] under the rules, computed in place."""
+        """Compute log-probabilities [N, V] after rules and processors, in place."""
         if self._search.num_beams == 1:
             self._apply_rules(logits)
             return _log_softmax(logits)
@@ -188,6 +195,7 @@ class _Source:
         return scores
 
     def _apply_rules(self, values: NDArray[np.float32]) -> None:
+        """Change values [N, V] by the rules, then by the user's processors, in place."""
         self._rules.apply(
             values,
             self._sequences,
@@ -195,13 +203,16 @@ class _Source:
             max_length=self._max_length,
             eos=self._eos,
         )
+        if self._processors:
+            for row, tokens in zip(values, self._sequences, strict=True):
+                row[:] = apply_processors(self._processors, tokens.copy(), row.copy())
 
     def _finish(self, sequences: Ids, totals: NDArray[np.float32], ended: NDArray[np.bool_]) -> None:
-        """Keep the best of the hypotheses so far and of the candidates that end here."""
+        """Add the candidates that end here to the hypotheses, and keep the best num_beams."""
         length = sequences.shape[1]
         scores = totals / self._length_divisor(length)
         for sequence, score, end in zip(sequences, scores.tolist(), ended, strict=True):
-            # What the rules made impossible is no hypothesis, even where nothing else is left.
+            # A sequence that the rules ban (score -inf) is never a hypothesis, even where nothing else is left.
             if (end or length == self._max_length) and score > -math.inf:
                 new = sequence[self._prompt_length :].tolist()
                 self.hypotheses.append(Hypothesis(token_ids=new, score=score, finish_reason="eos" if end else "length"))
@@ -213,7 +224,8 @@ class _Source:
         full = len(self.hypotheses) == search.num_beams
         if length == self._max_length or (full and (search.early_stopping is True or search.num_beams == 1)):
             return True
-        # How good can a beam get? A heuristic, not a bound: with a positive penalty scores may grow with the length.
+        # The best score that a beam may still reach. This is transformers' heuristic, not a bound: with a positive
+        # penalty scores may grow with the length.
         if search.early_stopping == "never" and search.length_penalty > 0:
             length = self._max_length
         hope = float(self._scores[0] / self._length_divisor(length))
@@ -231,7 +243,7 @@ _NOTHING_FOLLOWS = (
 
 
 def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Log-probabilities [N, V] in the place of logits."""
+    """Replace logits [N, V] by log-probabilities, in place."""
     peak = logits.max(axis=1, keepdims=True)
     if not np.isfinite(peak).all():
         raise RequestError(_NOTHING_FOLLOWS)
@@ -241,7 +253,7 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _largest(values: NDArray[np.float32], count: int) -> Ids:
-    """Places of the `count` largest of values [n], largest first; the first of equal ones first."""
+    """Return the indices of the `count` largest of values [n], largest first; of equal values the first index first."""
     threshold = np.partition(values, len(values) - count)[len(values) - count]
     places = np.flatnonzero(values >= threshold)
     return places[np.argsort(-values[places], kind="stable")[:count]]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,10 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
+from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.prepacked import open_graph
-from edgeformer.runtime.sampling import Sampling
+from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.session import ProviderChoice
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message
@@ -22,94 +23,155 @@ from edgeformer.runtime.tokenizer import Message
 class CausalLM(Model):
     """A decoder-only language model.
 
-    Prompts, and steps of many rows, are run over the bundle's view for prompts where it has one.
+    Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
         super().__init__(folder, manifest, provider, threads)
-        self._view: PrefillSession | None = None
+        self._prefill: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = open_graph(folder, manifest, manifest.prefill.graph, self.provider, threads)
-            self._view = PrefillSession(session, manifest.prefill.from_tokens)
+            self._prefill = PrefillSession(session, manifest.prefill.from_tokens)
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The config of a call that gives none: greedy, without rules.
+
+        For the sampling that the model's makers recommend, give `GenerationConfig.from_folder(checkpoint)`.
+        """
+        return GenerationConfig()
 
     def new_decoder(self, batch_size: int, capacity: int) -> Decoder:
-        """Make an empty cache for `batch_size` rows of up to `capacity` tokens, to feed by hand."""
-        return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider, view=self._view)
+        """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand."""
+        return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider, prefill=self._prefill)
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after every token of one text: float32 [S, V]."""
+        """Return the logits after every token of one text: float32 [S, V]."""
         tokens = self.encode(token_ids)
         return self.new_decoder(1, len(tokens)).prefill_all(0, tokens)
 
+    # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
-    def generate(self, prompt: Text, **options: Any) -> Generation: ...
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Generation: ...
 
     @overload
-    def generate(self, prompt: Sequence[str] | Sequence[Sequence[int]], **options: Any) -> list[Generation]: ...
+    def generate(
+        self,
+        prompt: Sequence[Text],
+        *,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> list[Generation]: ...
 
     def generate(
         self,
-        prompt: Any,
+        prompt: Text | Sequence[Text],
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        **sampling: Any,
-    ) -> Any:
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Generation | list[Generation]:
         """Continue one prompt, or a batch of prompts of any lengths.
 
-        prompt: a text, token ids, or a list of either. max_new_tokens: by default 256, or what the context leaves.
-        stop: texts that end the generation and are not part of it. Other keywords: the fields of `Sampling` (greedy by
-        default); with a seed, each row draws as it would alone.
+        prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list. config: replaces the
+        model's own `generation_config`. logits_processors: functions that change logits before a token is chosen (see
+        `LogitsProcessor`). options: fields of `GenerationConfig`, which override those of the config. Without
+        max_new_tokens there are 256 new tokens at most, or what the context leaves.
+
+        Raises RequestError for a request that the model cannot serve, such as a prompt beyond its context.
         """
-        if is_batch(prompt):
-            rows, decoder = self._prepare(prompt, max_new_tokens, stop, Sampling(**sampling))
-            for _ in run_rows(decoder, rows):
-                pass
-            return [row.result() for row in rows]
-        return self.stream(prompt, max_new_tokens=max_new_tokens, stop=stop, **sampling).finish()
+        chosen = self._config(config, options)
+        if not is_batch(prompt):
+            rows, decoder = self._prepare([prompt], chosen, logits_processors)  # type: ignore[list-item]
+            return GenerationStream(rows[0], decoder).finish()
+        rows, decoder = self._prepare(prompt, chosen, logits_processors)  # type: ignore[arg-type]
+        for _ in run_rows(decoder, rows):
+            pass
+        return [row.result() for row in rows]
 
     def stream(
         self,
         prompt: Text,
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        **sampling: Any,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
-        """Continue one prompt; iterate over the result for pieces of text as they come. Options as for `generate`."""
-        rows, decoder = self._prepare([prompt], max_new_tokens, stop, Sampling(**sampling))
+        """Continue one prompt; return an iterator over pieces of text as they are generated.
+
+        Arguments and errors are those of `generate`.
+        """
+        rows, decoder = self._prepare([prompt], self._config(config, options), logits_processors)
         return GenerationStream(rows[0], decoder)
 
-    def chat(self, messages: Sequence[Message], **options: Any) -> GenerationStream:
-        """Answer a conversation: dicts with `role` and `content`. Options as for `generate`."""
-        return self.stream(self.require_tokenizer().encode_chat(messages), **options)
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationStream:
+        """Answer a conversation, laid out by the model's chat template; return an iterator over pieces of text.
+
+        messages: dicts with `role` (system, user, assistant) and `content`. The other arguments are those of
+        `generate`. Raises RequestError for a model without a chat template.
+        """
+        prompt = self.require_tokenizer().encode_chat(messages)
+        return self.stream(prompt, config=config, logits_processors=logits_processors, **options)
+
+    def _config(self, config: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
+        given: dict[str, Any] = dict(options)
+        chosen = (config or self.generation_config).override(given)
+        if chosen.num_beams != 1:
+            raise RequestError("beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.")
+        if chosen.max_new_tokens is not None and chosen.max_new_tokens < 1:
+            raise RequestError(f"max_new_tokens is {chosen.max_new_tokens}; it must be at least 1.")
+        chosen.rules.check(self.manifest.vocab_size)
+        return chosen
 
     def _prepare(
-        self,
-        prompts: Sequence[Text],
-        max_new_tokens: int | None,
-        stop: str | Sequence[str],
-        sampling: Sampling,
+        self, prompts: Sequence[Text], config: GenerationConfig, processors: Sequence[LogitsProcessor]
     ) -> tuple[list[Row], Decoder]:
-        stop = [stop] if isinstance(stop, str) else list(stop)
-        if stop:
+        """Return a row for each prompt, and a decoder with room for all of them."""
+        if config.stop:
             self.require_tokenizer()
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise RequestError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
         eos = frozenset(self.manifest.tokens.eos)
         rows = []
         for prompt in prompts:
             tokens = self.encode(prompt)
-            room = self.manifest.context_length - len(tokens)
-            new = min(DEFAULT_NEW_TOKENS, room) if max_new_tokens is None else max_new_tokens
-            if new > room or new < 1:
-                raise RequestError(
-                    f"the prompt has {len(tokens)} tokens and {max(new, 1)} more are to come, but the model's context "
-                    f"is {self.manifest.context_length} tokens. Shorten the prompt or lower max_new_tokens."
-                )
-            stream = TextStream(self.tokenizer, stop) if self.tokenizer else None
-            rows.append(Row(tokens, new, eos, sampling, stream))
+            stream = TextStream(self.tokenizer, config.stop) if self.tokenizer else None
+            new = self._new_tokens(len(tokens), config)
+            rows.append(Row(tokens, new, eos, config.sampling, stream, rules=config.rules, processors=processors))
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
         return rows, self.new_decoder(len(rows), capacity)
+
+    def _new_tokens(self, prompt_length: int, config: GenerationConfig) -> int:
+        """Return how many tokens to generate at most after a prompt. Raises RequestError if they do not fit."""
+        context = self.manifest.context_length
+        room = context - prompt_length
+        if config.max_new_tokens is None and config.max_length is not None:
+            if config.max_length <= prompt_length:
+                raise RequestError(
+                    f"the prompt has {prompt_length} tokens, and max_length allows {config.max_length} with the new "
+                    "ones. Shorten the prompt or give max_new_tokens."
+                )
+            new = min(config.max_length - prompt_length, max(room, 1))
+        else:
+            new = min(DEFAULT_NEW_TOKENS, room) if config.max_new_tokens is None else config.max_new_tokens
+        if new > room or new < 1:
+            raise RequestError(
+                f"the prompt has {prompt_length} tokens and {max(new, 1)} more are to come, but the model's context "
+                f"is {context} tokens. Shorten the prompt or lower max_new_tokens."
+            )
+        return new

@@ -1,7 +1,7 @@
-"""Feed a decoder graph over a cache of its form: `prefill` one row, `decode_one_token` for all rows.
+"""Run a decoder graph over a cache of its form: `prefill` for one row, `decode_one_token` for all rows.
 
 static    past and present are one buffer, bound once; a step writes the new tokens and the mask in place and runs
-growing   every run makes a present that is the past of the next
+dynamic   every run returns a present, which is the past of the next run
 """
 
 from abc import ABC, abstractmethod
@@ -21,21 +21,21 @@ from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.runtime.session import cache_dtype
 
 PREFILL_CHUNK = 256
-"""Tokens of a prompt fed at once. Attention kernels compute the masked half of one long prompt, but not of a chunk's
-past."""
+"""Tokens of a prompt per run. Attention kernels also compute the masked half of a prompt; in chunks, only the masked
+half of each chunk is wasted."""
 
 
 Tokens = Sequence[int] | NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Logits = NDArray[Any]
-"""float32 from our graphs; those of others may give the precision that they compute in."""
+"""float32 from edgeformer's own graphs; other graphs may return the precision that they compute in."""
 
 
 @dataclass(frozen=True)
 class PrefillSession:
-    """A graph over the same caches that is faster for runs of `from_tokens` or more, all rows together.
+    """A session of the prefill graph: over the same cache, and faster for runs of `from_tokens` tokens or more.
 
-    It gives logits of the last token alone: [B, 1, V].
+    The tokens of all rows count together. The graph returns the logits of the last token only: [B, 1, V].
     """
 
     session: Any
@@ -48,21 +48,28 @@ def new_decoder(
     batch_size: int,
     capacity: int,
     provider: Provider = "cpu",
-    sources: EncoderOutputs | None = None,
-    view: PrefillSession | None = None,
+    encoder_outputs: EncoderOutputs | None = None,
+    prefill: PrefillSession | None = None,
 ) -> "Decoder":
-    """A decoder of `batch_size` empty rows of up to `capacity` tokens, over the form of cache that the graph has."""
+    """Return a decoder with `batch_size` empty rows of up to `capacity` tokens, for the graph's form of cache.
+
+    encoder_outputs: keys and values of the sources, of an encoder-decoder. prefill: the session of the prefill graph,
+    where the bundle has one.
+    """
     kind = DynamicDecoder if manifest.cache_form == "dynamic" else StaticDecoder
-    return kind(session, manifest, batch_size, capacity, provider, sources, view)
+    return kind(session, manifest, batch_size, capacity, provider, encoder_outputs, prefill)
 
 
 def needs_numbers(manifest: Manifest) -> bool:
-    """Whether a static cache must hold finite numbers where no token is: ONNX's Attention multiplies them with zero."""
+    """Return whether unused slots of a static cache must be finite: ONNX's Attention multiplies them with zero."""
     return manifest.ops == "standard" and manifest.cache_form == "static"
 
 
 class Decoder(ABC):
-    """One request: a cache for its rows, their lengths, and the bindings of its decode steps."""
+    """The state of one request: the cache of its rows, their lengths, and the binding of its decode steps.
+
+    lengths: int64 [B], tokens in each row.
+    """
 
     cache: KVCache | DynamicCache
 
@@ -73,60 +80,61 @@ class Decoder(ABC):
         batch_size: int,
         capacity: int,
         provider: Provider = "cpu",
-        sources: EncoderOutputs | None = None,
-        view: PrefillSession | None = None,
+        encoder_outputs: EncoderOutputs | None = None,
+        prefill: PrefillSession | None = None,
     ):
         self._session = session
-        self._view = view
-        self._sources = sources
-        self._mask_name = "attention_mask" if sources is None else "decoder_attention_mask"
+        self._prefill = prefill
+        self._encoder_outputs = encoder_outputs
+        self._mask_name = "attention_mask" if encoder_outputs is None else "decoder_attention_mask"
         self._vocab_size = manifest.vocab_size
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
-        part = "" if sources is None else "decoder."
-        self.cache = self._new_cache(manifest, batch_size, capacity, provider, part)
+        prefix = "" if encoder_outputs is None else "decoder."
+        self.cache = self._new_cache(manifest, batch_size, capacity, provider, prefix)
         self.lengths = np.zeros(batch_size, np.int64)
-        # Decode steps: one binding, filled in place.
+        # All decode steps share one binding, whose arrays are filled in place.
         self._tokens = np.zeros((batch_size, 1), np.int64)
         self._logits = np.empty((batch_size, 1, self._vocab_size), self._logits_dtype)
-        self._step_session = self._fastest(batch_size)
+        self._step_session = self._session_for(batch_size)
         self._step = self._new_binding(self._step_session, self._tokens, self._logits)
         self._bind_step()
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
-        """Append a prompt to one row, `chunk` tokens at a time. Returns the logits of its last token [V]."""
+        """Append a prompt to one row, `chunk` tokens at a time; return the logits of its last token [V]."""
         buffer = np.empty((0, self._vocab_size), self._logits_dtype)
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
-            session = self._fastest(len(piece))
-            rows = 1 if self._view is not None and session is self._view.session else len(piece)
+            session = self._session_for(len(piece))
+            rows = 1 if self._prefill is not None and session is self._prefill.session else len(piece)
             if len(buffer) < rows:
                 buffer = np.empty((rows, self._vocab_size), self._logits_dtype)
             self._run_row(session, row, piece, buffer[:rows])
         return buffer[rows - 1]
 
     def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
-        """As `prefill`, but returns the logits of every token [S, V]."""
+        """Append a prompt to one row as `prefill` does; return the logits of every token [S, V]."""
         logits = np.empty((len(tokens), self._vocab_size), self._logits_dtype)
         for start in range(0, len(tokens), chunk):
             self._run_row(self._session, row, tokens[start : start + chunk], logits[start : start + chunk])
         return logits
 
-    def _fastest(self, tokens: int) -> Any:
-        """The session for a run of so many tokens that only needs the last ones' logits."""
-        return self._session if self._view is None or tokens < self._view.from_tokens else self._view.session
+    def _session_for(self, tokens: int) -> Any:
+        """Return the faster session for a run of this many tokens whose last logits are all that is needed."""
+        prefill = self._prefill
+        return self._session if prefill is None or tokens < prefill.from_tokens else prefill.session
 
     def _run_row(self, session: Any, row: int, tokens: Tokens, logits: Logits) -> None:
-        """One row by itself: its result is the same whatever stands in the other rows."""
+        """Run one row by itself, so that its result does not depend on the other rows."""
         ids = np.asarray(tokens, np.int64)[None]
         self._run(session, self._new_binding(session, ids, logits[None], row), np.ones(ids.shape, np.bool_), row)
 
     def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> Logits:
-        """Feed right-padded prompts [B, S] to empty rows in one run, as simple clients do. Returns logits [B, S, V]."""
+        """Append right-padded prompts [B, S] of lengths [B] to empty rows in one run; return logits [B, S, V]."""
         return self._run_batch(tokens, np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None])
 
     def _run_batch(self, tokens: NDArray[np.int64], new: Mask) -> Logits:
-        """Feed padded prompts [B, S] to empty rows in one run; new: where they have tokens [B, S]."""
+        """Append padded prompts [B, S] to empty rows in one run; new: bool [B, S], False at padding."""
         assert not self.lengths.any(), "only empty rows take a padded batch"
         self._check_room(tokens.shape[1])
         tokens = np.ascontiguousarray(tokens)
@@ -136,37 +144,35 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
-        """Append one token to every active row (all, by default). Returns logits [B, V], overwritten by the next step.
+        """Append one token to every active row; return logits [B, V], which the next step overwrites.
 
-        A row that is not active is finished: it no longer grows, and what is computed for it is never read.
+        tokens: [B]. active: bool [B], None for all rows. A row that is not active is finished: its length stays, and
+        its logits mean nothing.
         """
 
     def reorder(self, parents: NDArray[np.int64]) -> int:
-        """Let every row r continue from what row parents[r] was; the rows must read the same source.
-
-        Returns how many bytes were copied.
-        """
+        """Replace every row r by a copy of row parents[r] of the same source; return the bytes copied."""
         copied = self.cache.reorder(parents, int(self.lengths.max()))
         self.lengths = self.lengths[parents]
         return copied
 
     @abstractmethod
     def _new_cache(
-        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
     ) -> KVCache | DynamicCache:
-        """An empty cache; part: what its tensors are called."""
+        """Return an empty cache; prefix: the beginning of its tensors' names in the graph."""
 
     def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
-        """A binding of tokens, logits and what the decoder reads of its source, for all rows or one."""
+        """Return a binding of tokens, logits and encoder outputs, for all rows or one."""
         binding = session.io_binding()
         _bind_input(binding, "input_ids", tokens)
         _bind_output(binding, "logits", logits)
-        if self._sources is not None:
-            self._sources.bind(binding, row)
+        if self._encoder_outputs is not None:
+            self._encoder_outputs.bind(binding, row)
         return binding
 
     def _run(self, session: Any, binding: Any, new: Mask, row: int | None = None) -> None:
-        """Run what is bound for all rows or one; new: which of the tokens it has count [R, S]."""
+        """Run a binding for all rows or one (R rows); new: bool [R, S], False at padding."""
         rows = slice(None) if row is None else slice(row, row + 1)
         lengths = self.lengths[rows] + new.sum(1)
         self._check_room(int(lengths.max()))
@@ -177,11 +183,11 @@ class Decoder(ABC):
 
     @abstractmethod
     def _bind_step(self) -> None:
-        """Bind what all decode steps have in common."""
+        """Bind what does not change between decode steps."""
 
     @abstractmethod
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
-        """Bind what changes from run to run; around the run itself, give its attention mask."""
+        """Bind what changes between runs; return a context for the run that yields its attention mask [R, T]."""
 
     def _check_room(self, length: int) -> None:
         if length > self.cache.capacity:
@@ -189,14 +195,14 @@ class Decoder(ABC):
 
 
 class StaticDecoder(Decoder):
-    """Over buffers that are allocated and bound once: a token stands in the slot of its position."""
+    """A decoder over buffers that are allocated and bound once; a token is in the slot of its position."""
 
     cache: KVCache
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
-        """Over a mask of the whole cache, so that nothing changes its shape from step to step.
+        """Run a step over a mask of the whole capacity [B, C], so that no shape changes from step to step.
 
-        A step leaves the weights in the processor's caches, and none of this code: every call here is a slow one.
+        The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
         """
         lengths = self.lengths + (1 if active is None else active)
         self._check_room(int(lengths.max()))
@@ -212,14 +218,16 @@ class StaticDecoder(Decoder):
         _bind_input(self._step, "input_ids", self._tokens)
         _bind_input(self._step, self._mask_name, self._step_mask)
 
-    def _new_cache(self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str) -> KVCache:
+    def _new_cache(
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
+    ) -> KVCache:
         self._slots = np.arange(capacity)
         self._mask = np.empty(batch_size * capacity, np.int64)
         self._step_mask = np.empty((batch_size, capacity), np.int64)
-        # What is bound for another device than the CPU is copied there at once; what is written later stays behind.
+        # Binding copies an array to a device other than the CPU at once, so later writes need another binding.
         self._copies = provider != "cpu"
-        windows = _windows(self._session, manifest.cache, part)
-        cache = KVCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, part)
+        windows = _windows(self._session, manifest.cache, prefix)
+        cache = KVCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
         if needs_numbers(manifest):
             cache.fill(0)
         return cache
@@ -230,7 +238,7 @@ class StaticDecoder(Decoder):
         return binding
 
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
-        """What is no token stands behind those of its row, where the next one will take its place."""
+        """Yield a mask [R, T] of the first `lengths` slots of each row; later tokens overwrite the padding behind."""
         lengths = self.lengths if row is None else self.lengths[row : row + 1]
         total = max(int(lengths.max()), new.shape[1])
         mask = self._mask[: len(lengths) * total].reshape(-1, total)
@@ -239,37 +247,39 @@ class StaticDecoder(Decoder):
 
 
 class DynamicDecoder(Decoder):
-    """Over a cache that every run makes anew: tokens stand in the order in which they were fed, padding among them."""
+    """A decoder over a cache that every run returns anew; its slots are in the order of the runs, padding included."""
 
     cache: DynamicCache
 
     def prefill_padded(self, tokens: NDArray[np.int64], mask: Mask) -> Logits:
-        """As `prefill_batch`, but with padding anywhere: mask [B, S] says where there are tokens."""
+        """Append prompts [B, S] with padding anywhere to empty rows; mask: bool [B, S], False at padding."""
         return self._run_batch(tokens, mask)
 
     def _bind_step(self) -> None:
-        """Tokens and logits are all, and bound already."""
+        """Bind nothing: tokens and logits are bound already, and the cache changes with every step."""
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
-        """Over a mask of what the cache has become."""
+        """Run a step over a mask of the cache's current slots."""
         self._tokens[:, 0] = tokens
         new = np.ones_like(self._tokens, np.bool_) if active is None else active[:, None]
         self._run(self._step_session, self._step, new)
         return self._logits[:, 0]
 
     def _new_cache(
-        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, part: str
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
     ) -> DynamicCache:
-        return DynamicCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, part)
+        return DynamicCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, prefix)
 
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
         return self.cache.grow(binding, new, row)
 
 
-def _windows(session: Any, geometry: CacheGeometry, part: str) -> list[int | None]:
-    """The window of each layer that keeps no more: a number where the graph declares the length of its past."""
+def _windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[int | None]:
+    """Return the cache length of each layer where the graph fixes it to a window, else None."""
     lengths = {value.name: value.shape[2] for value in session.get_inputs() if value.name.endswith(".key")}
-    return [length if isinstance(length := lengths.get(key), int) else None for key in past_names(geometry, part)[::2]]
+    return [
+        length if isinstance(length := lengths.get(key), int) else None for key in past_names(geometry, prefix)[::2]
+    ]
 
 
 def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:

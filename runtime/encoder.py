@@ -1,8 +1,8 @@
-"""Embed, classify, and fill in masked words with an encoder."""
+"""Embed texts, classify them, and fill masks with an encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,21 @@ from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
 
 Pair = tuple[str, str]
-"""Two texts that belong together: a question and its paragraph, a premise and a hypothesis."""
+"""Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
 
 Encoded = tuple[list[int], list[int]]
-"""Token ids and token types of a text or a pair."""
+"""Token ids and token types (0 or 1) of a text or a pair."""
 
 BATCH = 32
+"""Texts per run, unless the call says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Class:
-    """A label and its probability among all of them; where there is only one, that it applies."""
+    """A label and its probability.
+
+    The probabilities of all labels sum to 1; of a model with a single label, it is the probability that it applies.
+    """
 
     label: str
     probability: float
@@ -31,7 +35,7 @@ class Class:
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """A token in the place of a mask, its text, its probability, and the whole text with it."""
+    """A token for a mask: its id, its text, its probability, and the whole text with it in the mask's place."""
 
     token_id: int
     token: str
@@ -40,19 +44,21 @@ class Filling:
 
 
 class Encoder(Model):
-    """An encoder. What it can do depends on its head: `embed` always, `classify` and `fill_mask` where there is one."""
+    """An encoder. `embed` always works; `classify` and `fill_mask` need a model with that head."""
 
     @property
     def config(self) -> EncoderConfig:
-        """The model's config."""
+        """The config of the model."""
         config = self.manifest.model
         assert isinstance(config, EncoderConfig)
         return config
 
     def run(self, texts: Sequence[Text | Pair], outputs: Sequence[str] | None = None) -> dict[str, NDArray[np.float32]]:
-        """Run texts as one batch, padded on the right: the graph's outputs by name (all, by default).
+        """Run texts as one batch, padded on the right; return the graph's outputs by name.
 
-        last_hidden_state is float32 [B, longest, E]; what stands where a text is padded means nothing.
+        texts: texts, token ids, or pairs of texts. outputs: names of the outputs to return, None for all.
+        last_hidden_state is float32 [B, longest, E]; its values at padding mean nothing. Raises RequestError for an
+        unknown output and for texts beyond the model's context.
         """
         if not self._is_batch(texts):
             raise RequestError("run takes a list of texts. Give it one, of at least one text.")
@@ -70,19 +76,30 @@ class Encoder(Model):
             feeds["token_type_ids"] = pad_right([types for _, types in encoded], 0)[0]
         return dict(zip(names, self.session.run(names, feeds), strict=True))
 
-    def embed(self, texts: Any, *, batch_size: int = BATCH) -> NDArray[np.float32]:
-        """One vector for each text: float32 [N, E], or [E] for one text.
+    def embed(self, texts: Text | Pair | Sequence[Text | Pair], *, batch_size: int = BATCH) -> NDArray[np.float32]:
+        """Return one vector for each text: float32 [N, E], or [E] for one text.
 
-        What the model pools itself (a sentence encoder's `sentence_embedding`), or the mean of its last states. texts
-        of like length run together, `batch_size` of them at once; the order of the results is that of the texts.
+        It is what the model pools itself (`sentence_embedding` of a sentence encoder), or else the mean of its last
+        hidden states over the text's tokens. Texts of similar length run together, `batch_size` at once; the order of
+        the results is that of the texts. Raises RequestError for texts beyond the model's context.
         """
         pooled = isinstance(self.config.head, PoolingHead)
         return self._by_length(texts, batch_size, self._pooled if pooled else self._mean)
 
-    def classify(self, texts: Any, *, batch_size: int = BATCH) -> Any:
-        """Labels with their probabilities, the likeliest first: a list of `Class` for each text, or for the one given.
+    # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
+    @overload
+    def classify(self, texts: Text | Pair, *, batch_size: int = BATCH) -> list[Class]: ...  # type: ignore[overload-overlap]
 
-        A pair of texts is a tuple. Of a model that labels tokens, the likeliest `Class` of each token.
+    @overload
+    def classify(self, texts: Sequence[Text | Pair], *, batch_size: int = BATCH) -> list[list[Class]]: ...
+
+    def classify(
+        self, texts: Text | Pair | Sequence[Text | Pair], *, batch_size: int = BATCH
+    ) -> list[Class] | list[list[Class]]:
+        """Return all labels of a text with their probabilities, the likeliest first; for a list of texts, a list each.
+
+        A tuple of two texts is a pair. A model that labels tokens gives the likeliest `Class` of each token instead.
+        Raises RequestError for a model without classes and for texts beyond its context.
         """
         head = self.config.head
         if not isinstance(head, ClassificationHead):
@@ -96,7 +113,10 @@ class Encoder(Model):
         return found if self._is_batch(texts) else found[0]
 
     def fill_mask(self, text: Text, *, top_k: int = 5) -> list[Filling]:
-        """The likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first."""
+        """Return the top_k likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first.
+
+        Raises RequestError for a model that fills no masks, and for a text without exactly one mask.
+        """
         if not isinstance(self.config.head, MaskedLMHead):
             raise RequestError(f"this model fills no masks. {self._abilities()}")
         if top_k < 1:
@@ -133,11 +153,11 @@ class Encoder(Model):
         return ids, types
 
     @staticmethod
-    def _is_batch(texts: Any) -> bool:
+    def _is_batch(texts: Text | Pair | Sequence[Text | Pair]) -> TypeGuard[Sequence[Text | Pair]]:
         return is_batch(texts) and not _is_pair(texts)
 
     def _by_length(self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any]) -> Any:
-        """Run texts in batches of like lengths, so that little is padded; results in the order of the texts."""
+        """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
         if not self._is_batch(texts):
             return run([self._encode(texts)])[0]
         encoded = [self._encode(text) for text in texts]
@@ -183,7 +203,7 @@ def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
 
 
 def _classes(labels: Sequence[str], logits: NDArray[np.float32]) -> list[Class]:
-    # One label has nothing to be weighed against; transformers' pipelines treat it so too.
+    # A single label is a sigmoid, which is a softmax against logit 0, as in transformers' pipelines.
     probabilities = _softmax(logits) if len(labels) > 1 else _softmax(np.append(logits, np.float32(0)))
     order = np.argsort(-logits, kind="stable").tolist()
     return [Class(label=labels[index], probability=float(probabilities[index])) for index in order]

@@ -1,4 +1,4 @@
-"""The generation loop: rows with prompts in, tokens and text out, until each row has a reason to end."""
+"""The generation loop: prompts in, tokens and text out, until every row has a reason to end."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,24 +8,28 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.errors import RequestError
 from edgeformer.runtime.decoder import Decoder, Logits
+from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.streaming import TextStream
 
 DEFAULT_NEW_TOKENS = 256
+"""New tokens at most, where neither the call nor the model's generation config says how many."""
 
 FinishReason = Literal["eos", "stop", "length"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What was generated for one prompt.
+    """The result for one prompt.
 
-    text: without special tokens, up to the stop string; None for a bundle without a tokenizer. token_ids: the new
-    tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string) or `length` (max_new_tokens).
-    prefill_seconds: from the prompt's first to its last token, or the source's; decode_seconds: all steps after the
-    first new token. score: of a beam search, None otherwise.
+    text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer. token_ids:
+    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string) or `length`
+    (max_new_tokens). prompt_tokens: tokens of the prompt, or of the encoder's source. prefill_seconds: time to run the
+    prompt, or the encoder and the decoder's prompt. decode_seconds: time of all steps after the first new token.
+    score: of a beam search (see `GenerationConfig.length_penalty`), None otherwise.
     """
 
     text: str | None
@@ -42,7 +46,11 @@ NO_RULES = Rules()
 
 @dataclass
 class Row:
-    """One prompt on its way through the loop."""
+    """The state of one prompt in the loop.
+
+    prompt: the decoder's tokens before the first new one. prompt_tokens: what `Generation` reports, where that is not
+    the length of `prompt`.
+    """
 
     prompt: Sequence[int]
     max_new_tokens: int
@@ -50,6 +58,7 @@ class Row:
     sampling: Sampling
     stream: TextStream | None
     rules: Rules = NO_RULES
+    processors: Sequence[LogitsProcessor] = ()
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
@@ -58,11 +67,15 @@ class Row:
     prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        self._sampler = Sampler(self.sampling, self.prompt)
+        self._sampler = Sampler(self.sampling)
+        self._changes_logits = bool(self.processors) or not self.rules.allows_all
+        if self._changes_logits:
+            self._ids = np.empty(len(self.prompt) + self.max_new_tokens, np.int64)
+            self._ids[: len(self.prompt)] = self.prompt
 
     def advance(self, logits: NDArray[np.float32]) -> str:
-        """Choose the next token; return the text that it completes."""
-        token = self._sampler.choose(logits if self.rules.allows_all else self._ruled(logits))
+        """Choose the next token from logits [V]; return the text that it completes."""
+        token = self._sampler.choose(self._processed(logits) if self._changes_logits else logits)
         self.tokens.append(token)
         if token in self.eos:
             self.finish_reason = "eos"
@@ -78,15 +91,21 @@ class Row:
         self.text += piece
         return piece
 
-    def _ruled(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        logits = logits.copy()
-        before = np.array([*self.prompt, *self.tokens], np.int64)
-        most = len(self.prompt) + self.max_new_tokens
-        self.rules.apply(logits, before, prompt_length=len(self.prompt), max_length=most, eos=self.eos)
+    def _processed(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return a copy of the logits [V] after the rules and the user's processors."""
+        prompt, new = len(self.prompt), len(self.tokens)
+        if new:
+            self._ids[prompt + new - 1] = self.tokens[-1]
+        ids, logits = self._ids[: prompt + new], logits.copy()
+        self.rules.apply(logits, ids, prompt_length=prompt, max_length=len(self._ids), eos=self.eos)
+        if self.processors:
+            logits = apply_processors(self.processors, ids.copy(), logits.astype(np.float32, copy=False))
+            if logits.max() == -np.inf:
+                raise RequestError("the logits processors leave no token: all logits are -inf.")
         return logits
 
     def result(self) -> Generation:
-        """What came of it, once finished."""
+        """Return the result of a row that is finished."""
         assert self.finish_reason is not None
         return Generation(
             text=self.text if self.stream else None,
@@ -101,8 +120,8 @@ class Row:
 def run_rows(decoder: Decoder, rows: Sequence[Row], first_logits: Logits | None = None) -> Iterator[tuple[int, str]]:
     """Prefill each row by itself, then decode all together; yield (row, new text) after each token.
 
-    Prompts of different lengths need no padding this way, and a prompt's result does not depend on its neighbours.
-    first_logits: [B, V], where the prompts were fed already.
+    Prompts of different lengths need no padding this way, and the result of a prompt does not depend on its neighbours.
+    first_logits: [B, V], the logits after the prompts where these were already run.
     """
     for index, row in enumerate(rows):
         if first_logits is not None:
@@ -124,7 +143,7 @@ def run_rows(decoder: Decoder, rows: Sequence[Row], first_logits: Logits | None 
 
 
 class GenerationStream(Iterator[str]):
-    """Pieces of text as they are generated; `finish` runs to the end and returns the `Generation`."""
+    """An iterator over pieces of text as they are generated; `finish` runs to the end and returns the `Generation`."""
 
     def __init__(self, row: Row, decoder: Decoder, first_logits: Logits | None = None):
         self._row = row
@@ -134,7 +153,7 @@ class GenerationStream(Iterator[str]):
         return next(self._pieces)
 
     def finish(self) -> Generation:
-        """Generate what is left; return the whole."""
+        """Generate the rest and return the whole result."""
         for _ in self._pieces:
             pass
         return self._row.result()

@@ -1,33 +1,66 @@
-"""`load` a bundle: whatever model is in it."""
+"""Open a bundle: `load` for any task, and one loader for each task, whose result a type checker knows."""
 
 import warnings
 from pathlib import Path
-from typing import Any
 
+from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest, Task
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder
-from edgeformer.runtime.model import Model
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.session import ProviderChoice
 
-MODELS: dict[Task, type[Model]] = {"causal-lm": CausalLM, "seq2seq-lm": Seq2SeqLM, "encoder": Encoder}
+LOADERS: dict[Task, str] = {"causal-lm": "load_causal_lm", "seq2seq-lm": "load_seq2seq", "encoder": "load_encoder"}
 
 
-def load(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> Any:
-    """Open a bundle folder: a `CausalLM`, a `Seq2SeqLM` or an `Encoder`.
+def load(
+    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None
+) -> CausalLM | Seq2SeqLM | Encoder:
+    """Open the bundle in a folder; its task decides about the class.
 
     provider: `auto` takes CUDA where onnxruntime has it and the bundle runs on it, else the CPU. threads: None for all
     usable cores. Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
-    RequestError for a provider that cannot be had.
+    RequestError for a provider that is not available.
     """
+    folder, manifest = Path(path), _open(path, None)
+    match manifest.task:
+        case "causal-lm":
+            return CausalLM(folder, manifest, provider, threads)
+        case "seq2seq-lm":
+            return Seq2SeqLM(folder, manifest, provider, threads)
+        case "encoder":
+            return Encoder(folder, manifest, provider, threads)
+
+
+def load_causal_lm(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> CausalLM:
+    """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
+    return CausalLM(Path(path), _open(path, "causal-lm"), provider, threads)
+
+
+def load_seq2seq(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> Seq2SeqLM:
+    """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
+    return Seq2SeqLM(Path(path), _open(path, "seq2seq-lm"), provider, threads)
+
+
+def load_encoder(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> Encoder:
+    """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
+    return Encoder(Path(path), _open(path, "encoder"), provider, threads)
+
+
+def _open(path: str | Path, task: Task | None) -> Manifest:
+    """Read and check the manifest of a bundle, and the sizes of its files; task: None for any."""
     folder = Path(path)
     manifest = Manifest.read(folder)
+    if task is not None and manifest.task != task:
+        raise BundleError(
+            f"{folder} holds a model for the task {manifest.task}, not {task}; open it with "
+            f"{LOADERS[manifest.task]}, or with load."
+        )
     manifest.check_sizes(folder)
     if manifest.parity is not None and not manifest.certifies(folder):
         warnings.warn(
-            f"the graph in {folder} is not the one that its parity certificate speaks of; it was changed after the "
+            f"the graph in {folder} is not the one that its parity certificate is about; it was changed after the "
             "export. Check it with: edgeformer verify",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return MODELS[manifest.task](folder, manifest, provider, threads)
+    return manifest

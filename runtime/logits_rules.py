@@ -1,8 +1,7 @@
-"""What generation configs forbid or force: rules that change logits, given the tokens that stand before them.
+"""Rules of generation configs that forbid, force or penalise tokens by changing logits, given the tokens before them.
 
-They are those of transformers' `generate` for sequence-to-sequence models, in its order: repetition penalty, repeated
-n-grams, bad words, minimum length, forced first and last token, suppressed tokens. A later rule overrules an earlier
-one.
+The rules and their order are those of transformers' `generate`: repetition penalty, repeated n-grams, bad words,
+minimum length, forced first and last token, suppressed tokens. A later rule overrules an earlier one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,16 +20,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What tokens may come; by default any. Lengths count tokens, the prompt's included.
+    """The options that restrict tokens; `GenerationConfig` has the meaning and range of each. By default any may come.
 
-    repetition_penalty: divide positive and multiply negative values of tokens already there by this; 1 leaves them.
-    no_repeat_ngram_size: no n tokens in a row come twice; 0 allows it. bad_words_ids: sequences that may not come; an
-    end token by itself is never one of them. min_length, min_new_tokens: no end token before a sequence, or its new
-    part, has this many tokens. forced_bos_token_id: the token after a prompt of one token. forced_eos_token_id: the
-    last token, where the limit allows no more. suppress_tokens: never come, unknown ids included.
-    begin_suppress_tokens: may not come first, after a forced one.
+    Lengths count tokens, the prompt's included.
 
-    Raises RequestError for values that have no meaning. Source: `_get_logits_processor` of transformers 5.23.
+    Raises RequestError for a value outside its range. Source: `_get_logits_processor` of transformers 5.23.
     """
 
     repetition_penalty: float = 1.0
@@ -75,7 +69,7 @@ class Rules:
         ]
 
     def check(self, vocab_size: int) -> None:
-        """Raise RequestError if a rule forces or bans tokens that a vocabulary of this size does not have."""
+        """Raise RequestError if a rule names tokens outside the vocabulary; suppressed tokens may be outside."""
         for name, ids in self._token_ids():
             if name not in ("suppress_tokens", "begin_suppress_tokens") and max(ids, default=0) >= vocab_size:
                 raise RequestError(
@@ -84,20 +78,20 @@ class Rules:
 
     @property
     def allows_all(self) -> bool:
-        """Whether `apply` never changes anything, so that logits need not be copied for it."""
+        """Return whether `apply` never changes anything, so that logits need not be copied for it."""
         return self == Rules()
 
     def apply(self, logits: Logits, tokens: Ids, *, prompt_length: int, max_length: int, eos: frozenset[int]) -> None:
-        """Change the values of the next token in place.
+        """Change the logits of the next token in place.
 
-        logits: [R, V] or [V], of any float dtype; or log-probabilities, as beam search has them. tokens: all tokens so
-        far, [R, T] or [T], the first `prompt_length` of them the prompt's. max_length: of prompt and new tokens
-        together, where generation ends. eos: the tokens that end a sequence.
+        logits: [R, V] or [V] of any float dtype, for R rows; beam search gives log-probabilities. tokens: all tokens so
+        far, [R, T] or [T], the first `prompt_length` of them the prompt's. max_length: prompt and new tokens together,
+        where generation ends. eos: the tokens that end a sequence.
         """
         logits, tokens = np.atleast_2d(logits), np.atleast_2d(tokens)
         length = tokens.shape[1]
         if self.repetition_penalty != 1:
-            _penalise(logits, tokens, self.repetition_penalty)
+            penalise(logits, tokens, self.repetition_penalty)
         if 0 < self.no_repeat_ngram_size <= length:
             _ban_repeated_ngrams(logits, tokens, self.no_repeat_ngram_size)
         for starts, ends in self._words:
@@ -114,25 +108,26 @@ class Rules:
             _suppress(logits, self.begin_suppress_tokens)
 
     def _begin(self, prompt_length: int) -> int:
-        """Tokens that stand before the first one that is free to be chosen."""
+        """Return the length at which the first token that may be chosen freely comes."""
         return prompt_length + (prompt_length == 1 and self.forced_bos_token_id is not None)
 
     @cached_property
     def _words(self) -> list[tuple[Ids, Ids]]:
-        """Bad words by length: all tokens but the last [W, L - 1], the last [W]."""
+        """Return bad words grouped by length L: all tokens but the last [W, L - 1], and the last [W]."""
         arrays = [np.array(list(words), np.int64) for _, words in groupby(sorted(self.bad_words_ids, key=len), len)]
         return [(words[:, :-1], words[:, -1]) for words in arrays]
 
 
-def _penalise(logits: Logits, tokens: Ids, penalty: float) -> None:
-    """As `sampling.penalise`, for all rows at once. A token that came twice is written twice, with one value."""
+def penalise(logits: Logits, tokens: Ids, penalty: float) -> None:
+    """Make tokens [R, T] that came before less likely in logits [R, V], in place. Source: arXiv 1909.05858."""
+    # A token that came twice is written twice, with one value.
     rows = np.arange(len(tokens))[:, None]
     values = logits[rows, tokens]
     logits[rows, tokens] = np.where(values > 0, values / penalty, values * penalty)
 
 
 def _ban_repeated_ngrams(logits: Logits, tokens: Ids, size: int) -> None:
-    """Ban what followed the last size - 1 tokens wherever they stood before."""
+    """Ban every token that would repeat an n-gram of `size` tokens."""
     ngrams = np.lib.stride_tricks.sliding_window_view(tokens, size, axis=1)  # [R, T - size + 1, size]
     last = tokens[:, None, tokens.shape[1] - size + 1 :]  # [R, 1, size - 1]
     rows, places = (ngrams[:, :, :-1] == last).all(axis=2).nonzero()
@@ -140,7 +135,7 @@ def _ban_repeated_ngrams(logits: Logits, tokens: Ids, size: int) -> None:
 
 
 def _ban_words(logits: Logits, tokens: Ids, starts: Ids, ends: Ids, eos: frozenset[int]) -> None:
-    """Ban the last token of words whose other tokens, starts [W, L - 1], are the last of a row."""
+    """Ban the last token, ends [W], of words whose other tokens, starts [W, L - 1], are the last ones of a row."""
     length = starts.shape[1]
     if length == 0:
         logits[:, [token for token in ends.tolist() if token not in eos]] = -np.inf

@@ -1,4 +1,4 @@
-"""What every model of a bundle has: its manifest, its sessions' provider, its tokenizer."""
+"""The base class of models: manifest, provider, the session of the main graph, tokenizer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,16 +8,19 @@ import numpy as np
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.prepacked import open_graph
+from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.session import ProviderChoice, choose_provider
 from edgeformer.runtime.tokenizer import Tokenizer
 
 Text = str | Sequence[int]
-"""A text, or its token ids."""
+"""A text or its token ids."""
 
 
 class Model:
-    """A model from a bundle. Made by `load`; not safe for concurrent use of one instance."""
+    """A model from a bundle, made by `load`. One instance must not be used by several threads at once.
+
+    provider: where it runs, cpu or cuda. tokenizer: None for a bundle without one, which takes token ids only.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
         self.folder = folder
@@ -27,7 +30,11 @@ class Model:
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
     def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:
-        """Token ids of a text, or given ones, checked against the vocabulary (the model's, by default)."""
+        """Return the token ids of a text, or given ids, checked against the vocabulary.
+
+        what: names the text in errors. vocab_size: None for the model's. Raises RequestError for no tokens, and for ids
+        outside the vocabulary.
+        """
         tokens = self.require_tokenizer().encode(text) if isinstance(text, str) else [int(id) for id in text]
         vocab_size = vocab_size or self.manifest.vocab_size
         if not tokens:
@@ -37,7 +44,7 @@ class Model:
         return tokens
 
     def require_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises RequestError where the bundle has none."""
+        """Return the tokenizer. Raises RequestError for a bundle without one."""
         if self.tokenizer is None:
             raise RequestError(
                 f"{self.folder} has no tokenizer.json, so it takes token ids, not text. To use text, put the model's "
@@ -47,5 +54,5 @@ class Model:
 
 
 def is_batch(texts: Any) -> bool:
-    """Whether something is a list of texts (or of their token ids) and not one text."""
+    """Return whether the argument is a sequence of texts (or of token ids of each) and not one text."""
     return not isinstance(texts, str) and len(texts) > 0 and not isinstance(texts[0], int | np.integer)

@@ -1,9 +1,8 @@
-"""Choose the next token from logits.
+"""Choose the next token from logits: greedily, or by a draw after temperature, top-k, top-p and min-p, in this order.
 
-The order is that of transformers: repetition penalty, temperature, top-k, top-p, min-p, then a draw.
+The order is that of transformers. The repetition penalty comes before; it is one of `logits_rules.Rules`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,19 +15,12 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are chosen.
-
-    temperature: 0 takes the most likely token (greedy); larger flattens the distribution before a random draw.
-    top_k: keep the k most likely tokens; 0 keeps all. top_p: keep the fewest tokens whose probabilities reach p.
-    min_p: keep tokens of at least p times the largest probability. repetition_penalty: divide positive and multiply
-    negative logits of tokens already in the text by this; 1 leaves them. seed: of the random draws; None draws it.
-    """
+    """The options of sampling; `GenerationConfig` has the meaning and range of each."""
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -36,7 +28,6 @@ class Sampling:
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or larger")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 (off) and 1")
-        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0; 1 is off")
         _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or larger")
 
 
@@ -48,39 +39,23 @@ def _require(condition: bool, name: str, value: object, expected: str) -> None:
 class Sampler:
     """Draws the tokens of one row: the same seed and logits give the same tokens, alone or in a batch."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]):
+    def __init__(self, sampling: Sampling):
         self._sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
-        self._seen = set(prompt)
 
     def choose(self, logits: Logits) -> int:
-        """Return the next token's id from logits [V], and remember it for the repetition penalty."""
-        sampling = self._sampling
-        if sampling.repetition_penalty != 1:
-            logits = penalise(logits, self._seen, sampling.repetition_penalty)
-        if sampling.temperature == 0:
-            token = int(logits.argmax())
-        else:
-            probabilities = distribution(logits, sampling)
-            # Inverse of the cumulative distribution; the last token with any probability guards against rounding.
-            cumulative = np.cumsum(probabilities)
-            drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
-            token = int(min(drawn, np.flatnonzero(probabilities)[-1]))
-        self._seen.add(token)
-        return token
-
-
-def penalise(logits: Logits, seen: set[int], penalty: float) -> Logits:
-    """Make tokens that were seen less likely. Source: arXiv 1909.05858."""
-    logits = logits.copy()
-    tokens = np.fromiter(seen, np.int64, len(seen))
-    values = logits[tokens]
-    logits[tokens] = np.where(values > 0, values / penalty, values * penalty)
-    return logits
+        """Return the next token's id from logits [V]."""
+        if self._sampling.temperature == 0:
+            return int(logits.argmax())
+        probabilities = distribution(logits, self._sampling)
+        # Inverse of the cumulative distribution; the last token with any probability guards against rounding.
+        cumulative = np.cumsum(probabilities)
+        drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
+        return int(min(drawn, np.flatnonzero(probabilities)[-1]))
 
 
 def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
-    """Probabilities [V] after temperature and the filters, in float64; tokens filtered out have 0."""
+    """Return probabilities [V] after temperature and the filters, in float64; tokens filtered out have 0."""
     scaled = logits.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scaled):
         kth = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
@@ -95,7 +70,7 @@ def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
 
 
 def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
-    """Mark the fewest tokens whose probabilities reach top_p; sorts no more of the vocabulary than it has to."""
+    """Mark the fewest tokens whose probabilities reach top_p, bool [V]; sort no more of the vocabulary than needed."""
     count = min(256, len(probabilities))
     while True:
         candidates = np.argpartition(-probabilities, count - 1)[:count]

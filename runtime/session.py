@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Arithmetic, Manifest, Provider
-from edgeformer.runtime.overflow import products_overflow
+from edgeformer.runtime.int8_saturation import products_saturate
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
@@ -142,7 +142,7 @@ def session_options(threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
-    if products_overflow(ort):
+    if products_saturate(ort):
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 

@@ -10,9 +10,9 @@ import pytest
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.eval_questions import read_questions
-from edgeformer.runtime.evaluate import evaluate
-from edgeformer.runtime.scores import wilson
+from edgeformer.runtime.evaluation.exact_match import evaluate
+from edgeformer.runtime.evaluation.questions import read_questions
+from edgeformer.runtime.evaluation.scores import wilson
 from edgeformer.source import PRESETS, preset_names
 
 README = Path(__file__).parents[1] / "README.md"

@@ -141,7 +141,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
     elif languages:
         text = model.translate(source, **languages, **options)
         print_json({"text": text}) if as_json else click.echo(text)
-    elif as_json or model.searches(options):
+    elif as_json or model.uses_beam_search(**options):
         result = model.generate(source, **options)
         print_json(asdict(result)) if as_json else click.echo(result.text)
     else:

@@ -1,5 +1,5 @@
 """`edgeformer bench` as a user meets it: its tables, its JSON, its plot, its errors. The figures are tested beside
-`edgeformer.runtime.benchmark`.
+`edgeformer.runtime.benchmarking`.
 """
 
 import importlib
@@ -10,9 +10,18 @@ import pytest
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
-from edgeformer.runtime import benchmark as package
-from edgeformer.runtime.benchmark import machine, measure
-from edgeformer.runtime.benchmark.result import BenchmarkResult, Cost, Kernels, Memory, Phase, Roofs, Spread, Workload
+from edgeformer.runtime import benchmarking as package
+from edgeformer.runtime.benchmarking import machine, measure
+from edgeformer.runtime.benchmarking.result import (
+    BenchmarkResult,
+    Cost,
+    Kernels,
+    Memory,
+    Phase,
+    Roofs,
+    Spread,
+    Workload,
+)
 
 MB = 10**6
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -1,5 +1,5 @@
 """`edgeformer eval` as a user meets it: its tables, its JSON, its errors. The scores are tested beside
-`edgeformer.runtime.evaluate`.
+`edgeformer.runtime.evaluation.exact_match`.
 """
 
 import json
@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
-from edgeformer.runtime.eval_questions import preset_questions, read_questions
-from edgeformer.runtime.evaluate import evaluate
-from edgeformer.runtime.perplexity import score_text
+from edgeformer.runtime.evaluation.exact_match import evaluate
+from edgeformer.runtime.evaluation.perplexity import score_text
+from edgeformer.runtime.evaluation.questions import preset_questions, read_questions
 
 TEXT = "Once upon a time, there was a dog. 12 + 30 = 42."
 
@@ -191,7 +191,7 @@ def test_a_bundle_without_problems(foreign, problems):
 
 
 def test_presets_with_problems_of_their_own_are_not_compared(tiny_llama_bundle, others, monkeypatch):
-    from edgeformer.runtime import eval_questions as questions
+    from edgeformer.runtime.evaluation import questions as questions
 
     files = iter(["first.jsonl", "second.jsonl"])
     monkeypatch.setattr(questions, "preset_questions", lambda manifest: next(files))

@@ -21,7 +21,7 @@ from edgeformer.export.parity.locate.locator import locate
 from edgeformer.manifest import FileEntry, Manifest, sha256
 from edgeformer.quantization import QuantizationOverrides, WeightFormat, make_quantization
 from edgeformer.runtime import load
-from edgeformer.runtime.optimize import optimize
+from edgeformer.runtime.prepack import optimize
 from edgeformer.source import find_model, open_source
 
 TARGETS = ("server", "desktop", "web", "mobile")

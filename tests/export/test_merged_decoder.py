@@ -18,7 +18,7 @@ from edgeformer.export.parity.float_products import remove_rounding
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
 from edgeformer.quantization import QuantizationOverrides, make_quantization
-from edgeformer.runtime.prepacked import opened_graphs
+from edgeformer.runtime.prepacked_graphs import opened_graphs
 
 TOKENS = {"vocab_size": 97, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
 BART = TOKENS | {

@@ -144,7 +144,7 @@ def plain(bundle):
 
 def greedy(model, source, start):
     """Eight tokens without rules or ends, as the card's loop takes them."""
-    decoder = model.new_decoder(model.read([source]), 9)
+    decoder = model.new_decoder(model.run_encoder([source]), 9)
     tokens = [start]
     for _ in range(8):
         tokens.append(int(decoder.decode_one_token(tokens[-1:])[0].argmax()))
@@ -162,7 +162,7 @@ def test_whisper_in_onnxruntime_alone_writes_what_ours_writes(bundles, monkeypat
     model = load(bundles["whisper"])
     assert model.manifest.precision == "fp16"
     # A spectrogram of zeros, which no sound has.
-    monkeypatch.setattr("edgeformer.runtime.seq2seq.log_mel", lambda *_: np.zeros((8, 100), np.float32))
+    monkeypatch.setattr("edgeformer.runtime.encoder_decoder.log_mel", lambda *_: np.zeros((8, 100), np.float32))
     assert plain(bundles["whisper"]) == f"{greedy(model, np.zeros(9, np.float32), 2)}\n"
 
 

@@ -121,11 +121,11 @@ def test_load_warns_of_a_graph_that_its_certificate_does_not_speak_of(llama_bund
     graph = copy / "onnx" / "model.onnx"
     content = graph.read_bytes()
     graph.write_bytes(content.replace(b"edgeformer", b"edgef0rmer", 1))  # the producer's name: same size, same maths
-    with pytest.warns(UserWarning, match="is not the one that its parity certificate speaks of.*edgeformer verify"):
+    with pytest.warns(UserWarning, match="is not the one that its parity certificate is about.*edgeformer verify"):
         load(copy)
     # With its hash brought up to date it is still another graph than the certificate's.
     manifest = json.loads((copy / FILE_NAME).read_text())
     manifest["files"]["onnx/model.onnx"]["sha256"] = sha256(graph)
     (copy / FILE_NAME).write_text(json.dumps(manifest))
-    with pytest.warns(UserWarning, match="is not the one that its parity certificate speaks of"):
+    with pytest.warns(UserWarning, match="is not the one that its parity certificate is about"):
         load(copy)

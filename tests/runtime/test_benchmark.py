@@ -24,14 +24,14 @@ from edgeformer.export import export_model
 from edgeformer.manifest import FileEntry, Manifest, PrefillGraph
 from edgeformer.quantization import prefill_quantization
 from edgeformer.runtime import load
-from edgeformer.runtime.benchmark import benchmark, machine, measure, startup, workloads
-from edgeformer.runtime.benchmark import profile as profile_module
-from edgeformer.runtime.benchmark.costs import Costs
-from edgeformer.runtime.benchmark.machine import Machine, matmul_graph
-from edgeformer.runtime.benchmark.profile import _kernels, measure_profile
-from edgeformer.runtime.benchmark.result import Cost, Phase, Roofs, Spread
-from edgeformer.runtime.benchmark.startup import measure_loading
-from edgeformer.runtime.benchmark.workloads import Request, plan, run
+from edgeformer.runtime.benchmarking import benchmark, machine, measure, startup, workloads
+from edgeformer.runtime.benchmarking import profile as profile_module
+from edgeformer.runtime.benchmarking.costs import Costs
+from edgeformer.runtime.benchmarking.machine import Machine, matmul_graph
+from edgeformer.runtime.benchmarking.profile import _kernels, measure_profile
+from edgeformer.runtime.benchmarking.result import Cost, Phase, Roofs, Spread
+from edgeformer.runtime.benchmarking.startup import measure_loading
+from edgeformer.runtime.benchmarking.workloads import Request, plan, run
 from edgeformer.runtime.decoder import Decoder, StaticDecoder
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.session import profiled, session_options
@@ -376,7 +376,7 @@ def test_a_process_that_fails_is_an_error(tmp_path):
 def test_the_benchmark_imports_neither_torch_nor_onnx(tiny_llama_bundle):
     code = f"""
 import sys
-from edgeformer.runtime.benchmark import benchmark, measure, startup
+from edgeformer.runtime.benchmarking import benchmark, measure, startup
 measure.measure_memory = lambda *_: None
 measure.measure_loading = lambda *_: startup.Loading(imports=1.0, load=1.0)
 result = benchmark({str(tiny_llama_bundle)!r}, prompts=[8], new_tokens=2, rounds=1, threads=1)

@@ -11,7 +11,7 @@ from edgeformer.accounting import cache_element_bytes
 from edgeformer.contract import CacheGeometry
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.benchmark.costs import Costs
+from edgeformer.runtime.benchmarking.costs import Costs
 from edgeformer.runtime.kv_cache import KVCache
 
 PROMPTS = [np.random.default_rng(row).integers(3, 130, length).tolist() for row, length in enumerate((23, 9, 14))]

@@ -10,7 +10,6 @@ from transformers.generation import logits_process
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime.logits_rules import Rules
-from edgeformer.runtime.sampling import penalise
 
 VOCAB = 23
 EOS = frozenset({2, 5})
@@ -137,10 +136,11 @@ def test_the_comparison_notices_another_order(model, options, first):
     assert (moved != _ours(options, logits, tokens, length)).any()
 
 
-def test_the_penalty_is_that_of_sampling():
+def test_the_penalty_of_a_row_is_that_of_the_row_alone():
     logits, tokens = _case(0, rows=5, length=8)
-    expected = [penalise(row, set(seen.tolist()), 1.3) for row, seen in zip(logits, tokens, strict=True)]
-    np.testing.assert_array_equal(_ours({"repetition_penalty": 1.3}, logits, tokens, 1), np.stack(expected))
+    options = {"repetition_penalty": 1.3}
+    expected = [_ours(options, row, seen, 1) for row, seen in zip(logits, tokens, strict=True)]
+    np.testing.assert_array_equal(_ours(options, logits, tokens, 1), np.stack(expected))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

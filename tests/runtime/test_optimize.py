@@ -13,7 +13,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ParityError, RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.manifest import Manifest
-from edgeformer.runtime import load, optimize, prepacked
+from edgeformer.runtime import load, prepack, prepacked_graphs
 from edgeformer.runtime import session as sessions
 
 T5 = {
@@ -37,12 +37,12 @@ def opened(monkeypatch):
     """Names of the graphs that sessions were opened of, from now on."""
     names = []
     real = sessions.open_session
-    monkeypatch.setattr(prepacked, "open_session", lambda path, *rest: names.append(path) or real(path, *rest))
+    monkeypatch.setattr(prepacked_graphs, "open_session", lambda path, *rest: names.append(path) or real(path, *rest))
     return names
 
 
 def test_a_prepacked_bundle_answers_the_same_and_is_still_verified(bundle, llama_bundle, opened):
-    done = optimize.optimize(bundle)
+    done = prepack.optimize(bundle)
 
     assert done.bytes == sum(path.stat().st_size for path in done.folder.iterdir()) > 0
     assert done.before.load_seconds > 0 < done.after.load_seconds
@@ -50,15 +50,15 @@ def test_a_prepacked_bundle_answers_the_same_and_is_still_verified(bundle, llama
     np.testing.assert_array_equal(load(bundle).forward(TEXT), load(llama_bundle).forward(TEXT))
     assert opened == [done.folder / "model.onnx", llama_bundle / "onnx" / "model.onnx"]
     assert verify(bundle, mode="quick").passed
-    assert optimize.optimize(bundle).folder == done.folder  # once more, in its place
+    assert prepack.optimize(bundle).folder == done.folder  # once more, in its place
     assert [path.name for path in bundle.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize("changed", ["processor", "onnxruntime"])
 def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch, changed):
-    optimize.optimize(bundle)
+    prepack.optimize(bundle)
     if changed == "processor":
-        monkeypatch.setattr(prepacked, "processor", lambda: "another one")
+        monkeypatch.setattr(prepacked_graphs, "processor", lambda: "another one")
     else:
         monkeypatch.setattr(sessions.onnxruntime(), "__version__", "9.9")
     del opened[:]
@@ -67,9 +67,9 @@ def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch
 
 
 def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, llama_folder):
-    old = optimize.optimize(bundle).folder
+    old = prepack.optimize(bundle).folder
     manifest = Manifest.read(export_model(llama_folder, bundle, overwrite=True, precision="bf16", verify=None).path)
-    assert not old.exists() and prepacked.place(bundle, manifest) != old
+    assert not old.exists() and prepacked_graphs.place(bundle, manifest) != old
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, lla
 )
 def test_every_graph_that_a_model_opens_is_prepacked(make_model, tmp_path, model_type, auto, sizes, graphs):
     path = export_model(make_model(model_type, auto=auto, **sizes), tmp_path / "b", verify=None).path
-    folder = optimize.optimize(path).folder
+    folder = prepack.optimize(path).folder
     assert {each.name for each in folder.glob("*.onnx")} == graphs
 
 
@@ -92,9 +92,9 @@ def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path,
         shutil.copy(other / "onnx" / "model.onnx", destination)
         shutil.copy(other / "onnx" / "model.onnx_data", destination.parent / "model.onnx_data")
 
-    monkeypatch.setattr(optimize, "_write", write_other)
+    monkeypatch.setattr(prepack, "_write", write_other)
     with pytest.raises(ParityError, match="answer otherwise than the bundle's own; they were removed"):
-        optimize.optimize(bundle)
+        prepack.optimize(bundle)
     assert not (bundle / "prepacked").exists()
 
 
@@ -106,15 +106,15 @@ def test_the_view_for_prompts_is_compared_too_however_long_prompts_must_be_for_i
         options = {"precision": "int4", "prefill": "int8", "verify": None}
         path = export_model(llama_folder, tmp_path / "b", **options).path
         other = export_model(make_llama(seed=1), tmp_path / "other", **options).path
-    optimize.optimize(path)
-    write = optimize._write
+    prepack.optimize(path)
+    write = prepack._write
 
     def write_another_view(graph, destination):
         write(other / "onnx" / graph.name if "prefill" in graph.name else graph, destination)
 
-    monkeypatch.setattr(optimize, "_write", write_another_view)
+    monkeypatch.setattr(prepack, "_write", write_another_view)
     with pytest.raises(ParityError, match="answer otherwise"):
-        optimize.optimize(path)
+        prepack.optimize(path)
 
 
 def test_a_folder_that_is_no_bundle_keeps_what_it_has(tmp_path):
@@ -122,7 +122,7 @@ def test_a_folder_that_is_no_bundle_keeps_what_it_has(tmp_path):
     mine.parent.mkdir()
     mine.write_text("dear")
     with pytest.raises(BundleError):
-        optimize.optimize(tmp_path)
+        prepack.optimize(tmp_path)
     for option in ([], ["--remove"]):
         assert "error: " in CliRunner().invoke(cli, ["optimize", str(tmp_path), *option]).stderr
     assert mine.read_text() == "dear"
@@ -130,15 +130,15 @@ def test_a_folder_that_is_no_bundle_keeps_what_it_has(tmp_path):
 
 def test_a_killed_command_leaves_nothing_after_the_next(bundle):
     (bundle / ".prepacked.killed").mkdir()
-    optimize.optimize(bundle)
+    prepack.optimize(bundle)
     assert not list(bundle.glob(".prepacked*"))
 
 
 def test_damaged_prepacked_graphs_are_an_error_that_says_what_to_do(bundle):
-    (optimize.optimize(bundle).folder / "model.onnx").write_bytes(b"half")
+    (prepack.optimize(bundle).folder / "model.onnx").write_bytes(b"half")
     with pytest.raises(BundleError, match="edgeformer optimize .* --remove"):
         load(bundle)
-    optimize.remove(bundle)
+    prepack.remove(bundle)
     load(bundle)
 
 
@@ -148,22 +148,22 @@ def test_a_full_disk_leaves_nothing(bundle, monkeypatch):
         raise OSError(28, "No space left on device")
 
     before = sorted(bundle.rglob("*"))
-    monkeypatch.setattr(optimize, "_write", fail)
+    monkeypatch.setattr(prepack, "_write", fail)
     with pytest.raises(BundleError, match="No space left on device. Nothing was kept"):
-        optimize.optimize(bundle)
+        prepack.optimize(bundle)
     assert sorted(bundle.rglob("*")) == before
 
 
 @pytest.mark.parametrize("options", [{"precision": "int4"}, {"precision": "int8", "prefill": "int8"}])
 def test_quantized_graphs_are_prepacked_so_that_kernels_find_their_scales(llama_folder, tmp_path, monkeypatch, options):
     path = export_model(llama_folder, tmp_path / "b", verify=None, **options).path
-    graphs = {each.name for each in optimize.optimize(path).folder.glob("*.onnx")}
+    graphs = {each.name for each in prepack.optimize(path).folder.glob("*.onnx")}
     assert graphs == ({"model.onnx", "model_prefill.onnx"} if "prefill" in options else {"model.onnx"})
 
 
 def test_every_weight_begins_where_a_page_does(llama_folder, tmp_path):
     path = export_model(llama_folder, tmp_path / "b", precision="int4", verify=None).path
-    model = onnx.load(optimize.optimize(path).folder / "model.onnx", load_external_data=False)
+    model = onnx.load(prepack.optimize(path).folder / "model.onnx", load_external_data=False)
     places, packed = [], 0
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
@@ -182,9 +182,9 @@ def test_what_cannot_be_prepacked_is_refused(llama_bundle, tmp_path):
     shutil.copytree(llama_bundle, tmp_path / "cuda")
     (tmp_path / "cuda" / "edgeformer.json").write_text(json.dumps(manifest | {"provider": "cuda"}))
     with pytest.raises(RequestError, match="this bundle is for CUDA"):
-        optimize.optimize(tmp_path / "cuda")
+        prepack.optimize(tmp_path / "cuda")
     with pytest.raises(BundleError, match="there is no folder"):
-        optimize.optimize(tmp_path / "nowhere")
+        prepack.optimize(tmp_path / "nowhere")
 
 
 def test_the_command_tells_what_it_brought(bundle):

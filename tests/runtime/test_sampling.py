@@ -14,7 +14,10 @@ from transformers.generation.logits_process import (
 )
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.sampling import Sampler, Sampling, distribution, penalise
+from edgeformer.runtime.generate import Row
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.logits_rules import penalise
+from edgeformer.runtime.sampling import Sampler, Sampling, distribution
 
 # transformers compares the sum of the dropped tail with 1 - p, this package that of the kept head with p: they agree to
 # the rounding of float64.
@@ -38,6 +41,24 @@ def _logits(seed, size=40):
     return (3 * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
 
 
+def _penalised(logits, seen, penalty):
+    """A copy of logits [V] after the repetition penalty for the tokens that were seen."""
+    changed = logits[None].copy()
+    penalise(changed, np.array([sorted(seen)], np.int64), penalty)
+    return changed[0]
+
+
+class Chooser:
+    """The part of the generation loop that chooses the tokens of one row, the repetition penalty included."""
+
+    def __init__(self, config, prompt):
+        self._row = Row(prompt, 100, frozenset(), config.sampling, None, rules=config.rules)
+
+    def choose(self, logits):
+        self._row.advance(logits)
+        return self._row.tokens[-1]
+
+
 def _transformers(logits, sampling, seen=(), order=("temperature", "top_k", "top_p", "min_p")):
     """Probabilities after the processors, in the order in which `generate` puts them unless another is given.
 
@@ -45,7 +66,7 @@ def _transformers(logits, sampling, seen=(), order=("temperature", "top_k", "top
     """
     scores = torch.from_numpy(logits)[None]
     ids = torch.tensor([list(seen)], dtype=torch.int64)
-    if sampling.repetition_penalty != 1:
+    if getattr(sampling, "repetition_penalty", 1) != 1:
         scores = RepetitionPenaltyLogitsProcessor(penalty=float(sampling.repetition_penalty))(ids, scores)
     scores = scores.double()
     warpers = {
@@ -78,11 +99,11 @@ def test_the_distribution_is_that_of_transformers(seed, size, temperature, top_k
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_distribution_is_that_of_transformers_after_the_penalty(options, seed):
-    sampling = Sampling(**options)
+    config = GenerationConfig(**options)
     logits, seen = _logits(seed), {1, 5, 8, 13, 39}
-    penalised = penalise(logits, seen, sampling.repetition_penalty)
-    expected = _transformers(logits, sampling, seen)
-    np.testing.assert_allclose(distribution(penalised, sampling), expected, rtol=0, atol=TOLERANCE)
+    penalised = _penalised(logits, seen, config.repetition_penalty)
+    expected = _transformers(logits, config, seen)
+    np.testing.assert_allclose(distribution(penalised, config.sampling), expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +132,13 @@ def test_the_penalty_is_that_of_transformers_bit_for_bit(seed, penalty, seen):
     logits = _logits(seed)
     ids = torch.tensor([list(seen)], dtype=torch.int64)
     expected = RepetitionPenaltyLogitsProcessor(penalty=penalty)(ids, torch.from_numpy(logits)[None])[0]
-    np.testing.assert_array_equal(penalise(logits, seen, penalty), expected.numpy())
+    np.testing.assert_array_equal(_penalised(logits, seen, penalty), expected.numpy())
 
 
 def test_the_penalty_lowers_tokens_of_either_sign_and_leaves_its_input_alone():
     logits = np.array([2, -2, 2, -2], np.float32)
-    np.testing.assert_array_equal(penalise(logits, {0, 1}, 4.0), np.array([0.5, -8, 2, -2], np.float32))
+    np.testing.assert_array_equal(_penalised(logits, {0, 1}, 4.0), np.array([0.5, -8, 2, -2], np.float32))
+    Chooser(GenerationConfig(repetition_penalty=4.0), [0, 1]).choose(logits)
     np.testing.assert_array_equal(logits, [2, -2, 2, -2])
 
 
@@ -145,7 +167,7 @@ def test_logits_of_any_size_give_probabilities():
 
 def test_greedy_takes_the_most_likely_token_after_the_penalty():
     logits = np.array([1.0, 3.0, 2.9, -1.0], np.float32)
-    plain, penalised = Sampler(Sampling(), []), Sampler(Sampling(repetition_penalty=1.2), [])
+    plain, penalised = Chooser(GenerationConfig(), []), Chooser(GenerationConfig(repetition_penalty=1.2), [])
     assert [plain.choose(logits) for _ in range(3)] == [1, 1, 1]
     # Chosen tokens count as seen: 3.0 falls to 2.5, then 2.9 to 2.4.
     assert [penalised.choose(logits) for _ in range(3)] == [1, 2, 1]
@@ -153,22 +175,22 @@ def test_greedy_takes_the_most_likely_token_after_the_penalty():
 
 def test_tokens_of_the_prompt_are_penalised_from_the_start():
     logits = np.array([1.0, 3.0, 2.9, -1.0], np.float32)
-    assert Sampler(Sampling(repetition_penalty=1.2), [1, 1, 0]).choose(logits) == 2
+    assert Chooser(GenerationConfig(repetition_penalty=1.2), [1, 1, 0]).choose(logits) == 2
 
 
 def test_greedy_ignores_filters_and_seed():
     logits = _logits(0)
     for seed in (None, 0, 1):
-        sampler = Sampler(Sampling(top_k=3, top_p=0.5, min_p=0.5, seed=seed), [])
+        sampler = Sampler(Sampling(top_k=3, top_p=0.5, min_p=0.5, seed=seed))
         assert sampler.choose(logits) == logits.argmax()
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_draws_are_quantiles_of_the_distribution_of_transformers(options):
     # The whole sampler, step by step: what it draws is where the seed's next uniform number falls.
-    sampling = Sampling(**options, seed=7)
+    sampling = GenerationConfig(**options, seed=7)
     prompt = [2, 3, 3]
-    sampler, uniform, seen = Sampler(sampling, prompt), np.random.default_rng(7), list(prompt)
+    sampler, uniform, seen = Chooser(sampling, prompt), np.random.default_rng(7), list(prompt)
     for step in range(30):
         logits = _logits(step % 3)
         expected = np.searchsorted(np.cumsum(_transformers(logits, sampling, seen)), uniform.random())
@@ -180,7 +202,7 @@ def test_draws_are_quantiles_of_the_distribution_of_transformers(options):
 def test_draws_follow_the_distribution():
     sampling = Sampling(temperature=1.2, top_k=10, top_p=0.95, seed=11)
     logits = _logits(1, size=16)
-    sampler = Sampler(sampling, [])
+    sampler = Sampler(sampling)
     count = 20_000
     counts = np.bincount([sampler.choose(logits) for _ in range(count)], minlength=len(logits))
     probabilities = distribution(logits, sampling)
@@ -200,7 +222,7 @@ def _chi_square(counts, probabilities):
 
 
 def _draw(seed, count=50):
-    sampler = Sampler(Sampling(temperature=1.0, seed=seed), [])
+    sampler = Sampler(Sampling(temperature=1.0, seed=seed))
     return [sampler.choose(_logits(step)) for step in range(count)]
 
 
@@ -211,7 +233,7 @@ def test_a_seed_repeats_its_draws_and_another_does_not():
 
 
 def test_samplers_of_one_seed_do_not_disturb_each_other():
-    samplers = [Sampler(Sampling(temperature=1.0, seed=5), []) for _ in range(2)]
+    samplers = [Sampler(Sampling(temperature=1.0, seed=5)) for _ in range(2)]
     together = [[sampler.choose(_logits(step)) for sampler in samplers] for step in range(50)]
     assert together == [[token, token] for token in _draw(5)]
 
@@ -233,9 +255,9 @@ def test_samplers_of_one_seed_do_not_disturb_each_other():
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(RequestError, match=message):
-        Sampling(**options)
+        GenerationConfig(**options)
 
 
 def test_the_ends_of_the_ranges_are_allowed():
-    Sampling(temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1, seed=0)
-    Sampling(temperature=100, top_k=10**6, top_p=1e-9, min_p=1, repetition_penalty=1e-9, seed=2**63)
+    GenerationConfig(temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1, seed=0)
+    GenerationConfig(temperature=100, top_k=10**6, top_p=1e-9, min_p=1, repetition_penalty=1e-9, seed=2**63)

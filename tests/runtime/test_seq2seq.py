@@ -253,8 +253,8 @@ def test_what_a_call_sets_overrules_the_default(pair, tmp_path):
 def test_a_draw_and_a_stream_are_no_search_whatever_the_default(pair, tmp_path):
     with makers_options(pair, tmp_path, {"num_beams": 4, "max_length": 9}):
         assert pair.ours.generate(SOURCES[0]).score is not None
-        assert pair.ours.searches({}) and not pair.ours.searches({"num_beams": 1, "max_new_tokens": 3})
-        assert not pair.ours.searches({"temperature": 1.0, "stop": "x"})
+        assert pair.ours.uses_beam_search() and not pair.ours.uses_beam_search(num_beams=1, max_new_tokens=3)
+        assert not pair.ours.uses_beam_search(temperature=1.0, stop="x")
         drawn = pair.ours.generate(SOURCES[0], temperature=1.0, seed=1)
         assert (drawn.score, len(drawn.token_ids) <= 8) == (None, True)
         greedy = pair.ours.generate(SOURCES[0], num_beams=1)
@@ -264,7 +264,7 @@ def test_a_draw_and_a_stream_are_no_search_whatever_the_default(pair, tmp_path):
 def test_a_prompt_beyond_the_makers_limit_says_so(pair, tmp_path):
     # transformers refuses it too.
     with makers_options(pair, tmp_path, {"max_length": 5}):
-        with pytest.raises(RequestError, match="^the prompt has 6 tokens, .* writes 5, .*, or give max_new_tokens.$"):
+        with pytest.raises(RequestError, match="^the prompt has 6 tokens, .* 5, .*, or give max_new_tokens.$"):
             pair.ours.generate(SOURCES[0], prompt=[0] * 6)
         assert len(pair.ours.generate(SOURCES[0], prompt=[0] * 6, max_new_tokens=2, min_new_tokens=2).token_ids) == 2
 
@@ -296,10 +296,10 @@ def test_without_a_limit_a_text_is_as_long_as_the_model_allows(pair):
         ([5] * 49, {}, "^the source has 49 tokens, and the model reads 48 at most. Shorten it or split it."),
         ([5], {"prompt": []}, "^the prompt is empty"),
         ([5], {"prompt": [0, 97]}, "^the prompt has token ids outside 0 to 96"),
-        ([5], {"prompt": [0] * 48}, "^the prompt has 48 tokens, and the model writes 48, the prompt among them."),
-        ([5], {"prompt": [0] * 60}, "^the prompt has 60 tokens, and the model writes 48, the prompt among them."),
+        ([5], {"prompt": [0] * 48}, "^the prompt has 48 tokens, and the model generates 48, the prompt included."),
+        ([5], {"prompt": [0] * 60}, "^the prompt has 60 tokens, and the model generates 48, the prompt included."),
         ([5], {"max_new_tokens": 0}, "^max_new_tokens is 0; it must be at least 1 and, behind a prompt of 1, at"),
-        ([5], {"max_new_tokens": 48}, "^max_new_tokens is 48; .* at most 47: the model writes 48 tokens."),
+        ([5], {"max_new_tokens": 48}, "^max_new_tokens is 48; .* at most 47: the model generates 48 tokens."),
         ([5], {"max_new_tokens": 46, "prompt": [0, 1, 2]}, "^max_new_tokens is 46; .* prompt of 3, at most 45"),
         ([5], {"num_beam": 3}, "^there is no option num_beam; there are bad_words_ids, .*, num_beams, .*, stop.$"),
         ([5], {"num_beams": 0}, "^num_beams is 0; it must be 1"),
@@ -337,7 +337,7 @@ def test_a_bundle_without_a_tokenizer_takes_ids_and_says_so(pair):
     ):
         with pytest.raises(RequestError, match=r"has no tokenizer\.json, so it takes token ids, not text"):
             call()
-    with pytest.raises(RequestError, match="^this model reads text, it does not hear. Use generate or translate."):
+    with pytest.raises(RequestError, match="^this model takes text, not speech. Use generate or translate."):
         pair.ours.transcribe(np.zeros(9, np.float32))
 
 
@@ -408,7 +408,7 @@ def test_the_decoder_computes_nothing_of_a_source_again_and_copies_no_cache(pair
 def test_past_and_present_are_the_same_memory_and_sources_are_only_read(pair, monkeypatch):
     session = Recording(pair.ours.session)
     monkeypatch.setattr(pair.ours, "session", session)
-    decoder = pair.ours.new_decoder(pair.ours.read(SOURCES), CONTEXT)
+    decoder = pair.ours.new_decoder(pair.ours.run_encoder(SOURCES), CONTEXT)
     decoder.decode_one_token([0, 0, 0])
     first = dict(session.inputs)
     decoder.decode_one_token([5, 6, 7])
@@ -426,7 +426,7 @@ def bits(array):
 
 
 def test_a_step_changes_one_slot_of_each_row_and_nothing_of_the_sources(pair):
-    sources = pair.ours.read(SOURCES)
+    sources = pair.ours.run_encoder(SOURCES)
     decoder = pair.ours.new_decoder(sources, CONTEXT)
     decoder.cache.fill(np.nan)
     for row, prompt in enumerate(([0], [0, 11, 12, 13], [0, 5])):
@@ -446,17 +446,17 @@ def test_a_step_changes_one_slot_of_each_row_and_nothing_of_the_sources(pair):
 
 def test_rows_fed_by_themselves_are_those_fed_together(pair):
     prompts = [[0, 17, 23], [0, 40, 41], [0, 5, 6]]
-    together = pair.ours.new_decoder(pair.ours.read(SOURCES), 8).prefill_batch(np.array(prompts), [3, 3, 3])
-    decoder = pair.ours.new_decoder(pair.ours.read(SOURCES), 8)
+    together = pair.ours.new_decoder(pair.ours.run_encoder(SOURCES), 8).prefill_batch(np.array(prompts), [3, 3, 3])
+    decoder = pair.ours.new_decoder(pair.ours.run_encoder(SOURCES), 8)
     for row, prompt in enumerate(prompts):
-        alone = pair.ours.new_decoder(pair.ours.read([SOURCES[row]]), 8)
+        alone = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[row]]), 8)
         logits = [alone.decode_one_token([token])[0].copy() for token in prompt]
         assert np.abs(np.stack(logits) - together[row]).max() <= TOLERANCE
         assert np.abs(decoder.prefill_all(row, prompt) - together[row]).max() <= TOLERANCE
 
 
 def test_each_source_is_read_by_as_many_rows_as_it_has_copies(pair):
-    once, twice = pair.ours.read(SOURCES), pair.ours.read(SOURCES, copies=2)
+    once, twice = pair.ours.run_encoder(SOURCES), pair.ours.run_encoder(SOURCES, copies=2)
     assert twice.bytes == 2 * once.bytes
     assert once.bytes == sum(part.nbytes for layer in once.read() for part in layer)
     assert twice.mask.tolist() == np.repeat(once.mask, 2, 0).tolist()
@@ -501,7 +501,7 @@ def test_a_cache_that_is_in_order_is_not_touched():
 def test_rows_go_on_from_their_parents_as_if_they_had_always_been_there(pair):
     prompts = [[0, 17], [0, 40], [0, 5]]
     parents = np.array([2, 0, 0])
-    decoder = pair.ours.new_decoder(pair.ours.read([SOURCES[0]], copies=3), 8)
+    decoder = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]], copies=3), 8)
     decoder.prefill_batch(np.array(prompts), [2, 2, 2])
     assert decoder.reorder(parents) == 3 * 2 * decoder.cache.bytes // (3 * 8)
     first = decoder.decode_one_token([50, 51, 52]).copy()
@@ -509,19 +509,19 @@ def test_rows_go_on_from_their_parents_as_if_they_had_always_been_there(pair):
     assert decoder.reorder(np.array([0, 2, 1])) == 2 * 3 * decoder.cache.bytes // (3 * 8)
     second = decoder.decode_one_token([60, 61, 62]).copy()
     for row, (tokens, place) in enumerate((([50, 60], 0), ([52, 61], 2), ([51, 62], 1))):
-        alone = pair.ours.new_decoder(pair.ours.read([SOURCES[0]]), 8)
+        alone = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]]), 8)
         logits = alone.prefill_all(0, prompts[parents[place]] + tokens)
         assert np.abs(first[place] - logits[-2]).max() <= TOLERANCE
         assert np.abs(second[row] - logits[-1]).max() <= TOLERANCE
 
 
 def test_rows_of_unequal_lengths_are_reordered_with_their_lengths(pair):
-    decoder = pair.ours.new_decoder(pair.ours.read([SOURCES[0]], copies=2), 8)
+    decoder = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]], copies=2), 8)
     decoder.prefill(0, [0])
     decoder.prefill(1, [0, 17, 23])
     assert decoder.reorder(np.array([1, 0])) == 2 * 3 * decoder.cache.bytes // (2 * 8)
     assert decoder.lengths.tolist() == [3, 1]
     logits = decoder.decode_one_token([30, 31]).copy()
     for row, tokens in enumerate(([0, 17, 23, 30], [0, 31])):
-        alone = pair.ours.new_decoder(pair.ours.read([SOURCES[0]]), 8).prefill(0, tokens)
+        alone = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]]), 8).prefill(0, tokens)
         assert np.abs(logits[row] - alone).max() <= TOLERANCE

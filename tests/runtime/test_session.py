@@ -15,7 +15,7 @@ import pytest
 
 from edgeformer.errors import MissingDependencyError
 from edgeformer.runtime import session
-from edgeformer.runtime.overflow import GRAPH
+from edgeformer.runtime.int8_saturation import GRAPH
 from edgeformer.runtime.session import TILED_ATTENTION_OFF, open_session, session_options
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -160,7 +160,7 @@ def test_a_model_of_english_is_told_no_language(english):
         assert english.ours.transcribe(samples, max_new_tokens=12, **OPTIONS) == expected
         assert english.ours.transcribe(samples, "en", max_new_tokens=12, **OPTIONS) == expected
     for language, task in (("de", "transcribe"), (None, "translate")):
-        with pytest.raises(RequestError, match="^this model writes down English, and nothing else.$"):
+        with pytest.raises(RequestError, match="^this model transcribes English, and nothing else.$"):
             english.ours.transcribe(SOUNDS[0], language, task)
 
 
@@ -252,7 +252,7 @@ def test_sources_of_a_model_that_hears_are_recordings(whisper):
         whisper.ours.generate([])
     with pytest.raises(RequestError, match="^a stream is of one source; for several, use generate."):
         whisper.ours.stream(SOUNDS[:2])
-    with pytest.raises(RequestError, match="^this model hears recordings and translates no text. Use transcribe, "):
+    with pytest.raises(RequestError, match="^this is a speech model, which translates no text. Use transcribe, "):
         whisper.ours.translate("w3")
 
 

@@ -30,8 +30,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from edgeformer.runtime import CausalLM, Sampling, load
+from edgeformer.runtime import CausalLM, load
 from edgeformer.runtime.generate import Row, run_rows
+from edgeformer.runtime.sampling import Sampling
 from edgeformer.runtime.session import usable_cores
 from edgeformer.runtime.streaming import TextStream
 

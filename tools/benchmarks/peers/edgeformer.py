@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.generation import Generate, Generation, timed
-from edgeformer.runtime import Sampling
 from edgeformer.runtime import load as load_bundle
 from edgeformer.runtime.generate import Row, run_rows
+from edgeformer.runtime.sampling import Sampling
 
 BUNDLE = "bundle"
 """Name of the bundle inside the folder; an export creates its own folder."""

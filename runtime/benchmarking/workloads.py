@@ -18,7 +18,8 @@ from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.generate import Row, run_rows
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.sampling import Sampling
-from edgeformer.runtime.seq2seq import FRAMES_PER_SECOND, Seq2SeqLM
+from edgeformer.runtime.seq2seq import Seq2SeqLM
+from edgeformer.runtime.speech import window_seconds
 from edgeformer.runtime.streaming import TextStream
 
 PROMPTS = (128, 512)
@@ -64,8 +65,8 @@ def plan(
     if _hears(manifest.model):
         if prompts is not None:
             raise RequestError(
-                f"lengths of prompts are not for {manifest.name}: its encoder hears {_seconds(room):g} s at a time, "
-                "always. Leave them out."
+                f"lengths of prompts are not for {manifest.name}: its encoder always takes {window_seconds(room):g} s "
+                "of sound. Leave them out."
             )
         prompts = [room]
     elif prompts is None:
@@ -106,13 +107,13 @@ def _write(model: Seq2SeqLM, request: Request) -> Timing:
     assert isinstance(config, Seq2SeqConfig)
     sources: list[Any]
     if model.is_speech:
-        samples = int(_seconds(request.tokens) * SAMPLE_RATE)
+        samples = int(window_seconds(request.tokens) * SAMPLE_RATE)
         rng = np.random.default_rng(0)
         sources = [0.1 * rng.standard_normal(samples, np.float32) for _ in range(request.batch_size)]
     else:
         sources = _token_ids(request, config.encoder.vocab_size)
     start = time.perf_counter()
-    read = model.read(sources)
+    read = model.run_encoder(sources)
     middle = time.perf_counter()
     decoder = model.new_decoder(read, 1 + request.new_tokens)
     rows = [_row(model, [0], request) for _ in sources]  # one start token is as good as another
@@ -187,11 +188,6 @@ def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> st
         )
     what = "text" if manifest.task == "encoder" else "source"
     return f"a {what} of {tokens} tokens is too long; the model reads {room} at most. Shorten it."
-
-
-def _seconds(positions: int) -> float:
-    """Of sound; two frames are one position of the encoder."""
-    return 2 * positions / FRAMES_PER_SECOND
 
 
 def _hears(config: ModelConfig | None) -> bool:

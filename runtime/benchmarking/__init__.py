@@ -1,6 +1,6 @@
 """How fast does a bundle run here, and how near is that to what the machine can do?
 
-from edgeformer.runtime.benchmark import benchmark
+from edgeformer.runtime.benchmarking import benchmark
 result = benchmark("SmolLM2-135M", prompts=(128, 512), batch_sizes=(1, 8))
 print(result.workloads[0].decode.tokens_per_second.median)
 
@@ -9,7 +9,7 @@ token costs; startup.py, loading and memory in a fresh process; profile.py, wher
 roofline.py draws them.
 """
 
-from edgeformer.runtime.benchmark.measure import benchmark
-from edgeformer.runtime.benchmark.result import BenchmarkResult
+from edgeformer.runtime.benchmarking.measure import benchmark
+from edgeformer.runtime.benchmarking.result import BenchmarkResult
 
 __all__ = ["BenchmarkResult", "benchmark"]

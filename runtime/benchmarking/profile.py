@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.benchmark.result import Kernels
-from edgeformer.runtime.benchmark.workloads import Request, run
+from edgeformer.runtime.benchmarking.result import Kernels
+from edgeformer.runtime.benchmarking.workloads import Request, run
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.session import profiled
 

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.benchmark.result import BenchmarkResult, Phase, Roofs, Workload
+from edgeformer.runtime.benchmarking.result import BenchmarkResult, Phase, Roofs, Workload
 
 INK, MUTED, RULE, PAPER = "#1c2228", "#59636d", "#dfe3e7", "#ffffff"
 KINDS: dict[str, dict[str, Any]] = {

@@ -1,8 +1,8 @@
 """How many questions does a bundle answer rightly?
 
 from edgeformer.runtime import load
-from edgeformer.runtime.evaluate import evaluate
-from edgeformer.runtime.eval_questions import read_questions
+from edgeformer.runtime.evaluation.exact_match import evaluate
+from edgeformer.runtime.evaluation.questions import read_questions
 result = evaluate(load("tiny-llama"), read_questions("my-questions.jsonl"))
 print(result.total.exact, result.total.interval, result.total.perplexity)
 
@@ -21,12 +21,12 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.encoder import Encoder
-from edgeformer.runtime.eval_questions import Question, choose
+from edgeformer.runtime.evaluation.perplexity import Progress, silent, surprise
+from edgeformer.runtime.evaluation.questions import Question, choose
+from edgeformer.runtime.evaluation.scores import Answer, Evaluation
 from edgeformer.runtime.generate import Generation
 from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.model import Model
-from edgeformer.runtime.perplexity import Progress, silent, surprise
-from edgeformer.runtime.scores import Answer, Evaluation
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 
 BATCH = 32

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import PREFILL_CHUNK
+from edgeformer.runtime.model import Model
 
 DEFAULT_WINDOW = 2048
 """Tokens that are read at once, where the model's context is longer: the cost of a text grows with it."""
@@ -58,7 +59,7 @@ def surprise(logits: NDArray[Any], tokens: Sequence[int]) -> float:
     return float(np.log(np.exp(values).sum()) - np.logaddexp.reduce(values[list(tokens)]))
 
 
-def score_text(model: CausalLM, text: str, window: int | None = None, progress: Progress = silent) -> TextScore:
+def score_text(model: Model, text: str, window: int | None = None, progress: Progress = silent) -> TextScore:
     """Let a decoder foretell every token of a text from those before it.
 
     The text is read in windows that overlap by half, and every token is predicted once: in the first window all tokens

@@ -12,12 +12,12 @@ from pathlib import Path
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.benchmark.costs import Costs
-from edgeformer.runtime.benchmark.machine import Machine
-from edgeformer.runtime.benchmark.profile import Profile, measure_profile
-from edgeformer.runtime.benchmark.result import BenchmarkResult, Phase, Roofs, Spread, Workload
-from edgeformer.runtime.benchmark.startup import measure_loading, measure_memory
-from edgeformer.runtime.benchmark.workloads import Request, Timing, plan, run
+from edgeformer.runtime.benchmarking.costs import Costs
+from edgeformer.runtime.benchmarking.machine import Machine
+from edgeformer.runtime.benchmarking.profile import Profile, measure_profile
+from edgeformer.runtime.benchmarking.result import BenchmarkResult, Phase, Roofs, Spread, Workload
+from edgeformer.runtime.benchmarking.startup import measure_loading, measure_memory
+from edgeformer.runtime.benchmarking.workloads import Request, Timing, plan, run
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.session import ProviderChoice, choose_provider, usable_cores
 

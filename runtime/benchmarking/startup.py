@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import BundleError
-from edgeformer.runtime.benchmark.result import Memory
-from edgeformer.runtime.benchmark.workloads import Request, run
+from edgeformer.runtime.benchmarking.result import Memory
+from edgeformer.runtime.benchmarking.workloads import Request, run
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.session import ProviderChoice, onnxruntime
 
@@ -24,7 +24,7 @@ SAMPLE_SECONDS = 0.005
 
 # The clock starts before the first import that is ours.
 PROGRAM = (
-    "import time; start = time.perf_counter(); from edgeformer.runtime.benchmark.startup import child; child(start)"
+    "import time; start = time.perf_counter(); from edgeformer.runtime.benchmarking.startup import child; child(start)"
 )
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from edgeformer.accounting import account, cache_element_bytes, last_token_flops
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.benchmark.result import Cost
+from edgeformer.runtime.benchmarking.result import Cost
 from edgeformer.runtime.decoder import PREFILL_CHUNK
 
 

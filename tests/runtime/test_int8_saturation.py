@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgeformer.runtime import session
-from edgeformer.runtime.overflow import EXACT, GRAPH, INPUTS, ROWS, products_overflow
+from edgeformer.runtime.int8_saturation import EXACT, GRAPH, INPUTS, ROWS, products_saturate
 
 TEXT = """<ir_version: 8, opset_import: ["" : 13]>
 overflow (uint8[m, 64] a) => (int32[m, 16] c) <int64[2] shape = {64, 16}>
@@ -34,9 +34,9 @@ class Clipping:
 
 @pytest.fixture(autouse=True)
 def fresh():
-    products_overflow.cache_clear()
+    products_saturate.cache_clear()
     yield
-    products_overflow.cache_clear()
+    products_saturate.cache_clear()
 
 
 def test_the_graph_is_what_the_comment_says():
@@ -47,15 +47,15 @@ def test_the_graph_is_what_the_comment_says():
 
 
 def test_a_cpu_that_clips_is_told_from_one_that_does_not():
-    assert products_overflow(Clipping)
-    products_overflow.cache_clear()
+    assert products_saturate(Clipping)
+    products_saturate.cache_clear()
     exact = ort.InferenceSession(base64.b64decode(GRAPH)).run(None, {"a": np.full((1, INPUTS), 255, np.uint8)})[0]
-    assert products_overflow(ort) == (exact != EXACT).any()
+    assert products_saturate(ort) == (exact != EXACT).any()
 
 
 @pytest.mark.parametrize("clips", [True, False])
 def test_sessions_ask_for_exact_products_only_where_others_clip(monkeypatch, clips):
-    monkeypatch.setattr(session, "products_overflow", lambda package: clips)
+    monkeypatch.setattr(session, "products_saturate", lambda package: clips)
     options = session.session_options(1)
     if clips:
         assert options.get_session_config_entry("session.x64quantprecision") == "1"
@@ -67,7 +67,7 @@ def test_sessions_ask_for_exact_products_only_where_others_clip(monkeypatch, cli
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="2026-11-22: only x86 has products that clip")
 @pytest.mark.parametrize(("clips", "element"), [(True, onnx.TensorProto.UINT8), (False, onnx.TensorProto.INT8)])
 def test_onnxruntime_then_multiplies_bytes_without_signs_to_the_same(monkeypatch, tmp_path, clips, element):
-    monkeypatch.setattr(session, "products_overflow", lambda package: clips)
+    monkeypatch.setattr(session, "products_saturate", lambda package: clips)
     random = np.random.default_rng(0)
     left, right = (
         random.integers(1, 256, (5, 64)).astype(np.uint8),

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from edgeformer.errors import BundleError, ParityError, RequestError, require
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.audio import SAMPLE_RATE
-from edgeformer.runtime.benchmark.result import Memory
-from edgeformer.runtime.benchmark.startup import measure_loading, measure_memory
-from edgeformer.runtime.benchmark.workloads import Request
+from edgeformer.runtime.benchmarking.result import Memory
+from edgeformer.runtime.benchmarking.startup import measure_loading, measure_memory
+from edgeformer.runtime.benchmarking.workloads import Request
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
-from edgeformer.runtime.prepacked import FOLDER, opened_graphs, place
+from edgeformer.runtime.prepacked_graphs import FOLDER, opened_graphs, place
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, session_options, usable_cores
 
@@ -166,7 +166,7 @@ def _answers(model: Model) -> list[NDArray[Any]]:
         return list(model.run([tokens]).values())
     if isinstance(model, Seq2SeqLM):
         source: Any = np.zeros(SAMPLE_RATE, np.float32) if model.is_speech else tokens
-        decoder, answers = model.new_decoder(model.read([source]), STEPS), []
+        decoder, answers = model.new_decoder(model.run_encoder([source]), STEPS), []
     else:
         assert isinstance(model, CausalLM)
         decoder = model.new_decoder(1, len(tokens) + STEPS)

@@ -28,7 +28,7 @@ GRAPH = (
 
 
 @lru_cache(maxsize=1)
-def products_overflow(ort: Any) -> bool:
+def products_saturate(ort: Any) -> bool:
     """Whether products of uint8 and int8 are clipped, unless onnxruntime (`ort`, the package) is asked for others."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

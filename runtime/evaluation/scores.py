@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from edgeformer.runtime.eval_questions import Question
-from edgeformer.runtime.perplexity import perplexity
+from edgeformer.runtime.evaluation.perplexity import perplexity
+from edgeformer.runtime.evaluation.questions import Question
 
 CONFIDENCE = 0.95
 

@@ -1,0 +1,87 @@
+"""Run the graphs of an encoder-decoder: the encoder once per request, the decoder over its outputs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.config import Seq2SeqConfig
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
+from edgeformer.runtime.audio import load_audio, log_mel
+from edgeformer.runtime.decoder import Decoder, new_decoder
+from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
+from edgeformer.runtime.model import Model, Text
+from edgeformer.runtime.prepacked_graphs import open_graph
+from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice
+from edgeformer.runtime.speech import window_seconds
+
+Source = Text | Path | NDArray[np.floating[Any]]
+"""A text or its token ids; of a speech model, a WAV file or mono samples [N] at 16 kHz."""
+
+
+class EncoderDecoder(Model):
+    """The graphs of an encoder-decoder, and the token ids or audio features that they take."""
+
+    def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
+        super().__init__(folder, manifest, provider, threads)
+        assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
+        self._encoder_config = manifest.model.encoder
+        self._encoder = open_graph(folder, manifest, manifest.encoder_graph, self.provider, threads)
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether sources are recordings."""
+        return self._encoder_config.audio is not None
+
+    @property
+    def window_seconds(self) -> int:
+        """Seconds of sound that the encoder of a speech model takes at once."""
+        return int(window_seconds(self._encoder_config.context_length))
+
+    def run_encoder(self, sources: Sequence[Source], copies: int = 1) -> EncoderOutputs:
+        """Run the encoder on sources; return its outputs, with `copies` rows of the decoder for each source."""
+        inputs, mask = self._audio_features(sources) if self.is_speech else self._token_ids(sources)
+        return EncoderOutputs(self._encoder, self.manifest, inputs, mask, self.provider, copies)
+
+    def new_decoder(self, encoder_outputs: EncoderOutputs, capacity: int) -> Decoder:
+        """Return a decoder with an empty cache of up to `capacity` tokens for every row of the encoder outputs."""
+        rows = len(encoder_outputs.mask)
+        return new_decoder(self.session, self.manifest, rows, capacity, self.provider, encoder_outputs)
+
+    def forward(self, source: Source, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits after the decoder's start token and after each token of one text: float32 [1 + S, V]."""
+        tokens = [*self.start_prompt(None), *self.encode(token_ids)]
+        return self.new_decoder(self.run_encoder([source]), len(tokens)).prefill_all(0, tokens)
+
+    def _token_ids(self, sources: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Return the encoder's inputs for texts, padded on the right, and their mask: int64 [B, longest]."""
+        rows = [self.encode(source, "source", self._encoder_config.vocab_size) for source in sources]
+        for tokens in rows:
+            check_length(len(tokens), self._encoder_config.context_length, "the source")
+        ids, mask = pad_right(rows, self.manifest.tokens.pad or 0)
+        return {"input_ids": ids, "attention_mask": mask}, mask
+
+    def _audio_features(self, recordings: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Return the encoder's inputs for recordings, [B, mel bins, frames], and their mask [B, positions]."""
+        audio = self._encoder_config.audio
+        assert audio is not None
+        samples = [load_audio(each) if isinstance(each, str | Path) else each for each in recordings]
+        features = np.stack([log_mel(each, audio.mel_bins, self.window_seconds) for each in samples])
+        mask = np.ones((len(recordings), self._encoder_config.context_length), np.int64)
+        return {"input_features": features.astype(CACHE_DTYPES[self.manifest.arithmetic])}, mask
+
+    def start_prompt(self, prompt: Sequence[int] | None) -> list[int]:
+        """Return the decoder's first tokens: the given ones, checked, or the model's start token."""
+        if prompt is not None:
+            return self.encode(prompt)
+        tokens = self.manifest.tokens
+        start = self.manifest.generation.get("decoder_start_token_id", tokens.bos)
+        start = tokens.pad if start is None else start  # T5's configs leave it out
+        if start is None:
+            raise RequestError(
+                "the model's config has no decoder_start_token_id; give the decoder's first tokens: prompt=[…]."
+            )
+        return [start]

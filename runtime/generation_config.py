@@ -1,0 +1,187 @@
+"""The options of `generate`: one typed config, read from generation_config.json or given by keyword.
+
+    model.generate("Once", max_new_tokens=8, temperature=0.7)         # override fields of the model's own config
+    model.generate("Once", config=GenerationConfig(max_new_tokens=8)) # replace the model's own config
+
+The config is split into what the parts of the runtime take: `Sampling`, `Rules` and `BeamSearch`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, TypedDict
+
+from edgeformer.errors import BundleError, RequestError
+from edgeformer.runtime.beam_search import BeamSearch
+from edgeformer.runtime.logits_rules import Rules
+from edgeformer.runtime.sampling import Sampling
+
+FILE_NAME = "generation_config.json"
+
+DEFAULT_TOP_K = 50
+"""top_k of a generation_config.json that samples and names none. Source: `GenerationConfig` of transformers 5.23."""
+
+
+class UnknownOptionError(RequestError, TypeError):
+    """A keyword that `generate` does not have. It is a TypeError too, as of any Python function."""
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Keywords of `generate`, `stream`, `chat`, `translate` and `transcribe`: the fields of `GenerationConfig`."""
+
+    max_new_tokens: int | None
+    max_length: int | None
+    stop: str | Sequence[str]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    min_length: int
+    min_new_tokens: int
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | None
+    suppress_tokens: Sequence[int]
+    begin_suppress_tokens: Sequence[int]
+    num_beams: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """How a model generates. Names and meanings are those of transformers' `GenerationConfig`.
+
+    Length, in tokens:
+        max_new_tokens: new tokens at most, ≥ 1; None for what `max_length` leaves, else 256, but never more than the
+            context has room for.
+        max_length: prompt and new tokens together at most, ≥ 1; used by encoder-decoders where max_new_tokens is None.
+        stop: texts that end the generation; they are not part of the result. They need a tokenizer and no beams.
+
+    Sampling:
+        temperature: ≥ 0; 0 takes the most likely token (greedy), a larger value flattens the distribution before a
+            random draw. The other fields of sampling have no effect at 0.
+        top_k: ≥ 0; keep the k most likely tokens, 0 keeps all.
+        top_p: in (0, 1]; keep the fewest tokens whose probabilities reach p, 1 keeps all.
+        min_p: in [0, 1]; keep tokens of at least p times the largest probability, 0 keeps all.
+        seed: ≥ 0, of the random draws; None for another one in every call. Each row of a batch draws as it would alone.
+
+    Rules on logits, applied in this order before a token is chosen:
+        repetition_penalty: > 0; divide positive and multiply negative logits of tokens already in the text by this, 1
+            leaves them.
+        no_repeat_ngram_size: ≥ 0; no n tokens in a row come twice, 0 allows it.
+        bad_words_ids: sequences of token ids that may not come; an end token by itself is never one of them.
+        min_length, min_new_tokens: ≥ 0; no end token before the whole sequence, or its new part, has this many tokens.
+        forced_bos_token_id: the token after a prompt of one token.
+        forced_eos_token_id: the last token, where the length limit allows no more.
+        suppress_tokens: token ids that never come; ids outside the vocabulary are ignored.
+        begin_suppress_tokens: token ids that may not come first.
+
+    Beam search, encoder-decoders only:
+        num_beams: ≥ 1; continuations that are kept at each step, 1 is greedy search.
+        length_penalty: finite; a hypothesis scores the sum of its tokens' log-probabilities divided by its length to
+            this power: above 0 favours long texts, below 0 short ones.
+        early_stopping: what ends a search that has num_beams hypotheses: True ends it there, False once its best beam
+            could not get better if it ended now, "never" once it could not at any length.
+
+    Raises RequestError, naming the field, for a value outside its range.
+    """
+
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    stop: str | Sequence[str] = ()
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    min_length: int = 0
+    min_new_tokens: int = 0
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    suppress_tokens: Sequence[int] = ()
+    begin_suppress_tokens: Sequence[int] = ()
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        # Lists, as they come from JSON, would make equal configs differ and no config hashable.
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        for name in ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"):
+            object.__setattr__(self, name, getattr(self.rules, name))
+        for check in (self.beam_search, lambda: self.sampling):  # each refuses values outside its ranges
+            check()
+        if self.temperature and self.num_beams != 1:
+            raise RequestError("num_beams searches and temperature draws; give only one of them.")
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Self:
+        """Read the generation_config.json of a checkpoint or a bundle.
+
+        Fields that this runtime does not have are ignored. `do_sample` decides about sampling as in transformers:
+        without it the config is greedy, whatever its temperature; with it temperature is 1 and top_k is 50 where the
+        file names none. Raises BundleError if the file cannot be read and RequestError for a value outside its range.
+        """
+        path = Path(folder) / FILE_NAME
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{path} cannot be read: {error}") from None
+        if not isinstance(data, dict):
+            raise BundleError(f"{path} cannot be read: it must hold a JSON object.")
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make a config of the fields of a generation_config.json, as `from_folder` does."""
+        sampled = {"temperature": 1.0, "top_k": DEFAULT_TOP_K} if data.get("do_sample") else {}
+        names = FIELDS - {"stop", "seed"} - (set() if sampled else SAMPLING_FIELDS)
+        return cls(**sampled | {name: data[name] for name in names if data.get(name) is not None})
+
+    def override(self, options: Mapping[str, Any]) -> Self:
+        """Return this config with other values; max_new_tokens=None leaves the value that it has.
+
+        A temperature turns beam search off unless num_beams is given with it. Raises UnknownOptionError for a name that
+        is no field, and RequestError for a value outside its range.
+        """
+        unknown = sorted(options.keys() - FIELDS)
+        if unknown:
+            known = ", ".join(sorted(FIELDS - {"max_new_tokens", "stop"}))
+            raise UnknownOptionError(f"there is no option {unknown[0]}; there are {known}, max_new_tokens, stop.")
+        changes = {name: value for name, value in options.items() if name != "max_new_tokens" or value is not None}
+        if changes.get("temperature", 0):
+            changes.setdefault("num_beams", 1)
+        return replace(self, **changes)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The fields that choose a token from logits; the repetition penalty is one of `rules`."""
+        return Sampling(**{name: getattr(self, name) for name in SAMPLING_FIELDS})
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The fields that forbid, force or penalise tokens."""
+        return Rules(**{name: getattr(self, name) for name in RULES_FIELDS})
+
+    def beam_search(self, num_return_sequences: int = 1) -> BeamSearch:
+        """Return the fields of beam search. Raises RequestError for more sequences than beams."""
+        return BeamSearch(
+            num_beams=self.num_beams,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+            num_return_sequences=num_return_sequences,
+        )
+
+
+FIELDS = {field.name for field in fields(GenerationConfig)}
+RULES_FIELDS = {field.name for field in fields(Rules)}
+SAMPLING_FIELDS = {field.name for field in fields(Sampling)} - RULES_FIELDS

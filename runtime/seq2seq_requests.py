@@ -1,0 +1,127 @@
+"""Serve one request of an encoder-decoder: its length, its rows, its beams."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
+from edgeformer.runtime.beam_search import BeamSearch, beam_search
+from edgeformer.runtime.decoder import Decoder, Logits
+from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
+from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Row
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.streaming import TextStream
+
+
+class Request(NamedTuple):
+    """A checked request. prompt: the decoder's first tokens. max_new_tokens: fits the context behind them."""
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    config: GenerationConfig
+    processors: Sequence[LogitsProcessor]
+
+
+def max_new_tokens(manifest: Manifest, prompt_length: int, asked: int | None, config: GenerationConfig) -> int:
+    """Return how many tokens to generate at most.
+
+    asked: the limit that the call gives; None for the one of the config, lowered to what fits. Raises RequestError for
+    a prompt that leaves no room, and for a limit of the call that does not fit.
+    """
+    context = length = manifest.context_length
+    if asked is None and config.max_new_tokens is None:
+        default = prompt_length + DEFAULT_NEW_TOKENS
+        length = min(length, default if config.max_length is None else config.max_length)
+    room = length - prompt_length
+    if room < 1:
+        longer = ", or give max_new_tokens" if length < context else ""
+        raise RequestError(
+            f"the prompt has {prompt_length} tokens, and the model generates {length}, the prompt included. Shorten "
+            f"it{longer}."
+        )
+    if asked is None:
+        return room if config.max_new_tokens is None else min(config.max_new_tokens, room)
+    if not 1 <= asked <= room:
+        raise RequestError(
+            f"max_new_tokens is {asked}; it must be at least 1 and, behind a prompt of {prompt_length}, at most "
+            f"{room}: the model generates {context} tokens."
+        )
+    return asked
+
+
+def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Request) -> tuple[list[Row], Decoder, Logits]:
+    """Run the encoder and the prompt; return a row for each source, the decoder, and the logits [B, V] that follow."""
+    config = request.config
+    if config.stop:
+        model.require_tokenizer()
+    started = time.perf_counter()
+    outputs = model.run_encoder(sources)
+    decoder = model.new_decoder(outputs, len(request.prompt) + request.max_new_tokens)
+    first = _run_prompt(decoder, request.prompt)
+    seconds = time.perf_counter() - started
+    eos = frozenset(model.manifest.tokens.eos)
+    rows = [
+        Row(
+            request.prompt, request.max_new_tokens, eos, config.sampling,
+            TextStream(model.tokenizer, config.stop) if model.tokenizer else None,
+            rules=config.rules, processors=request.processors, prefill_seconds=seconds,
+            prompt_tokens=int(outputs.mask[index].sum()),
+        )
+        for index in range(len(sources))
+    ]  # fmt: skip
+    return rows, decoder, first
+
+
+def search_beams(
+    model: EncoderDecoder, sources: Sequence[Source], request: Request, search: BeamSearch
+) -> list[list[Generation]]:
+    """Return the hypotheses of each source, best first."""
+    if request.config.stop:
+        raise RequestError("stop texts do not work with beams; use num_beams=1.")
+    started = time.perf_counter()
+    outputs = model.run_encoder(sources, copies=search.num_beams)
+    decoder = model.new_decoder(outputs, len(request.prompt) + request.max_new_tokens)
+    first = _run_prompt(decoder, request.prompt)
+    between = time.perf_counter()
+    tokens = model.manifest.tokens
+    found = beam_search(
+        decoder,
+        first,
+        prompts=[request.prompt] * len(sources),
+        search=search,
+        max_new_tokens=request.max_new_tokens,
+        eos=frozenset(tokens.eos),
+        pad=tokens.pad or 0,
+        rules=request.config.rules,
+        processors=request.processors,
+    )
+    ended = time.perf_counter()
+    lengths = outputs.mask[:: search.num_beams].sum(1).tolist()
+    return [
+        [
+            Generation(
+                text=model.tokenizer.decode(each.token_ids) if model.tokenizer else None,
+                token_ids=each.token_ids,
+                finish_reason=each.finish_reason,
+                prompt_tokens=length,
+                prefill_seconds=between - started,
+                decode_seconds=ended - between,
+                score=each.score,
+            )
+            for each in hypotheses
+        ]
+        for hypotheses, length in zip(found, lengths, strict=True)
+    ]
+
+
+def _run_prompt(decoder: Decoder, prompt: Sequence[int]) -> Logits:
+    """Append one prompt to all rows; return the logits after it [B, V]."""
+    rows = decoder.cache.batch_size
+    if len(prompt) == 1:
+        return decoder.decode_one_token([prompt[0]] * rows).copy()
+    tokens = np.tile(np.asarray(prompt, np.int64), (rows, 1))
+    return decoder.prefill_batch(tokens, [len(prompt)] * rows)[:, -1]
