@@ -473,7 +473,7 @@ def test_an_encoder_decoder_reads_a_source_and_decodes(translator):
 
 def test_a_slow_encoder_shows_in_reading_alone(translator, monkeypatch):
     model = load(translator, threads=1)
-    monkeypatch.setattr(model, "read", slowed(model.read, 0.4))
+    monkeypatch.setattr(model, "run_encoder", slowed(model.run_encoder, 0.4))
     timing = run(model, REQUEST)
     assert timing.first_token >= timing.prefill >= 0.4
     assert timing.total - timing.first_token < 0.4
@@ -483,7 +483,9 @@ def test_a_slow_encoder_shows_in_reading_alone(translator, monkeypatch):
 def test_recordings_have_one_length(listener):
     (workload,) = benchmark(listener, new_tokens=4, rounds=1, threads=1).workloads
     assert (workload.tokens, workload.new_tokens) == (50, 4)
-    with pytest.raises(RequestError, match="^lengths of prompts are not for .*hears 1 s at a time.* Leave them out"):
+    with pytest.raises(
+        RequestError, match="^lengths of prompts are not for .*always takes 1 s of sound.* Leave them out"
+    ):
         plan(Manifest.read(listener), [8], None, [1])
 
 

@@ -237,7 +237,8 @@ def test_a_language_to_start_with_is_the_prompt(m2m, tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "generate", lambda *what, **how: asked.append((what, how)) or generate(*what, **how))
     translated = ours.translate(TEXTS, "en_XX", "ro_RO", **OPTIONS)
     sources = [[*ours.tokenizer.encode(text), english] for text in TEXTS]
-    assert asked == [((sources,), {"prompt": [romanian], **OPTIONS})]
+    own = {"prompt": [romanian], "config": None, "logits_processors": ()}
+    assert asked == [((sources,), own | OPTIONS)]
     assert translated == [row.text for row in generate(sources, prompt=[romanian], **OPTIONS)]
 
 
