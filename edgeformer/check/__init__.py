@@ -1,10 +1,11 @@
-"""Which clients will load a folder, and why one won't: told from what is on disk, whoever wrote it.
+"""Check from its files which clients will load a folder, and why one won't; any exporter may have written it.
 
-`folder` and `graph` read files into plain facts, weights apart; `contract` holds those against edgeformer's own
-contract, and `clients` against what each client takes. Needs onnx to read graphs; neither torch nor any client.
+`folder` and `graph_facts` read files, without weights, into plain facts. `contract_rules` compares the facts with
+edgeformer's tensor contract, `session_rules` with what onnxruntime opens, and `clients` with what each client requires.
+This package needs onnx to read graphs; it needs neither torch nor any client.
 """
 
 from edgeformer.check.finding import Finding, Severity, Verdict
-from edgeformer.check.report import Report, check
+from edgeformer.check.report import CheckReport, check
 
-__all__ = ["Finding", "Report", "Severity", "Verdict", "check"]
+__all__ = ["CheckReport", "Finding", "Severity", "Verdict", "check"]

@@ -1,17 +1,17 @@
-"""What a rule finds, and what that means for a client."""
+"""Findings of rules, and the verdict that follows from them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "unknown", "warning"]
-"""error: it does not work. unknown: whether it works cannot be told from the files. warning: it works, but."""
+"""error: the client fails. unknown: the files do not tell whether it fails. warning: it works with a limitation."""
 Verdict = Literal["loads", "does not load", "cannot tell"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong or odd. problem: a sentence that says what; remedy: one that says what to do."""
+    """One problem. `problem` is a sentence about what is wrong, `remedy` one about what to do."""
 
     severity: Severity
     problem: str
@@ -22,22 +22,22 @@ class Finding:
 
 
 def error(problem: str, remedy: str = "") -> Finding:
-    """Something that does not work."""
+    """Return a finding about something that does not work."""
     return Finding("error", problem, remedy)
 
 
 def unknown(problem: str, remedy: str = "") -> Finding:
-    """Something of which the files do not tell whether it works."""
+    """Return a finding about something that may not work; the files do not tell."""
     return Finding("unknown", problem, remedy)
 
 
 def warning(problem: str, remedy: str = "") -> Finding:
-    """Something that works otherwise than one may expect."""
+    """Return a finding about something that works with a limitation."""
     return Finding("warning", problem, remedy)
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:
-    """Whether a client with these findings loads the folder."""
+    """Return whether a client with these findings loads the folder."""
     severities = {finding.severity for finding in findings}
     if "error" in severities:
         return "does not load"

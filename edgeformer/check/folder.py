@@ -1,4 +1,4 @@
-"""What a folder holds: its files and their sizes, JSON documents and graphs, whoever wrote them."""
+"""Facts about a folder: files and their sizes, JSON documents, graphs. Any exporter may have written it."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from edgeformer.check.graph import GraphFacts, read_graph
+from edgeformer.check.graph_facts import GraphFacts, read_graph
 from edgeformer.errors import BundleError
 from edgeformer.manifest import FILE_NAME, Manifest
 
@@ -19,14 +19,20 @@ ORT_SUFFIX = ".ort"
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 
-# By the task of a manifest.
+# Kind of model by the task of a manifest.
 _KINDS: dict[str, Kind] = {"causal-lm": "decoder", "encoder": "encoder", "seq2seq-lm": "encoder-decoder"}
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The facts about a folder. files: sizes in bytes by relative names. documents: JSON objects by file name.
-    unreadable: by file name, why a document or a graph cannot be read.
+    """Facts about a folder.
+
+    Attributes:
+        path: the folder.
+        files: size in bytes of every file, by relative path.
+        documents: JSON objects by file name.
+        graphs: facts about graphs by relative path.
+        unreadable: why a document or a graph cannot be read, by file name.
     """
 
     path: Path
@@ -36,30 +42,30 @@ class Folder:
     unreadable: dict[str, str]
 
     def document(self, name: str) -> dict[str, Any]:
-        """A JSON object; empty where there is none."""
+        """Return a JSON object; empty if there is none."""
         return self.documents.get(name, {})
 
     def manifest(self) -> Manifest:
-        """The manifest. Raises BundleError where there is none, or where files are not of the sizes that it lists."""
+        """Return the manifest. Raises BundleError if there is none, or if files have other sizes than it lists."""
         manifest = Manifest.read(self.path)
         manifest.check_sizes(self.path)
         return manifest
 
     def graph(self, name: str) -> GraphFacts | None:
-        """A graph by its file name alone: in onnx/, where clients look, else wherever there is one."""
+        """Return a graph by its file name, in onnx/ if it is there, else in any folder; None if there is none."""
         found = [graph for file, graph in self.graphs.items() if graph.name == name]
         return self.graphs.get(f"onnx/{name}") or next(iter(found), None)
 
     @property
     def ort_graphs(self) -> tuple[str, ...]:
-        """Files in onnxruntime's own format, into which onnx cannot look."""
+        """Return the files in ORT format, which the package onnx cannot read."""
         return tuple(name for name in self.files if name.endswith(ORT_SUFFIX))
 
     @cached_property
     def main(self) -> GraphFacts | None:
-        """The graph that most clients open: of an encoder-decoder, the decoder."""
-        said = self.document(GENAI_CONFIG).get("model")
-        decoder = said.get("decoder") if isinstance(said, dict) else None
+        """Return the graph that most clients open; that of the decoder for an encoder-decoder."""
+        model = self.document(GENAI_CONFIG).get("model")
+        decoder = model.get("decoder") if isinstance(model, dict) else None
         named = decoder.get("filename") if isinstance(decoder, dict) else None
         names = ("decoder_model.onnx", "decoder_model_merged.onnx") if self.graph("encoder_model.onnx") else ()
         choices = (*map(self.graph, (*names, "model.onnx")), self.graphs.get(str(named)), *self.graphs.values())
@@ -67,7 +73,7 @@ class Folder:
 
     @property
     def kind(self) -> Kind:
-        """What its graphs are."""
+        """Return the kind of model in the folder."""
         if self.graph("encoder_model.onnx") is not None:
             return "encoder-decoder"
         config = self.document(CONFIG)
@@ -79,7 +85,10 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read the facts. Raises BundleError where there is no folder with graphs, MissingDependencyError without onnx."""
+    """Return the facts about a folder.
+
+    Raises BundleError if there is no folder with graphs, and MissingDependencyError if onnx is not installed.
+    """
     if not path.is_dir():
         raise BundleError(
             f"there is no folder {path}. Make a bundle with: edgeformer export --model MODEL --output {path}"

@@ -1,18 +1,25 @@
-"""All findings about a folder: its own, and those of every client."""
+"""The report of a check: findings about the folder itself, and per client."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeformer.check.clients import CLIENTS
-from edgeformer.check.contract import contract_findings
+from edgeformer.check.contract_rules import contract_findings
 from edgeformer.check.finding import Finding, Verdict, verdict
 from edgeformer.check.folder import Kind, read_folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """What was found. contract: about the folder itself. clients: by their names, in the order of the table."""
+class CheckReport:
+    """The findings of `check`.
+
+    Attributes:
+        folder: the folder that was checked.
+        kind: the kind of model in it.
+        contract: findings about the folder itself.
+        clients: findings by client.
+    """
 
     folder: Path
     kind: Kind
@@ -21,15 +28,15 @@ class Report:
 
     @property
     def keeps_contract(self) -> bool:
-        """Whether nothing is wrong with the folder itself."""
+        """Return whether the folder keeps edgeformer's contract."""
         return verdict(self.contract) == "loads"
 
     def verdict(self, client: str) -> Verdict:
-        """Whether a client loads the folder."""
+        """Return whether a client loads the folder."""
         return verdict(self.clients[client])
 
     def to_json(self) -> dict[str, Any]:
-        """The report for programs."""
+        """Return the report as JSON data."""
         return {
             "folder": str(self.folder),
             "kind": self.kind,
@@ -41,13 +48,13 @@ class Report:
         }
 
 
-def check(folder: str | Path) -> Report:
-    """Find out which clients load a folder, from its files alone.
+def check(folder: str | Path) -> CheckReport:
+    """Return which clients will load a folder, and why others won't, from its files only.
 
-    Raises BundleError where there is no folder with a graph, and MissingDependencyError where onnx is not installed.
+    Raises BundleError if there is no folder with a graph, and MissingDependencyError if onnx is not installed.
     """
     facts = read_folder(Path(folder))
-    return Report(
+    return CheckReport(
         folder=facts.path,
         kind=facts.kind,
         contract=tuple(dict.fromkeys(contract_findings(facts))),

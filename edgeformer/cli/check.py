@@ -6,7 +6,7 @@ from textwrap import fill
 
 import click
 
-from edgeformer.check import Finding, Report, check
+from edgeformer.check import CheckReport, Finding, check
 from edgeformer.check.clients import CLIENTS
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
@@ -41,7 +41,7 @@ def check_command(bundle: Path, clients: Sequence[str], as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _print(report: Report, clients: Sequence[str]) -> None:
+def _print(report: CheckReport, clients: Sequence[str]) -> None:
     shown = {name: findings for name, findings in report.clients.items() if not clients or name in clients}
     print_table([(name, report.verdict(name), CLIENTS[name].what) for name in shown], "client", "", "")
     click.echo()

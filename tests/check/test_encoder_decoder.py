@@ -1,4 +1,4 @@
-"""What `check` says of a pair of graphs, and of the third that other clients want."""
+"""`check` of the encoder and decoder graphs, and of the merged decoder for other clients."""
 
 import json
 import subprocess
@@ -37,8 +37,8 @@ def test_graphs_that_share_their_weights(bundle):
     assert report.keeps_contract, report.contract
     assert report.kind == "encoder-decoder"
     assert failing(report) == {"onnxruntime-genai", BROWSER}
-    assert "it runs decoders alone" in said(report, "onnxruntime-genai")
-    assert "graphs may not share one" in said(report, BROWSER)
+    assert "it runs decoders only" in said(report, "onnxruntime-genai")
+    assert "graphs cannot share one" in said(report, BROWSER)
 
 
 def test_transformers_js_runs_it(bundle, places):
@@ -61,7 +61,7 @@ def test_a_third_that_lacks_something(bundle, spoil):
     name = "present.0.encoder.key"
     report = check(spoil(bundle, lambda edit: edit.rename(name, "gone", f"onnx/{MERGED}")))
     for client in (NODE, BROWSER, "optimum"):
-        assert f"onnx/{MERGED} does not give {name}." in said(report, client)
+        assert f"onnx/{MERGED} does not return {name}." in said(report, client)
 
 
 def test_a_decoder_that_lacks_something(bundle, spoil):

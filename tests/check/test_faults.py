@@ -81,9 +81,9 @@ FAULTS = {
         "has no input past_key_values.1.key",
     ),
     "an output renamed": (
-        lambda edit: edit.rename("present.1.key", "new.1.key"), (*ORT, GENAI, *JS), "does not give present.1.key",
+        lambda edit: edit.rename("present.1.key", "new.1.key"), (*ORT, GENAI, *JS), "does not return present.1.key",
     ),
-    "one input more": (lambda edit: edit.graph(want_a_speaker), ALL, "wants speaker"),
+    "one input more": (lambda edit: edit.graph(want_a_speaker), ALL, "requires speaker"),
     "tokens as int32": (
         lambda edit: edit.graph(take_int32), (*ORT, *JS), "input_ids is int32, and token ids and masks are int64",
     ),
@@ -94,7 +94,7 @@ FAULTS = {
         lambda edit: edit.dims(0, "batch"), JS, "have the symbols batch; it knows batch_size",
     ),
     "a cache of fixed length": (
-        lambda edit: edit.dims(2, 64), ORT, "past_key_values.0.key has room for 64 tokens, always",
+        lambda edit: edit.dims(2, 64), ORT, "past_key_values.0.key has a fixed length of 64 tokens",
     ),
     "weights cut off": (cut, ALL, "onnx/model.onnx_data is cut off: it has"),
     "no weights": (remove(DATA), ALL, "onnx/model.onnx_data is missing: the weights of onnx/model.onnx."),
@@ -113,7 +113,7 @@ FAULTS = {
     ),
     "genai: an unknown key": (
         set_genai("model/contextlength", 512), (GENAI,),
-        "has the key model.contextlength, which it does not know and takes as an error. It knows context_length; else",
+        "has the key model.contextlength, which it does not know; this is an error for it. It knows context_length; else",
     ),
     "genai: an unknown key inside": (
         set_genai("model/decoder/inputs/past_keys", "x"), (GENAI,), "has the key model.decoder.inputs.past_keys",
@@ -124,7 +124,8 @@ FAULTS = {
     "genai: an unknown type": (set_genai("model/type", "llama9"), (GENAI,), "has the type 'llama9'"),
     "genai: no vocabulary": (set_genai("model/vocab_size", None), (GENAI,), "vocab_size is 0; it must be 1 or greater"),
     "genai: another vocabulary": (
-        set_genai("model/vocab_size", 2050), (GENAI,), "vocab_size is 2,050, and onnx/model.onnx gives logits of 2,048",
+        set_genai("model/vocab_size", 2050), (GENAI,),
+        "vocab_size is 2,050, and onnx/model.onnx returns logits of 2,048",
     ),
     "genai: an end that is no token": (
         set_genai("model/eos_token_id", [0, 5000]), (GENAI,), "model.eos_token_id 5000 is not below model.vocab_size",
@@ -140,7 +141,7 @@ FAULTS = {
     "js: too many chunks": (
         set_config(CHUNKS, {"model.onnx": 2}), JS, "model.onnx has 2 files of weights, and model.onnx_data_1 is not",
     ),
-    "js: no chunks": (set_config(CHUNKS, 0), (BROWSER,), "A browser is not told to fetch model.onnx_data"),
+    "js: no chunks": (set_config(CHUNKS, 0), (BROWSER,), "A browser does not fetch model.onnx_data"),
     "js: another dtype": (
         set_config(DTYPE, "q8"), JS, "It looks for onnx/model_quantized.onnx, which is not there: the dtype in config",
     ),
@@ -157,7 +158,7 @@ FAULTS = {
         set_config("model_type", "zebra"), (*JS, OPTIMUM), "no model_type 'zebra' among its decoders",
     ),
     "heads that are not counted": (
-        set_config("model_type", "phi3"), (OPTIMUM,), "makes the first cache of a phi3 with",
+        set_config("model_type", "phi3"), (OPTIMUM,), "makes the empty cache of a phi3 with",
     ),
 }  # fmt: skip
 
@@ -251,7 +252,7 @@ def test_a_manifest_is_held_against_the_graph(talker, spoil):
     for words in (
         "declares a context of 4,096 tokens, and the tables of positions in onnx/model.onnx have 1,024 rows",
         "says that the cache is 'static', and onnx/model.onnx is 'any'",
-        "has a vocabulary of 9, and onnx/model.onnx gives logits of 2,048",
+        "has a vocabulary of 9, and onnx/model.onnx returns logits of 2,048",
     ):
         assert any(words in str(each) for each in report.contract), report.contract
 

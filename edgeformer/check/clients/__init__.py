@@ -1,7 +1,7 @@
-"""The clients, by the names that `edgeformer check` has for them, and what each takes: one file a client.
+"""The clients that `edgeformer check` knows, with the rules of each in one file.
 
-A rule gets the facts about a folder and yields what is wrong for its client; no finding means that it loads the folder,
-and finds the tokens that other clients find.
+The rules of a client take the facts about a folder and yield findings. No finding means that the client loads the
+folder and generates the same tokens as other clients.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from edgeformer.check.folder import Folder
 
 @dataclass(frozen=True)
 class Client:
-    """A program that opens bundles: what it is, and its rules."""
+    """A program that opens bundles: a description, and its rules."""
 
     what: str
     findings: Callable[[Folder], Iterator[Finding]]

@@ -1,7 +1,7 @@
-"""onnxruntime-genai: it goes by genai_config.json, and by what the graph says of its caches.
+"""onnxruntime-genai, which reads genai_config.json, and the shapes of caches from the graph.
 
-Source: onnxruntime-genai 0.18, run on folders with one thing wrong each, and its `src/config.cpp` and
-`src/models/kv_cache.cpp`.
+Source: `src/config.cpp` and `src/models/kv_cache.cpp` of onnxruntime-genai 0.18, and runs of it on folders with one
+fault each.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from typing import Any
 from edgeformer.check.clients import genai_keys as keys
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
-from edgeformer.check.graph import GraphFacts
-from edgeformer.check.session import session_findings
+from edgeformer.check.graph_facts import GraphFacts
+from edgeformer.check.session_rules import session_findings
 
 NAMES = {
     "input_ids": "input_ids",
@@ -24,16 +24,16 @@ NAMES = {
     "present_key_names": "present.%d.key",
     "present_value_names": "present.%d.value",
 }
-"""What tensors are called where the config does not say."""
+"""Default names of tensors, where the config has none."""
 
 TOKENIZERS = ("BPE", "Unigram")
 
 
 def genai_findings(folder: Folder) -> Iterator[Finding]:
-    """What keeps onnxruntime-genai from running a folder."""
+    """Yield what keeps onnxruntime-genai from running a folder."""
     config = folder.document(GENAI_CONFIG)
     if not config:
-        decoders = "" if folder.kind == "decoder" else "; it runs decoders alone"
+        decoders = "" if folder.kind == "decoder" else "; it runs decoders only"
         yield error(f"There is no {GENAI_CONFIG} that can be read{decoders}.")
         return
     wrong = list(_keys(config, keys.ROOT, ""))
@@ -47,11 +47,11 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
     file = model.get("decoder", {}).get("filename")
     graph = folder.graphs.get(file or "")
     if file in folder.ort_graphs:
-        yield unknown(f"{file} cannot be looked into: it is in ORT format.")
+        yield unknown(f"{file} is in ORT format and was not checked.")
         return
     if graph is None:
         named = f"names {file}, which is not there" if file else "names no graph (model.decoder.filename)"
-        yield error(f"{GENAI_CONFIG} {named}.", "Name it from this folder on: onnx/model.onnx")
+        yield error(f"{GENAI_CONFIG} {named}.", "Name it relative to this folder: onnx/model.onnx")
         return
     yield from session_findings(folder, graph)
     yield from _lengths(model, search, graph)
@@ -61,15 +61,17 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
 
 
 def _keys(config: dict[str, Any], schema: keys.Schema, path: str) -> Iterator[Finding]:
-    """Keys that it does not know, and values of other types than it wants: it stops at the first."""
+    """Yield keys that it does not know, and values of wrong types; it stops at the first of them."""
     for key, value in config.items():
         place, kind = f"{path}{key}", schema.get(key, schema.get("*"))
         if kind is None:
-            # At the top it overlooks what is no object.
+            # At the top level, it ignores unknown keys whose value is no object or list.
             if path or isinstance(value, dict | list):
                 near = get_close_matches(key, schema, 1)
                 hint = f"It knows {near[0]}; else remove it." if near else "Remove it."
-                yield error(f"{GENAI_CONFIG} has the key {place}, which it does not know and takes as an error.", hint)
+                yield error(
+                    f"{GENAI_CONFIG} has the key {place}, which it does not know; this is an error for it.", hint
+                )
         elif isinstance(kind, dict):
             if isinstance(value, dict):
                 yield from _keys(value, kind, f"{place}.")
@@ -95,8 +97,8 @@ def _type(model: dict[str, Any]) -> Iterator[Finding]:
     model_type = model.get("type")
     if model_type in keys.OTHER_TYPES:
         yield unknown(
-            f"{GENAI_CONFIG} has the type {model_type!r}, whose graphs or caches are of another kind.",
-            "Any graph of the contract runs as the type 'decoder'.",
+            f"{GENAI_CONFIG} has the type {model_type!r}, which has another kind of graphs or caches.",
+            "Every graph that keeps the contract runs as the type 'decoder'.",
         )
     elif model_type not in keys.DECODER_TYPES:
         yield error(
@@ -112,14 +114,14 @@ def _tokenizer(folder: Folder) -> Iterator[Finding]:
     model = folder.document(TOKENIZER).get("model")
     kind = model.get("type", "BPE") if isinstance(model, dict) else None
     if kind not in TOKENIZERS:
-        yield warning(f"Its tokenizer reads {' and '.join(TOKENIZERS)}, not {kind}: give it token ids.")
+        yield warning(f"Its tokenizer supports {' and '.join(TOKENIZERS)}, not {kind}: pass token ids.")
 
 
 def _providers(model: dict[str, Any]) -> Iterator[Finding]:
     for options in model.get("decoder", {}).get("session_options", {}).get("provider_options", []):
         for name in options:
             if name.lower() != "cpu":
-                yield warning(f"{GENAI_CONFIG} asks for {name}: only a build of onnxruntime-genai with it loads this.")
+                yield warning(f"{GENAI_CONFIG} requires {name}: only builds of onnxruntime-genai with it load this.")
 
 
 def _lengths(model: dict[str, Any], search: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
@@ -147,7 +149,7 @@ def _vocabulary(model: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
     given = logits.dims[-1] if logits and logits.dims else None
     if isinstance(given, int) and given != size:
         yield error(
-            f"{GENAI_CONFIG}: model.vocab_size is {size:,}, and {graph.file} gives logits of {given:,}.",
+            f"{GENAI_CONFIG}: model.vocab_size is {size:,}, and {graph.file} returns logits of {given:,}.",
             f"Set it to {given}.",
         )
     ends = model.get("eos_token_id", [])
@@ -157,7 +159,7 @@ def _vocabulary(model: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
 
 
 def _names(decoder: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
-    """Tensors by the names of the config, or its own."""
+    """Yield tensors that the graph lacks, by the names in the config, and inputs that genai does not provide."""
     names = NAMES | decoder.get("inputs", {}) | decoder.get("outputs", {})
     layers = range(graph.layers or decoder.get("num_hidden_layers", 0))
     caches = [(names[f"past_{part}_names"], names[f"present_{part}_names"]) for part in ("key", "value")]
@@ -171,16 +173,16 @@ def _names(decoder: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
         if missing:
             yield error(
                 f"{graph.file} has no {what} {', '.join(missing)}.",
-                f"Rename it, or say what it is called in model.decoder.{what}s of {GENAI_CONFIG}.",
+                f"Rename it, or set its name in model.decoder.{what}s of {GENAI_CONFIG}.",
             )
     given = {*names.values(), *decoder.get("inputs", {}).values(), *pasts}
     wants = [name for name in graph.inputs if name not in given]
     if wants:
-        yield error(f"{graph.file} wants {', '.join(wants)}, which it does not give.")
+        yield error(f"{graph.file} requires {', '.join(wants)}, which it does not provide.")
 
 
 def _caches(decoder: dict[str, Any], search: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
-    """Sizes, where the graph has symbols, and whether one buffer is past and present."""
+    """Yield what is wrong with caches: symbols without a size in the config, and the use of one shared buffer."""
     if not graph.past_shape:
         return
     _, heads, length, head_dim = graph.past_shape
@@ -191,19 +193,19 @@ def _caches(decoder: dict[str, Any], search: dict[str, Any], graph: GraphFacts) 
                 f"model.decoder.{key}."
             )
     if isinstance(length, int) and graph.cache_form != "any":
-        yield unknown(f"{graph.file} has room for {length} tokens, always; whether it takes that depends on the graph.")
+        yield unknown(f"{graph.file} has a fixed length of {length} tokens; whether that works depends on the graph.")
         return
     shares = search.get("past_present_share_buffer", False) or isinstance(length, int)
     if shares and graph.cache_form == "dynamic":
         yield error(
-            f"It binds one buffer as past and present, and {graph.file} gives a longer present than its past: it may "
-            "crash.",
+            f"It binds one buffer as past and present, and {graph.file} returns a present longer than its past: it "
+            "may crash.",
             f"Set search.past_present_share_buffer to false in {GENAI_CONFIG}.",
         )
     if not shares and graph.cache_form == "static":
         yield error(
-            f"It starts with an empty cache, and {graph.file} writes into one that has room already.",
+            f"It starts with an empty cache, and {graph.file} needs a preallocated one.",
             f"Set search.past_present_share_buffer to true in {GENAI_CONFIG}.",
         )
     if isinstance(length, int) and search.get("max_length", 0) > length:
-        yield warning(f"{graph.file} keeps {length} tokens, fewer than search.max_length: longer texts fail.")
+        yield warning(f"{graph.file} has room for {length} tokens, fewer than search.max_length: longer texts fail.")

@@ -1,7 +1,7 @@
-"""The keys of genai_config.json that onnxruntime-genai knows, with the types of their values: any other is an error.
+"""The keys of genai_config.json that onnxruntime-genai knows, with the types of their values; others are errors.
 
-Source: onnxruntime-genai, `src/config.cpp`; a test tries each with the installed package (0.18). Parts for images,
-sound and drafts are taken as they are.
+Source: `src/config.cpp` of onnxruntime-genai; a test tries each key with the installed package (0.18). Parts for
+images, sound and draft models are not checked.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 INTEGER, NUMBER, BOOL = "an integer", "a number", "true or false"
 TEXT, LIST, ANYTHING = "a string", "a list", "anything"
 Schema = dict[str, Any]
-"""The type of each key's value; of an object, its keys."""
+"""Type of each key's value; for an object, the schema of its keys."""
 
 
 def _all(kind: str, names: str) -> Schema:
@@ -23,7 +23,7 @@ SESSION = {
     "provider_options": LIST,
     "*": TEXT,
 }
-"""`*`: every other key is one of onnxruntime's own."""
+"""Session options; `*` stands for all other keys, which onnxruntime reads."""
 
 DECODER = {
     "filename": TEXT,
@@ -100,7 +100,7 @@ def _types(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Types that run one decoder graph over keys and values; of others, caches or graphs are of other kinds.
+# Types with one decoder graph and a key/value cache. OTHER_TYPES have other kinds of caches or graphs.
 DECODER_TYPES = _types(
     """
     chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma4_text gptoss granite hunyuandensev1 internlm2 llama mistral

@@ -1,4 +1,4 @@
-"""Optimum's classes over onnxruntime, which choose by the type of model in config.json.
+"""Optimum's classes for onnxruntime, which depend on the model_type in config.json.
 
 Source: optimum-onnx 0.1.0, `optimum/onnxruntime/modeling_decoder.py`; transformers 4.57.
 """
@@ -10,12 +10,12 @@ from edgeformer.check.clients.merged import merged_findings
 from edgeformer.check.clients.optimum_types import TYPES
 from edgeformer.check.finding import Finding, error, unknown
 from edgeformer.check.folder import CONFIG, Folder
-from edgeformer.check.graph import GraphFacts
-from edgeformer.check.session import session_findings
+from edgeformer.check.graph_facts import GraphFacts
+from edgeformer.check.session_rules import session_findings
 
 GIVEN = ("input_ids", "attention_mask", "position_ids", "use_cache_branch")
 
-# Types of which it reads these in config.json; of all others it takes hidden size / heads, and as many heads for keys.
+# Types for which it reads head_dim, and num_key_value_heads. For others it takes hidden_size / heads, and heads.
 OWN_HEAD_DIM = frozenset({"gemma", "gemma3_text", "gpt_oss", "nemotron"})
 OWN_KV_HEADS = OWN_HEAD_DIM | {
     "arcee", "deepseek_v3", "cohere", "glm", "granite", "helium", "mistral", "llama", "qwen2",
@@ -24,14 +24,14 @@ OWN_KV_HEADS = OWN_HEAD_DIM | {
 
 
 def optimum_findings(folder: Folder) -> Iterator[Finding]:
-    """What keeps ORTModelForCausalLM and its like from running a folder."""
+    """Yield what keeps ORTModelForCausalLM and similar classes from running a folder."""
     config = folder.document(CONFIG)
     model_type = config.get("model_type")
     if model_type is None:
-        yield error(f"There is no {CONFIG} with a model_type, by which it makes its configuration.")
+        yield error(f"There is no {CONFIG} with a model_type, which it needs.")
         return
     if model_type not in TYPES:
-        yield error(f"It wants transformers < 4.58, which does not know the model_type {model_type!r}.")
+        yield error(f"It requires transformers < 4.58, which does not know the model_type {model_type!r}.")
     if folder.kind == "encoder-decoder":
         yield from _encoder_decoder(folder)
     elif folder.main is None:
@@ -43,32 +43,32 @@ def optimum_findings(folder: Folder) -> Iterator[Finding]:
 
 
 def _decoder(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
-    # It takes for a cache what has .key or .value in its name, in the order of the graph.
+    # It treats every input with .key or .value in its name as a cache, in the order of the graph.
     wants = [name for name in graph.inputs if name not in GIVEN and not (".key" in name or ".value" in name)]
     if wants:
-        yield error(f"{graph.file} wants {', '.join(wants)}, which it does not give.")
+        yield error(f"{graph.file} requires {', '.join(wants)}, which it does not provide.")
     if "logits" not in graph.outputs:
         yield error(f"{graph.file} has no output logits.")
     if graph.cache_form == "static":
         yield error(
-            f"It starts with an empty cache, and {graph.file} writes into one that has room already.",
+            f"It starts with an empty cache, and {graph.file} needs a preallocated one.",
             "Export with --cache dynamic, or --ops ort.",
         )
     yield from _cache_shape(graph, config)
 
 
 def _cache_shape(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
-    """It makes the first cache by config.json alone."""
+    """Yield differences between the cache in the graph and the empty one that it makes from config.json."""
     _, heads, _, head_dim = graph.past_shape or (None,) * 4
     model_type = config["model_type"]
     makes = _kv_heads(config), _head_dim(config)
-    for what, made, wanted in zip(("heads", "numbers a head"), makes, (heads, head_dim), strict=True):
+    for what, made, wanted in zip(("heads", "numbers per head"), makes, (heads, head_dim), strict=True):
         if made is None:
-            yield unknown(f"{CONFIG} does not say of how many {what} it makes the first cache of a {model_type}.")
+            yield unknown(f"{CONFIG} does not say how many {what} the empty cache of a {model_type} has.")
         elif isinstance(wanted, int) and made != wanted:
             yield error(
-                f"It makes the first cache of a {model_type} with {made} {what}, and {graph.file} has {wanted}.",
-                "It counts so for types that its list does not have; there is no setting for it.",
+                f"It makes the empty cache of a {model_type} with {made} {what}, and {graph.file} has {wanted}.",
+                "This is its rule for types that are not in its list; there is no setting for it.",
             )
 
 
@@ -92,7 +92,7 @@ def _head_dim(config: dict[str, Any]) -> int | None:
 
 
 def _first(config: dict[str, Any], *keys: str) -> int | None:
-    """The first of these that is a number: transformers has one name for them, checkpoints several."""
+    """Return the first of these fields that is a positive number; its name differs between families."""
     return next((value for key in keys if isinstance(value := config.get(key), int) and value > 0), None)
 
 

@@ -1,4 +1,4 @@
-"""Types of models that the transformers which Optimum wants knows; those that appeared later it does not open.
+"""The model_types that transformers < 4.58 knows, which Optimum requires; it does not open later types.
 
 Source: transformers 4.57.6, the maps of `models/auto/modeling_auto.py` for causal, masked, sequence-to-sequence and
 speech models and for classification. optimum-onnx 0.1 wants transformers < 4.58.

@@ -1,4 +1,4 @@
-"""transformers.js in Node, and in a browser's WebAssembly: it chooses by config.json.
+"""transformers.js in Node, and in a browser's WebAssembly; it chooses graphs and classes by config.json.
 
 Source: transformers.js 4.3, `src/models/session.js`, `src/models/modeling_utils.js`, `src/utils/model-loader.js` and
 `src/utils/dtypes.js`.
@@ -12,8 +12,8 @@ from edgeformer.check.clients import transformers_js_types as types
 from edgeformer.check.clients.merged import merged_findings
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
-from edgeformer.check.graph import GraphFacts
-from edgeformer.check.session import session_findings
+from edgeformer.check.graph_facts import GraphFacts
+from edgeformer.check.session_rules import session_findings
 from edgeformer.deployment import LARGEST_ARRAY
 
 KEY = "transformers.js_config"
@@ -24,29 +24,29 @@ SUFFIXES = {
 Device = Literal["cpu", "wasm"]
 DEFAULT_DTYPE: dict[Device, str] = {"cpu": "fp32", "wasm": "q8"}
 
-# All of a model is in WebAssembly's memory. Source: onnxruntime.ai/docs/tutorials/web/large-models.html
+# Bytes of WebAssembly's memory, which holds all weights. Source: onnxruntime.ai/docs/tutorials/web/large-models.html
 MAX_MEMORY = 2**32
 
 GIVEN_TO_DECODER = ("input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "use_cache_branch")
 GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", "input_features")
 ARRAY_TYPES = ("float", "float16", "double", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-"""Of which JavaScript can make an empty cache."""
+"""Data types for which JavaScript has arrays, so that it can make an empty cache."""
 
 
 def node_findings(folder: Folder) -> Iterator[Finding]:
-    """What keeps transformers.js from running a folder in Node."""
+    """Yield what keeps transformers.js from running a folder in Node."""
     yield from _findings(folder, "cpu")
 
 
 def browser_findings(folder: Folder) -> Iterator[Finding]:
-    """What keeps transformers.js from running a folder in a browser, in WebAssembly."""
+    """Yield what keeps transformers.js from running a folder in a browser, in WebAssembly."""
     yield from _findings(folder, "wasm")
 
 
 def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
     config = folder.document(CONFIG)
     if not config:
-        yield error(f"There is no {CONFIG}, by which it chooses what to load.")
+        yield error(f"There is no {CONFIG}, from which it chooses what to load.")
         return
     yield from _type(folder, config)
     yield from _tokenizer(folder)
@@ -70,7 +70,7 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
 
 
 def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
-    """Whether it has a class for this type of model, by what the model is for."""
+    """Yield an error if it has no class for the model_type and the kind of model."""
     model_type, architecture = config.get("model_type"), str((config.get("architectures") or [""])[0])
     what, known = "decoders", types.CAUSAL_LM
     if folder.kind == "encoder-decoder":
@@ -79,13 +79,13 @@ def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
         tasks = {"ForMaskedLM": types.MASKED_LM, "ForSequenceClassification": types.CLASSIFICATION}
         suffix = next((suffix for suffix in tasks if architecture.endswith(suffix)), None)
         if suffix is None:
-            return  # states of tokens come from any type, as of an encoder
+            return  # it computes states with an encoder of any type
         what, known = f"models {suffix}", tasks[suffix]
     if model_type not in known:
         more = " feature-extraction loads it as an encoder of no type." if folder.kind == "encoder" else ""
         yield error(f"It has no model_type {model_type!r} among its {what} (in {types.VERSION}).{more}")
     elif model_type in types.OTHER_CACHES and folder.kind == "decoder":
-        yield unknown(f"It gives a {model_type} caches of its own kinds, which are not looked into here.")
+        yield unknown(f"It makes other kinds of caches for a {model_type}, which are not checked here.")
 
 
 def _tokenizer(folder: Folder) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ def _tokenizer(folder: Folder) -> Iterator[Finding]:
 
 
 def _setting(config: dict[str, Any], key: str, device: Device) -> Any:
-    """A value of its own part of config.json; one for the device goes before one for all."""
+    """Return a value of transformers.js_config in config.json; one for the device takes precedence."""
     own = config.get(KEY) or {}
     return own.get("device_config", {}).get(device, {}).get(key, own.get(key))
 
@@ -102,12 +102,12 @@ def _setting(config: dict[str, Any], key: str, device: Device) -> Any:
 def _find_graph(
     folder: Folder, config: dict[str, Any], name: str, device: Device
 ) -> Generator[Finding, None, GraphFacts | None]:
-    """Return the graph that it opens for a part of the model: to it, a dtype is a suffix of the file's name."""
+    """Return the graph that it opens for a part of the model; the dtype is a suffix of the file name."""
     chosen = _setting(config, "dtype", device)
     if isinstance(chosen, dict):
         chosen = chosen.get(name)
     if chosen not in (None, "auto", *SUFFIXES):
-        yield warning(f"{CONFIG} has the dtype {chosen!r} for it, which it does not know and ignores.")
+        yield warning(f"{CONFIG} has the dtype {chosen!r} for it, which it does not know and therefore ignores.")
     dtype = chosen if chosen in SUFFIXES else DEFAULT_DTYPE[device]
     file = f"onnx/{name}{SUFFIXES[dtype]}.onnx"
     if file not in folder.graphs:
@@ -120,7 +120,10 @@ def _find_graph(
 
 
 def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Device) -> Iterator[Finding]:
-    """Files of weights: told by their number, with names of their own; in Node onnxruntime finds any other itself."""
+    """Yield what is wrong with files of weights.
+
+    config.json has their number; their names follow from the graph's. In Node, onnxruntime also finds others.
+    """
     chunks = _setting(config, "use_external_data_format", device)
     if isinstance(chunks, dict):
         chunks = chunks.get(graph.name, chunks.get(graph.name.removesuffix(".onnx"), 0))
@@ -135,35 +138,35 @@ def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Dev
         )
     if device == "cpu":
         return
-    untold = [name for name in graph.data_files if name not in names]
-    if untold:
-        own = all(name.startswith(f"{graph.name}_data") for name in untold)
+    unlisted = [name for name in graph.data_files if name not in names]
+    if unlisted:
+        own = all(name.startswith(f"{graph.name}_data") for name in unlisted)
         yield error(
-            f"A browser is not told to fetch {', '.join(untold)}, the weights of {graph.name}.",
+            f"A browser does not fetch {', '.join(unlisted)}, the weights of {graph.name}.",
             f'Set {KEY}.use_external_data_format to {{"{graph.name}": {len(graph.data_files)}}} in {CONFIG}.'
             if own
-            else f"Only files named {graph.name}_data, {graph.name}_data_1 … can be; graphs may not share one.",
+            else f"It fetches only files named {graph.name}_data, {graph.name}_data_1 …; graphs cannot share one.",
         )
     sizes = {name: folder.files.get((place / name).as_posix(), 0) for name in graph.data_files}
     large = [name for name, size in {graph.name: graph.bytes, **sizes}.items() if size > LARGEST_ARRAY]
     if large:
         yield error(f"{', '.join(large)} is larger than an array of a browser, 2 GB.", "Export with --deployment web.")
     if sum(sizes.values()) >= MAX_MEMORY:
-        yield error(f"The weights of {graph.name} have 4 GB or more, as much as WebAssembly has memory.")
+        yield error(f"The weights of {graph.name} have 4 GB or more, the size of WebAssembly's memory.")
 
 
 def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
-    """Inputs that it makes, and outputs that it reads."""
+    """Yield inputs that it does not provide, and outputs that it reads and the graph lacks."""
     wants = [name for name in graph.inputs if name not in names and name not in graph.pasts]
     if wants:
-        yield error(f"{graph.name} wants {', '.join(wants)}, which it does not give.")
+        yield error(f"{graph.name} requires {', '.join(wants)}, which it does not provide.")
     odd = [
         tensor.name
         for name in names
         if (tensor := graph.inputs.get(name)) and name != "input_features" and tensor.dtype != "int64"
     ]
     if odd:
-        yield error(f"{graph.name} wants {', '.join(odd)} in another type than int64.")
+        yield error(f"{graph.name} requires {', '.join(odd)} in another data type than int64.")
     if graph.pasts:
         lacks = [
             name
@@ -171,36 +174,36 @@ def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
             if name not in graph.outputs
         ]
         if lacks:
-            yield error(f"{graph.name} does not give {', '.join(lacks)}.")
+            yield error(f"{graph.name} does not return {', '.join(lacks)}.")
 
 
 def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
-    """It starts with an empty cache for the layers that config.json counts, of the dimensions that are numbers."""
+    """Yield differences between the graph's cache and the empty one that it makes for the layers in config.json."""
     model_type = str(config.get("model_type"))
     key = types.LAYERS.get(model_type, "num_hidden_layers")
     layers = config.get(key)
     if model_type not in types.OTHER_CACHES and (not isinstance(layers, int) or layers < graph.layers):
         yield error(
-            f"It makes caches for the layers that {CONFIG} counts ({key} is {layers}), and {graph.name} has "
+            f"It makes caches for the number of layers in {CONFIG} ({key} is {layers}), and {graph.name} has "
             f"{graph.layers}.",
             f"Set {key} to {graph.layers}.",
         )
     if config.get("multi_query"):
         yield error(
-            f"{CONFIG} says multi_query, so it makes caches with keys and values in one tensor, as no graph of ours "
-            "has them."
+            f"{CONFIG} has multi_query, so it makes caches with keys and values in one tensor, which edgeformer's "
+            "graphs do not have."
         )
-    # A length that is a number is no symbol to be 0: the cache has that room from the start.
+    # It replaces symbols by 0. If the length is a number, the cache has that length from the start.
     length = graph.past_shape[2] if graph.past_shape else None
     if graph.cache_form == "static" and not isinstance(length, int):
         yield error(
-            f"It starts with an empty cache, and {graph.name} writes into one that has room already.",
+            f"It starts with an empty cache, and {graph.name} needs a preallocated one.",
             "Export with --cache dynamic, or --ops ort.",
         )
     elif graph.cache_form == "dynamic" and isinstance(length, int):
-        yield error(f"It starts with a cache of {length} tokens, and {graph.name} takes all of them for text.")
+        yield error(f"It starts with a cache of {length} tokens, and {graph.name} treats all of them as text.")
     elif isinstance(length, int):
-        yield warning(f"{graph.name} keeps {length} tokens: longer texts fail.")
+        yield warning(f"{graph.name} has room for {length} tokens: longer texts fail.")
     symbols = {
         str(dim)
         for tensor in graph.pasts.values()
@@ -209,17 +212,20 @@ def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
     }
     if symbols:
         yield error(
-            f"The caches of {graph.name} have the symbols {', '.join(sorted(symbols))}; it knows batch_size, and makes "
-            "every other symbol 0.",
+            f"The caches of {graph.name} have the symbols {', '.join(sorted(symbols))}; it knows batch_size, and "
+            "replaces other symbols by 0.",
             "Make heads and head_dim numbers, and name the first dimension batch_size.",
         )
     odd = {tensor.dtype for tensor in graph.pasts.values()} - set(ARRAY_TYPES)
     if odd:
-        yield error(f"The caches of {graph.name} are {', '.join(sorted(odd))}, of which JavaScript has no arrays.")
+        yield error(f"The caches of {graph.name} are {', '.join(sorted(odd))}, for which JavaScript has no arrays.")
 
 
 def _kernels(graph: GraphFacts) -> Iterator[Finding]:
-    """It takes the build of onnxruntime-web that has WebGPU too, which has fewer kernels for WebAssembly."""
+    """Yield ops without a kernel.
+
+    transformers.js uses the build of onnxruntime-web that has WebGPU, too, which has fewer kernels for WebAssembly.
+    """
     if ("com.microsoft", "GatherBlockQuantized") in graph.ops:
         yield error(
             f"{graph.name} has a quantized embedding (GatherBlockQuantized), for which its WebAssembly has no kernel.",

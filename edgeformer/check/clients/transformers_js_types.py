@@ -1,4 +1,4 @@
-"""Types of models that transformers.js knows, by what they do, and the key of config.json with a decoder's layers.
+"""The model_types that transformers.js knows, by task, and the field of config.json with a decoder's layers.
 
 Source: transformers.js 4.3.1, the maps MODEL_FOR_… of `src/models/registry.js` and getNormalizedConfig of
 `src/configs.js`; a test compares them with the package where it is installed.
@@ -37,7 +37,7 @@ MASKED_LM = _types(
     neobert roberta roformer squeezebert xlm xlm-roberta
     """
 )
-"""Encoders that fill in words."""
+"""Masked language models."""
 
 CLASSIFICATION = _types(
     """
@@ -45,7 +45,7 @@ CLASSIFICATION = _types(
     mpnet neobert roberta roformer squeezebert xlm xlm-roberta
     """
 )
-"""Encoders that label texts."""
+"""Text classifiers."""
 
 _BY_KEY = {
     "decoder_layers": "bart blenderbot blenderbot-small lite-whisper m2m_100 marian mbart speecht5 whisper",
@@ -58,7 +58,7 @@ _BY_KEY = {
 }
 
 LAYERS = {model_type: key for key, types in _BY_KEY.items() for model_type in types.split()}
-"""The key that counts the layers of the decoder, of types where it is not num_hidden_layers."""
+"""Field with the number of layers of the decoder, by model_type, where it is not num_hidden_layers."""
 
 OTHER_CACHES = _types(
     """
@@ -66,4 +66,4 @@ OTHER_CACHES = _types(
     qwen3_5_moe qwen3_5_text qwen3_next qwen3_vl qwen3_vl_moe trocr zaya
     """
 )
-"""Types whose caches are of other kinds, or of a part of their config."""
+"""Types whose caches are of another kind, or follow from a nested config."""

@@ -1,6 +1,6 @@
-"""Whether onnxruntime opens a graph: its versions, its ops, and where its weights are.
+"""Rules of onnxruntime's session, with which every client opens graphs: versions, ops, files of weights.
 
-Every client opens its graphs so. Source: onnxruntime 1.31.
+Source: onnxruntime 1.31.
 """
 
 from collections.abc import Iterator
@@ -8,14 +8,15 @@ from pathlib import PurePosixPath
 
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import Folder
-from edgeformer.check.graph import ONNX_DOMAINS, GraphFacts
+from edgeformer.check.graph_facts import ONNX_DOMAINS, GraphFacts
 
 MAX_IR, MAX_OPSET = 13, 26
+"""Latest ONNX IR version and opset that onnxruntime 1.31 reads."""
 DOMAINS = (*ONNX_DOMAINS, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
 
 
 def session_findings(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
-    """What keeps onnxruntime from opening a graph in this folder."""
+    """Yield what keeps onnxruntime from opening a graph in this folder."""
     again = "Export the model again."
     if graph.ir_version > MAX_IR:
         yield error(
@@ -32,13 +33,13 @@ def session_findings(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
     if foreign:
         yield unknown(
             f"{graph.file} has ops of another library: {_some(foreign)}.",
-            "It loads where that library is registered with the session, and nowhere else.",
+            "It loads only where that library is registered with the session.",
         )
     yield from _data(folder, graph)
 
 
 def _data(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
-    """Whether the files of weights are there, inside the folder, and long enough."""
+    """Yield what is wrong with files of weights: missing, outside the folder, or too short."""
     place = PurePosixPath(graph.file).parent
     for location in graph.data_files:
         path = PurePosixPath(location)
@@ -57,15 +58,18 @@ def _data(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
         if end > size:
             yield error(
                 f"{name} is cut off: it has {size:,} bytes, and {graph.file} reads up to {end:,}.",
-                "Copy it again; Git LFS leaves a short text where a file was not fetched.",
+                "Copy it again; Git LFS leaves a short text instead of a file that was not fetched.",
             )
         odd = [each.tensor for each in tensors if each.length != each.needed or each.offset < 0]
         if odd:
-            yield error(f"{graph.file} reads {_some(odd)} from {name} in another length than it has.", "Export again.")
+            yield error(
+                f"{graph.file} reads {_some(odd)} from {name} with a length that does not fit its shape.",
+                "Export again.",
+            )
     if not graph.data_files and graph.bytes >= 2**31:
-        yield warning(f"{graph.file} has 2 GB or more in one protobuf, which many readers refuse.")
+        yield warning(f"{graph.file} has 2 GB or more in one protobuf, which many readers do not accept.")
 
 
 def _some(names: list[str]) -> str:
-    """The first names, and how many more."""
+    """Return the first three names, and the number of further ones."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,12 +1,12 @@
-"""Whether a folder keeps edgeformer's contract: files, tensors, dimensions, positions (`edgeformer.contract`)."""
+"""Rules of edgeformer's tensor contract (`edgeformer.contract`): files, tensors, dimensions, positions."""
 
 from collections.abc import Iterator, Sequence
 
 from edgeformer import contract
 from edgeformer.check.finding import Finding, error, warning
 from edgeformer.check.folder import TOKENIZER, Folder
-from edgeformer.check.graph import Dim, GraphFacts, Tensor
-from edgeformer.check.session import session_findings
+from edgeformer.check.graph_facts import Dim, GraphFacts, TensorFacts
+from edgeformer.check.session_rules import session_findings
 from edgeformer.contract import CacheGeometry, TensorSpec
 from edgeformer.errors import BundleError
 from edgeformer.manifest import FILE_NAME
@@ -15,7 +15,7 @@ DATA_SUFFIX = ".onnx_data"
 
 
 def contract_findings(folder: Folder) -> Iterator[Finding]:
-    """What is wrong with the folder itself, whichever client reads it."""
+    """Yield what is wrong with the folder itself, for all clients."""
     for name, why in folder.unreadable.items():
         yield error(f"{name} cannot be read: {why}.", "Copy or export it again.")
     for graph in folder.graphs.values():
@@ -24,13 +24,13 @@ def contract_findings(folder: Folder) -> Iterator[Finding]:
     yield from _main_tensors(folder)
     yield from _manifest(folder)
     for name in folder.ort_graphs:
-        yield warning(f"{name} is in ORT format, which is not looked into: it is for builds of onnxruntime of its age.")
+        yield warning(f"{name} is in ORT format and was not checked. It is for the onnxruntime version that made it.")
     if TOKENIZER not in folder.files:
-        yield warning(f"There is no {TOKENIZER}: clients can be given token ids, and no texts.")
+        yield warning(f"There is no {TOKENIZER}: clients take token ids only, and no texts.")
 
 
 def _data_names(graph: GraphFacts) -> Iterator[Finding]:
-    """Suffixes alone: a chunk of several may have a number behind it."""
+    """Yield files of weights without the usual suffix; a number may follow it."""
     wrong = [name for name in graph.data_files if DATA_SUFFIX not in name]
     if wrong:
         yield warning(
@@ -39,7 +39,7 @@ def _data_names(graph: GraphFacts) -> Iterator[Finding]:
 
 
 def _manifest(folder: Folder) -> Iterator[Finding]:
-    """What edgeformer.json says against what is there; a folder of somebody else has none."""
+    """Yield differences between edgeformer.json and the graph; other exporters' folders have no manifest."""
     if FILE_NAME not in folder.files:
         return
     try:
@@ -63,13 +63,13 @@ def _manifest(folder: Folder) -> Iterator[Finding]:
     logits = graph.outputs.get("logits")
     if graph.pasts and logits and isinstance(logits.dims[-1], int) and logits.dims[-1] != manifest.vocab_size:
         yield error(
-            f"{FILE_NAME} has a vocabulary of {manifest.vocab_size:,}, and {graph.file} gives logits of "
+            f"{FILE_NAME} has a vocabulary of {manifest.vocab_size:,}, and {graph.file} returns logits of "
             f"{logits.dims[-1]:,}."
         )
 
 
 def _main_tensors(folder: Folder) -> Iterator[Finding]:
-    """Tensors of the graphs that plain loops over onnxruntime bind."""
+    """Yield what is wrong with the tensors of the graphs that loops over onnxruntime bind."""
     if folder.kind == "encoder-decoder":
         encoder, decoder = folder.graph("encoder_model.onnx"), folder.graph("decoder_model.onnx")
         if encoder is not None:
@@ -83,20 +83,20 @@ def _main_tensors(folder: Folder) -> Iterator[Finding]:
 
 
 def tensor_findings(graph: GraphFacts) -> Iterator[Finding]:
-    """How the tensors of a decoder's or an encoder's graph differ from the contract."""
+    """Yield how the tensors of a decoder's or an encoder's graph differ from the contract."""
     yield from (_decoder if graph.pasts else _encoder)(graph)
 
 
 def _decoder(graph: GraphFacts) -> Iterator[Finding]:
     geometry = CacheGeometry(num_layers=graph.layers, num_kv_heads=0, head_dim=0)
-    reads_source = "encoder_attention_mask" in graph.inputs or any(".encoder." in name for name in graph.pasts)
-    specs = contract.seq2seq_decoder_inputs(geometry, geometry) if reads_source else contract.decoder_inputs(geometry)
-    presents = contract.present_names(geometry, "decoder." if reads_source else "")
+    has_encoder = "encoder_attention_mask" in graph.inputs or any(".encoder." in name for name in graph.pasts)
+    specs = contract.seq2seq_decoder_inputs(geometry, geometry) if has_encoder else contract.decoder_inputs(geometry)
+    presents = contract.present_names(geometry, "decoder." if has_encoder else "")
     yield from _inputs(graph, specs)
     yield from _outputs(graph, ["logits", *presents])
     logits = graph.outputs.get("logits")
     if logits is not None and logits.dtype != "float":
-        yield warning(f"{graph.file} gives logits as {logits.dtype}, not float32: an app has to read that type.")
+        yield warning(f"{graph.file} returns logits as {logits.dtype}, not float32: an app has to read that type.")
     yield from _cache_dims(graph)
 
 
@@ -111,7 +111,7 @@ def _encoder(graph: GraphFacts) -> Iterator[Finding]:
             yield from _int64(graph, tensor)
     known = ("last_hidden_state", "logits", "sentence_embedding")
     if not any(name in graph.outputs for name in known):
-        yield error(f"{graph.file} gives {', '.join(graph.outputs)}, and none of {', '.join(known)}.")
+        yield error(f"{graph.file} returns {', '.join(graph.outputs)}, and none of {', '.join(known)}.")
 
 
 def _inputs(graph: GraphFacts, specs: Sequence[TensorSpec]) -> Iterator[Finding]:
@@ -132,27 +132,27 @@ def _outputs(graph: GraphFacts, names: Sequence[str]) -> Iterator[Finding]:
     yield from _names(graph, "output", names, graph.outputs)
 
 
-def _names(graph: GraphFacts, what: str, expected: Sequence[str], found: dict[str, Tensor]) -> Iterator[Finding]:
+def _names(graph: GraphFacts, what: str, expected: Sequence[str], found: dict[str, TensorFacts]) -> Iterator[Finding]:
     missing = [name for name in expected if name not in found]
     more = [name for name in found if name not in expected]
     if missing:
         yield error(f"{graph.file} has no {what} {', '.join(missing)}.", "Export it again, or rename it back.")
     if more and what == "input":
         yield error(
-            f"{graph.file} wants {', '.join(more)} besides, which no loop of the contract gives.",
-            "A client must make it; of ours none does.",
+            f"{graph.file} requires {', '.join(more)}, which is not in the contract.",
+            "A client has to provide it, and edgeformer's clients do not.",
         )
     if not missing and not more and list(expected) != list(found):
-        yield warning(f"{graph.file} has its {what}s in another order; give them by their names.")
+        yield warning(f"{graph.file} has its {what}s in another order; bind them by name.")
 
 
-def _int64(graph: GraphFacts, tensor: Tensor) -> Iterator[Finding]:
+def _int64(graph: GraphFacts, tensor: TensorFacts) -> Iterator[Finding]:
     if tensor.dtype != "int64":
         yield error(f"{graph.file}: {tensor.name} is {tensor.dtype}, and token ids and masks are int64 everywhere.")
 
 
 def _cache_dims(graph: GraphFacts) -> Iterator[Finding]:
-    """Heads and head_dim are numbers, the same in all layers; the rest are symbols."""
+    """Yield what is wrong with dimensions of caches: heads and head_dim must be numbers, the others symbols."""
     caches = [*graph.pasts.values(), *(each for name, each in graph.outputs.items() if name.startswith("present."))]
     caches = [tensor for tensor in caches if len(tensor.dims) == 4]
     for place, what in ((1, "the number of heads"), (3, "head_dim")):
@@ -160,8 +160,8 @@ def _cache_dims(graph: GraphFacts) -> Iterator[Finding]:
         if symbolic:
             name = symbolic[0].dims[place] or "nothing"
             yield error(
-                f"{graph.file}: {what} of {symbolic[0].name} is the symbol {name!r} and must be a number: clients make "
-                "an empty cache by it.",
+                f"{graph.file}: {what} of {symbolic[0].name} is the symbol {name!r} and must be a number: clients use "
+                "it to make an empty cache.",
                 "Set it in the graph's inputs and outputs.",
             )
     odd = [tensor for tensor in caches if tensor.dims[0] != "batch_size"]
@@ -170,14 +170,14 @@ def _cache_dims(graph: GraphFacts) -> Iterator[Finding]:
     fixed = [tensor for tensor in caches if isinstance(tensor.dims[2], int)]
     if fixed:
         yield error(
-            f"{graph.file}: {fixed[0].name} has room for {fixed[0].dims[2]} tokens, always; the length of a cache is a "
-            "symbol, so that apps choose it."
+            f"{graph.file}: {fixed[0].name} has a fixed length of {fixed[0].dims[2]} tokens; it must be a symbol, so "
+            "that apps choose it."
         )
     types = {tensor.dtype for tensor in caches}
     if len(types) > 1:
-        yield error(f"{graph.file} has caches of several types: {', '.join(sorted(types))}.")
+        yield error(f"{graph.file} has caches of several data types: {', '.join(sorted(types))}.")
 
 
-def _other_dims(graph: GraphFacts, tensor: Tensor, expected: Sequence[Dim]) -> Finding:
+def _other_dims(graph: GraphFacts, tensor: TensorFacts, expected: Sequence[Dim]) -> Finding:
     found, right = (", ".join(map(str, dims)) for dims in (tensor.dims, expected))
     return warning(f"{graph.file}: {tensor.name} is [{found}]; the contract has [{right}].")

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself without its weights: tensors, ops, where the weights are, how it keeps its cache."""
+"""Facts about an ONNX graph, read without its weights: tensors, ops, places of the weights, form of the cache."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 Dim = int | str | None
-"""Of a tensor: a number, a symbol, or nothing."""
+"""A dimension of a tensor: a number, a symbol, or None if the file does not say."""
 
 PAST = re.compile(r"past_key_values\.(\d+)\.(?:(decoder|encoder)\.)?(key|value)")
-"""The name of a past: the layer, which cache where there are two, which half."""
+"""Name of a past: layer, cache of decoder or encoder if there are two, key or value."""
 
 ONNX_DOMAINS = ("", "ai.onnx")
 
-# Where an op takes the tables of RoPE. onnxruntime's RotaryEmbedding has them behind the positions, ONNX's before.
+# Inputs of ops that are tables of RoPE. onnxruntime's RotaryEmbedding has them after the positions, ONNX's before.
 _TABLES = {
     ("com.microsoft", "GroupQueryAttention"): (7, 8),
     ("com.microsoft", "RotaryEmbedding"): (2, 3),
     ("", "RotaryEmbedding"): (1, 2),
 }
 _OWN_TABLES = r"rotary\.\d+\.(cos|sin)|position_embedding\.weight"
-# An op that reads a past tells how the graph keeps it: in a buffer or growing, in a buffer alone, or growing alone.
+# Form of the cache by the op that reads a past.
 _FORMS: dict[tuple[str, str], CacheForm] = {
     ("com.microsoft", "GroupQueryAttention"): "any",
     ("", "TensorScatter"): "static",
@@ -37,13 +37,13 @@ _FORMS: dict[tuple[str, str], CacheForm] = {
     ("", "Concat"): "dynamic",
     ("", "Attention"): "dynamic",
 }
-# Ops that hand a past on as it is, or in another layout or type.
+# Ops that return a past unchanged, or in another layout or data type.
 _PASSING = ("Identity", "Cast", "Transpose", "Reshape", "Unsqueeze")
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An input or output: its type as onnx names it in lower case (float, int64), and its dimensions."""
+class TensorFacts:
+    """An input or output: name, data type in lower case (float, int64), dimensions."""
 
     name: str
     dtype: str
@@ -51,8 +51,16 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class External:
-    """A weight in another file. length: the bytes that are read there; needed: those that its shape and type take."""
+class ExternalTensor:
+    """A weight in another file.
+
+    Attributes:
+        tensor: name of the weight.
+        location: file, relative to the graph.
+        offset: first byte.
+        length: bytes that the graph says it has.
+        needed: bytes that its shape and data type imply.
+    """
 
     tensor: str
     location: str
@@ -63,65 +71,74 @@ class External:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFacts:
-    """A graph in a folder.
+    """Facts about a graph in a folder.
 
-    opsets: versions by domain. ops: (domain, name) of all nodes, those in branches and functions too. functions:
-    (domain, name) of what the model defines itself. constants: types of weights and casts. tables: rows of each table
-    of positions. cache_form: None where it has no past, or keeps it in a way that is not known here.
+    Attributes:
+        file: path in the folder.
+        bytes: size of the file.
+        ir_version: ONNX IR version.
+        opsets: opset versions by domain.
+        inputs, outputs: tensors by name, in order.
+        ops: (domain, name) of all nodes, including those in subgraphs and functions.
+        functions: (domain, name) of functions that the model defines.
+        constants: data types of weights, and of the results of Cast.
+        externals: weights in other files.
+        tables: number of rows of each table of positions.
+        cache_form: None without a past, or if the form is not known.
     """
 
     file: str
     bytes: int
     ir_version: int
     opsets: dict[str, int]
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
+    inputs: dict[str, TensorFacts]
+    outputs: dict[str, TensorFacts]
     ops: frozenset[tuple[str, str]]
     functions: frozenset[tuple[str, str]]
     constants: frozenset[str]
-    externals: tuple[External, ...]
+    externals: tuple[ExternalTensor, ...]
     tables: dict[str, int]
     cache_form: CacheForm | None
 
     @property
     def name(self) -> str:
-        """The file without its folder."""
+        """Return the file name without the folder."""
         return self.file.rpartition("/")[2]
 
     @property
     def data_files(self) -> tuple[str, ...]:
-        """Names of the files of weights, relative to the graph."""
+        """Return the names of the files of weights, relative to the graph."""
         return tuple(dict.fromkeys(each.location for each in self.externals))
 
     @property
-    def pasts(self) -> dict[str, Tensor]:
-        """Inputs that are a cache, by name."""
+    def pasts(self) -> dict[str, TensorFacts]:
+        """Return the inputs that are a cache, by name."""
         return {name: tensor for name, tensor in self.inputs.items() if PAST.fullmatch(name)}
 
     @property
     def layers(self) -> int:
-        """Layers that have a cache."""
+        """Return the number of layers that have a cache."""
         return len({found[1] for name in self.inputs if (found := PAST.fullmatch(name))})
 
     @property
     def past_shape(self) -> tuple[Dim, ...]:
-        """Dimensions of the first past of the decoder itself, as symbols where they are no numbers; () without one."""
+        """Return the dimensions of the first past of the decoder's own cache; () without one."""
         own = [tensor for name, tensor in self.pasts.items() if ".encoder." not in name]
         return own[0].dims if own and len(own[0].dims) == 4 else ()
 
     @property
     def positions(self) -> int | None:
-        """How many positions there are rows for; None without a table."""
+        """Return the number of positions that have a row in all tables; None without a table."""
         return min(self.tables.values(), default=None)
 
 
 def read_graph(folder: Path, file: str) -> GraphFacts:
-    """Read a graph. Raises ValueError where it is none, MissingDependencyError without onnx."""
+    """Return the facts about a graph. Raises ValueError for another file, MissingDependencyError without onnx."""
     onnx = require("onnx", "check")
     path = folder / file
     try:
         model = onnx.load(path, load_external_data=False)
-    except Exception as problem:  # protobuf's own type, which differs between its implementations
+    except Exception as problem:  # protobuf's exception, whose type differs between its implementations
         raise ValueError(str(problem)) from None
     if not model.graph.node:
         raise ValueError("it has no nodes")
@@ -156,10 +173,10 @@ def _nodes_in(holder: "GraphProto | FunctionProto") -> Iterator["NodeProto"]:
                 yield from _nodes_in(graph)
 
 
-def _tensor(value: "ValueInfoProto") -> Tensor:
+def _tensor(value: "ValueInfoProto") -> TensorFacts:
     kind = value.type.tensor_type
     dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim)
-    return Tensor(value.name, _dtype_name(kind.elem_type), dims)
+    return TensorFacts(value.name, _dtype_name(kind.elem_type), dims)
 
 
 def _dtype_name(number: int) -> str:
@@ -175,15 +192,15 @@ def _constants(initializers: Iterable["TensorProto"], nodes: Iterable["NodeProto
             yield from (_dtype_name(attribute.i) for attribute in node.attribute if attribute.name == "to")
 
 
-def _externals(initializers: Iterable["TensorProto"]) -> Iterator[External]:
+def _externals(initializers: Iterable["TensorProto"]) -> Iterator[ExternalTensor]:
     onnx = require("onnx", "check")
     for tensor in initializers:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        said = {entry.key: entry.value for entry in tensor.external_data}
+        data = {entry.key: entry.value for entry in tensor.external_data}
         needed = _nbytes(tensor)
-        offset, length = (int(said.get(key) or default) for key, default in (("offset", 0), ("length", needed)))
-        yield External(tensor.name, said.get("location", ""), offset, length, needed)
+        offset, length = (int(data.get(key) or default) for key, default in (("offset", 0), ("length", needed)))
+        yield ExternalTensor(tensor.name, data.get("location", ""), offset, length, needed)
 
 
 def _nbytes(tensor: "TensorProto") -> int:
@@ -196,7 +213,7 @@ def _nbytes(tensor: "TensorProto") -> int:
 
 
 def _tables(model: "ModelProto", initializers: dict[str, "TensorProto"]) -> dict[str, int]:
-    """Rows of the tables that ops take for RoPE; where ops do not tell, of those that edgeformer has names for."""
+    """Return the number of rows of tables of positions: inputs of rotary ops, and tables with edgeformer's names."""
     names = {name for name in initializers if re.fullmatch(_OWN_TABLES, name)}
     for node in _nodes_in(model.graph):
         places = _TABLES.get((node.domain.removeprefix("ai.onnx"), node.op_type), ())
@@ -205,7 +222,7 @@ def _tables(model: "ModelProto", initializers: dict[str, "TensorProto"]) -> dict
 
 
 def _cache_form(model: "ModelProto") -> CacheForm | None:
-    """How the graph keeps the decoder's own past, by the op that reads it, in a function of the model or not."""
+    """Return the form of the decoder's own cache, by the op that reads the past, also inside functions."""
     pasts = {each.name for each in model.graph.input if PAST.fullmatch(each.name) and ".encoder." not in each.name}
     functions = {(function.domain, function.name): function for function in model.functions}
     return _form_of(pasts, model.graph.node, functions)
