@@ -113,7 +113,7 @@ FAULTS = {
     ),
     "genai: an unknown key": (
         set_genai("model/contextlength", 512), (GENAI,),
-        "has the key model.contextlength, which it does not know; this is an error for it. It knows context_length; else",
+        "the key model.contextlength, which it does not know; this is an error for it. It knows context_length; else",
     ),
     "genai: an unknown key inside": (
         set_genai("model/decoder/inputs/past_keys", "x"), (GENAI,), "has the key model.decoder.inputs.past_keys",
