@@ -1,8 +1,8 @@
-"""How large keys and values get: the scales of an int8 cache, from eager PyTorch reading sample texts.
+"""Choose the scales of an int8 key-value cache by the largest keys and values of sample texts.
 
-A scale is as large as the largest number that was seen in its channel needs, and a margin more. Rotation moves numbers
-between the two channels of a pair as the position grows, further than any sample reaches; what it leaves as it is is
-the length of the pair, so that is what a rotated channel provides for.
+The scale of a channel provides for the largest magnitude that was seen there, and a margin. Rotary embeddings rotate
+pairs of key channels further as positions grow, beyond what any sample reaches; they keep the length of the pair, so
+rotated channels provide for that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,15 @@ from torch import Tensor
 
 from edgeformer.cache_scales import CacheScales
 from edgeformer.errors import ExportError
-from edgeformer.export.reference.quantized_caches import CacheEntrance, Turn
+from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation
 from edgeformer.export.reference.reference import Reference
 from edgeformer.model_spec import ModelSpec
 
 MARGIN = 1.25
-"""Room for what samples do not show: a number that is clipped loses all of its excess, one in wider steps little."""
+"""Factor on the largest magnitude seen, for other texts: clipping loses all of a value's excess, wider steps little."""
 
-TEXTS, TOKENS = 4, 64
-"""Random texts, and their tokens."""
-SEED = 7
+TEXTS, TOKENS, SEED = 4, 64, 7
+"""Number of random texts, tokens in each, and the seed of the generator that draws them."""
 
 
 def calibrate_caches(
@@ -32,11 +31,10 @@ def calibrate_caches(
     bos: int | None = None,
     texts: Sequence[NDArray[np.int64]] = (),
 ) -> CacheScales:
-    """The scales of a decoder's keys and values.
+    """Return the scales of a decoder's keys and values, measured on random tokens and on `texts`.
 
-    They are measured on random tokens, half of them behind `bos`, whose keys are unlike any other token's in many
-    models, and on texts: token ids [n] each, cut to the context. Raises ExportError where keys or values are no finite
-    numbers.
+    texts: token ids int64 [n] each, cut to the context. bos: the first token of half of the random texts, because in
+    many models its keys are unlike those of other tokens. Raises ExportError for keys or values that are not finite.
     """
     ranges = _Ranges(model_spec.cache.head_dim)
     reference = Reference(model_spec, weights, torch.float32, ranges)
@@ -47,7 +45,7 @@ def calibrate_caches(
 
 
 def _batches(model_spec: ModelSpec, bos: int | None, texts: Sequence[NDArray[np.int64]]) -> list[Tensor]:
-    """Token ids int64 [B, S] of texts that are run together."""
+    """Return token ids int64 [B, S] of the texts that are run together."""
     shape = TEXTS, min(TOKENS, model_spec.context_length)
     ids = np.random.default_rng(SEED).integers(0, model_spec.vocab_size, shape)
     if bos is not None and bos < model_spec.vocab_size:
@@ -57,7 +55,7 @@ def _batches(model_spec: ModelSpec, bos: int | None, texts: Sequence[NDArray[np.
 
 
 class _Ranges(CacheEntrance):
-    """Notes the largest magnitude of each channel [K·D], layer by layer."""
+    """Observes the largest magnitude of each channel [K·D] of the keys and values, by layer."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
@@ -65,30 +63,33 @@ class _Ranges(CacheEntrance):
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
 
-    def store(self, layer: int, key: Tensor, value: Tensor, turn: Turn | None) -> tuple[Tensor, Tensor]:
-        reach = key if turn is None else _lengths_of_pairs(key.unflatten(-1, (-1, self._head_dim)), *turn).flatten(-2)
-        for largest, numbers in ((self.keys, reach), (self.values, value)):
-            new = numbers.abs().flatten(0, 1).amax(0)
+    def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        if rotation is None:
+            bound = key
+        else:
+            bound = _pair_lengths(key.unflatten(-1, (-1, self._head_dim)), *rotation).flatten(-2)
+        for largest, seen in ((self.keys, bound), (self.values, value)):
+            new = seen.abs().flatten(0, 1).amax(0)
             largest[layer] = torch.maximum(largest.get(layer, new), new)
         return key, value
 
 
-def _lengths_of_pairs(heads: Tensor, pairs: int, interleaved: bool) -> Tensor:
-    """heads [..., D] with the length of its pair in the place of each number that is turned."""
+def _pair_lengths(heads: Tensor, pairs: int, interleaved: bool) -> Tensor:
+    """Return heads [..., D] with each rotated channel replaced by the length of its pair."""
     shape = (pairs, 2) if interleaved else (2, pairs)
-    turning = heads[..., : 2 * pairs].unflatten(-1, shape)
-    lengths = turning.norm(dim=-1 if interleaved else -2, keepdim=True).expand_as(turning).flatten(-2)
+    rotated = heads[..., : 2 * pairs].unflatten(-1, shape)
+    lengths = rotated.norm(dim=-1 if interleaved else -2, keepdim=True).expand_as(rotated).flatten(-2)
     return torch.cat((lengths, heads[..., 2 * pairs :]), -1)
 
 
 def _scales(what: str, largest: dict[int, Tensor]) -> tuple[tuple[float, ...], ...]:
-    """Scales of each layer, of four digits: more would mean nothing."""
+    """Return the scales of each layer, to four digits: the sample does not determine more."""
     scales = []
     for layer in sorted(largest):
-        reach = largest[layer] * MARGIN
-        if not bool(reach.isfinite().all()):
-            raise ExportError(f"{what} of layer {layer} are no finite numbers, which an int8 cache cannot hold.")
-        # A channel that is zero for every token has nothing to lose.
-        steps = torch.where(reach == 0, 1.0, reach / 127)
+        bound = largest[layer] * MARGIN
+        if not bool(bound.isfinite().all()):
+            raise ExportError(f"{what} of layer {layer} are not finite, and an int8 cache cannot hold them.")
+        # A channel that is zero for every token may have any scale.
+        steps = torch.where(bound == 0, 1.0, bound / 127)
         scales.append(tuple(float(f"{step:.4g}") for step in steps.tolist()))
     return tuple(scales)

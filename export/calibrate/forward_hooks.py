@@ -1,11 +1,11 @@
-"""Let a model read the texts that it is calibrated with, and look at what its layers read."""
+"""Run a model on calibration texts, and observe what its layers read and return."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor, nn
 
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.export.calibrate.text import CalibrationTokens
@@ -15,28 +15,24 @@ from edgeformer.runtime.encoder_outputs import pad_right
 
 
 def padded(text: CalibrationTokens) -> tuple[Tensor, Tensor]:
-    """Token ids of all texts, and which are no padding: int64 [B, S] each."""
+    """Return the token ids of all texts and the mask that is 0 for padding, int64 [B, S] each."""
     ids, mask = map(torch.from_numpy, pad_right([each.tolist() for each in text.texts], 0))
     return ids, mask
 
 
 def valid_tokens(x: Tensor, valid: Tensor) -> Tensor:
-    """Inputs [n, K] of a layer, of x [..., K], without those of padding. valid: bool [B, S].
+    """Return the inputs x [..., K] of a layer as [n, K], without those of padding. valid: bool [B, S].
 
-    No copy, where all are valid: those of a wide layer are a large part of what calibration takes.
+    Nothing is copied if all tokens are valid: the inputs of a wide layer are a large part of calibration's memory.
     """
     padding = x.shape[:-1] == valid.shape and not valid.all()
     return x[valid] if padding else x.flatten(0, -2)
 
 
-class Enough(Exception):
-    """For hooks to raise: all that was to be seen of a text has been, and logits as a rule need not be computed."""
-
-
 def let_read(reference: Reference, model_spec: ModelSpec, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-    """Let a model of any kind read token ids int64 [B, S]; both halves of a pair read the same.
+    """Run a model of any kind on token ids int64 [B, S]; an encoder-decoder reads them with both halves.
 
-    Returns what it says: logits or, of an encoder, states and what its head makes of them.
+    Returns the logits or, for an encoder, hidden states and the outputs of its head.
     """
     config, module = model_spec.config, reference.module
     caches = [reference.empty_cache(len(ids))] * model_spec.cache.num_layers
@@ -44,19 +40,49 @@ def let_read(reference: Reference, model_spec: ModelSpec, ids: Tensor, mask: Ten
         case EncoderConfig(token_types=types):
             return tuple(module(ids, mask, torch.zeros_like(ids) if types > 1 else None))
         case Seq2SeqConfig():
-            _, sources = module.encode(ids, mask)
-            return (module.decode(ids, mask, mask, caches, sources)[0],)
+            _, encoder_outputs = module.encode(ids, mask)
+            return (module.decode(ids, mask, mask, caches, encoder_outputs)[0],)
         case _:
             return (module(ids, mask, caches)[0],)
 
 
-def read_with_hooks(
-    reference: Reference, model_spec: ModelSpec, ids: Tensor, mask: Tensor, hooks: Sequence[RemovableHandle]
+class _StopForward(Exception):
+    """Raised by a hook to end a forward pass, for which PyTorch has no other way. It does not leave this module."""
+
+
+def run_observed(
+    reference: Reference,
+    model_spec: ModelSpec,
+    ids: Tensor,
+    mask: Tensor,
+    *,
+    until: Callable[[], bool],
+    before: Iterable[tuple[nn.Module, Callable[[Tensor], None]]],
+    after: Iterable[tuple[nn.Module, Callable[[Tensor, Tensor], None]]] = (),
 ) -> None:
-    """Let a model read until a hook of its layers has seen `Enough`, and remove the hooks."""
-    with ExitStack() as undo:
-        for hook in hooks:
-            undo.callback(hook.remove)
-        undo.enter_context(reference.loaded())
-        undo.enter_context(suppress(Enough))
+    """Run a model on token ids int64 [B, S], and call observers when its layers run.
+
+    before: layers, and observers that are called with a layer's input before it runs. after: observers that are called
+    with its input and its output, which they may change in place. The run ends as soon as `until()` is true after an
+    observer of `before`; as a rule that saves the logits [B, S, V].
+    """
+
+    def hook_before(observe: Callable[[Tensor], None]) -> Any:
+        def hook(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+            observe(inputs[0])
+            if until():
+                raise _StopForward
+
+        return hook
+
+    def hook_after(observe: Callable[[Tensor, Tensor], None]) -> Any:
+        return lambda layer, inputs, output: observe(inputs[0], output)
+
+    with ExitStack() as stack:
+        for layer, observe in before:
+            stack.callback(layer.register_forward_pre_hook(hook_before(observe)).remove)
+        for layer, observe_output in after:
+            stack.callback(layer.register_forward_hook(hook_after(observe_output)).remove)
+        stack.enter_context(reference.loaded())
+        stack.enter_context(suppress(_StopForward))
         let_read(reference, model_spec, ids, mask)

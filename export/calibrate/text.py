@@ -1,6 +1,6 @@
-"""What a model reads while its weights are rounded: a file of text, or token ids.
+"""Read a calibration text: a file, or token ids.
 
-A few thousand tokens of what the model is for are enough: they tell which inputs of its layers go together.
+A few thousand tokens of what the model is for are enough: they show which inputs of its layers are correlated.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from edgeformer.runtime.tokenizer import Tokenizer
 
 Tokens = NDArray[np.int64]
 LENGTH = 256
-"""Tokens of a piece of a file; shorter where the model's context is."""
+"""Tokens in a piece of a file, or as many as the model's context has."""
 PIECES = 32
-"""Of one file, spread over it."""
+"""Pieces that are taken from a file, evenly spread over it: 8,192 tokens in all."""
 
 
 @dataclass(frozen=True)
 class CalibrationTokens:
-    """Token ids int64 [n] of each text, and where they are from."""
+    """Token ids int64 [n] of each text, and their source."""
 
     texts: list[Tokens]
     source: CalibrationText
 
 
 def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_spec: ModelSpec) -> CalibrationTokens:
-    """Texts that a model can read, whatever it is.
+    """Return the token ids of a calibration text.
 
-    given: a file in UTF-8, of which up to PIECES pieces of LENGTH tokens are taken, each with the special tokens that
-    the tokenizer puts around a text; or token ids, of each text as many as the context has. Raises ExportError where
-    there is nothing to read or nothing to read it with, and for models of speech.
+    given: a UTF-8 file, of which up to PIECES pieces of LENGTH tokens are taken, each with the special tokens that the
+    tokenizer puts around a text; or token ids, of which each text is cut to the context. Raises ExportError for a
+    missing or empty text, a missing tokenizer, tokens outside the vocabulary, and speech models.
     """
     vocab_size, context_length = sizes_of(model_spec)
     if isinstance(given, str | Path):
@@ -60,7 +60,7 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
 
 
 def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
-    """Tokens and positions that all parts of a model have."""
+    """Return the vocabulary size and the context length that all parts of a model have in common."""
     config = model_spec.config
     encoder = config.encoder if isinstance(config, Seq2SeqConfig) else config
     if not isinstance(encoder, EncoderConfig):
@@ -77,7 +77,7 @@ def _read(path: Path) -> bytes:
 
 
 def _pieces(path: Path, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:
-    """Pieces of a file, all but a single one of equal length."""
+    """Return pieces of a file of equal length, or one shorter piece."""
     if tokenizer_folder is None or not (tokenizer_folder / "tokenizer.json").is_file():
         raise ExportError(
             f"{path} cannot be read to calibrate with: the model has no tokenizer.json. Put the one that it was "

@@ -1,23 +1,25 @@
-"""Let a model read a calibration text, and round each of its linear layers when the text first reaches it.
+"""Quantize a model's linear layers with GPTQ, on the inputs that a calibration text makes.
 
-The model reads it twice in one run: as it is, and as it will be stored. So each layer knows what reaches it and what
-should, and makes up for what those before it err, embeddings among them. Where one of these is the head, too, the text
-reaches that last, and all else follows from it; so before that run there is another, for heads alone, of the model as
-it is. It is float32 PyTorch that reads, all texts at once.
+The model runs once, with every text twice in the batch. The first half of the batch is computed with the original
+weights, the second half with the quantized ones. Before a layer runs it is quantized on the inputs of the second half,
+with error compensation for their difference from the first half. That includes the errors of embeddings.
 
-Both halves of an encoder-decoder read the same text. An encoder is made to read such texts, a decoder is not: it is to
-write translations of them. So its layers are rounded for that text, but do not change to make up for errors on it.
+A tied head is quantized earlier, in a run with the original weights: its weight is the embedding, on which everything
+that a model computes depends. Models run in float32 PyTorch, with all texts at once.
 
-Memory: every parameter is read when its layer runs, as for any export; beside it are the states of all tokens in one
-layer, and the Gram matrix of its inputs [K, K] in a few copies: 2.6 GB in all for 8,192 tokens and layers as large as
-TinyLlama-1.1B's. What is rounded waits on disk.
+Both halves of an encoder-decoder read the same text. Its encoder is trained on such texts, but its decoder writes
+translations of them, so the layers of a decoder have no error compensation.
+
+Memory: weights are read when their layer runs. Beside them are the hidden states of all tokens in one layer and a few
+Gram matrices [K, K] of its inputs, 2.6 GB in all for 8,192 tokens and the layers of TinyLlama-1.1B (measured).
+Quantized matrices wait on disk.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +27,10 @@ from torch.nn import functional as F
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ExportError
-from edgeformer.export.calibrate.forward_hooks import Enough, padded, read_with_hooks, valid_tokens
+from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.export.progress import Progress
+from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.gptq import Costs, costs_of, error_compensation, round_for_inputs
 from edgeformer.export.quantize.quantized_tensor import check_finite, is_finite
@@ -37,69 +39,65 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import Quantization, WeightFormat
 
-LOOKUPS = 0.1
-"""Part of the mean power of an input that is added to that of each, for a head whose rows are looked up as well: what a
-row errs by itself costs something, too. Of 4 bits in blocks of 128, tiny-llama lost 8 % less with it than with none."""
-
-
-class Table(NamedTuple):
-    """An embedding that is stored rounded: the name of its weight, and the format."""
-
-    name: str
-    form: WeightFormat
-
-
-class Inputs(NamedTuple):
-    """Of a layer's inputs: what weights cost that err, and the C [K, K] that makes up for what the inputs err."""
-
-    costs: Costs
-    error_compensation: Tensor | None = None
+GATHER_WEIGHT = 0.1
+"""Cost of a tied head's errors as an embedding: a fraction of the mean power of its inputs, added to the power of each.
+With it, tiny-llama in 4 bits in blocks of 128 lost 8 % less than without."""
 
 
 class Layer(NamedTuple):
-    """A layer to round, the name of its weight, the format that fits, and whether it is an embedding, too.
-
-    makes_up: whether it makes up for what its inputs err.
-    """
+    """A linear layer to quantize. tied: its weight is an embedding, too. compensates: it has error compensation."""
 
     module: nn.Linear
     name: str
     form: WeightFormat
-    gathered: bool
+    tied: bool
     compensates: bool = True
+
+
+class Table(NamedTuple):
+    """An embedding that is stored quantized: the name of its weight, and the format."""
+
+    name: str
+    form: WeightFormat
+
+
+class InputStatistics(NamedTuple):
+    """The costs of errors by a layer's inputs, and its matrix [K, K] of error compensation, None without one."""
+
+    costs: Costs
+    compensation: Tensor | None = None
 
 
 def calibrate(
     model_spec: ModelSpec,
     weights: Mapping[str, Tensor],
-    recipe: Quantization,
+    quantization: Quantization,
     text: CalibrationTokens,
     folder: Path,
-    progress: Progress = lambda what, part: None,
+    progress: Progress = no_progress,
 ) -> Calibrated:
-    """The matrices that a recipe wants to have rounded by a text.
+    """Quantize the weight of every `nn.Linear` whose rounding is `gptq` and that the text reaches.
 
-    Those of every `nn.Linear` that the text reaches. One that runs more than once is rounded for its first inputs.
-    folder: an empty one, for what is rounded. Raises ExportError for weights or states that are not finite.
+    A layer that runs more than once is quantized with its first inputs. folder: an empty one for the result. Raises
+    ExportError for weights or hidden states that are not finite.
     """
     reference, result = Reference(model_spec, weights, torch.float32), Calibrated(folder)
-    layers = list(_layers(reference.module, recipe, pair=isinstance(model_spec.config, Seq2SeqConfig)))
+    layers = list(_layers(reference.module, quantization, isinstance(model_spec.config, Seq2SeqConfig)))
+    heads, others = [layer for layer in layers if layer.tied], [layer for layer in layers if not layer.tied]
     (ids, mask), total = padded(text), len({layer.name for layer in layers})
-    if heads := [layer for layer in layers if layer.gathered]:
-        first = _RoundingHeads(weights, result, {head.name for head in heads}, total, mask.bool(), progress)
-        hooks = [head.module.register_forward_pre_hook(partial(first.before, head)) for head in heads]
-        read_with_hooks(reference, model_spec, ids, mask, hooks)
-    if others := [layer for layer in layers if not layer.gathered]:
+    if heads:
+        run = _Calibrator(weights, result, {head.name for head in heads}, total, mask.bool(), progress)
+        before = [(head.module, partial(run.quantize_tied_head, head)) for head in heads]
+        run_observed(reference, model_spec, ids, mask, until=run.done, before=before)
+    if others:
         ids, mask = ids.repeat(2, 1), mask.repeat(2, 1)
-        second = _RoundingLayers(weights, result, {layer.name for layer in others}, total, mask.bool(), progress)
-        hooks = [
-            module.register_forward_hook(partial(second.after_lookup, table))
-            for module, table in _tables(reference.module, recipe)
+        run = _Calibrator(weights, result, {layer.name for layer in others}, total, mask.bool(), progress)
+        before = [(layer.module, partial(run.quantize_layer, layer)) for layer in others]
+        after = [
+            *((module, partial(run.add_embedding_error, table)) for module, table in _tables(reference, quantization)),
+            *((layer.module, partial(run.add_layer_error, layer)) for layer in others),
         ]
-        for layer in others:
-            hooks.append(layer.module.register_forward_pre_hook(partial(second.before, layer)))
-            hooks.append(layer.module.register_forward_hook(partial(second.after, layer)))
-        read_with_hooks(reference, model_spec, ids, mask, hooks)
+        run_observed(reference, model_spec, ids, mask, until=run.done, before=before, after=after)
     return result
 
 
@@ -111,7 +109,10 @@ def calibrated_lowering(
     folder: Path,
     progress: Progress,
 ) -> LoweringOptions:
-    """The target, with what a text has rounded for its recipe, where that asks for one; folder: to make for it."""
+    """Return lowering options with calibrated weights, where the quantization config needs any.
+
+    folder: is made for them.
+    """
     if text is None or lowering.quantization is None or not lowering.quantization.needs_calibration:
         return lowering
     folder.mkdir(parents=True)
@@ -120,71 +121,125 @@ def calibrated_lowering(
     return replace(lowering, quantization=quantization, calibrated=calibrated)
 
 
-def _layers(module: nn.Module, recipe: Quantization, *, pair: bool) -> Iterator[Layer]:
-    """The layers to round; pair: of an encoder-decoder."""
+def _layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:
     names = _names(module)
-    gathered = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
+    embeddings = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
     for layer in module.modules():
-        if type(layer) is not nn.Linear:
-            continue
-        name, is_table = names[id(layer.weight)], id(layer.weight) in gathered
-        form = recipe.format_of(name, gathered=is_table)
-        fitted = form and form.fitted(layer.in_features)
-        if fitted and fitted.rounding == "gptq":
-            yield Layer(layer, name, fitted, is_table, not (pair and name.startswith("decoder.")))
+        if type(layer) is nn.Linear:
+            name, tied = names[id(layer.weight)], id(layer.weight) in embeddings
+            form = quantization.format_of(name, gathered=tied)
+            fitted = form and form.fitted(layer.in_features)
+            if fitted and fitted.rounding == "gptq":
+                compensates = not (encoder_decoder and name.startswith("decoder."))
+                yield Layer(layer, name, fitted, tied, compensates)
 
 
-def _tables(module: nn.Module, recipe: Quantization) -> Iterator[tuple[nn.Embedding, Table]]:
-    """Embeddings that are stored rounded; what no text rounds, `mse` does."""
-    names = _names(module)
-    for table in module.modules():
+def _tables(reference: Reference, quantization: Quantization) -> Iterator[tuple[nn.Embedding, Table]]:
+    """Yield the quantized embeddings. Those that are no tied head are rounded by `mse` instead of `gptq`."""
+    names = _names(reference.module)
+    for table in reference.module.modules():
         if isinstance(table, nn.Embedding):
             name = names[id(table.weight)]
-            form = recipe.format_of(name, gathered=True)
+            form = quantization.format_of(name, gathered=True)
             fitted = form and form.fitted(table.embedding_dim)
             if fitted:
                 yield table, Table(name, replace(fitted, rounding="mse") if fitted.rounding == "gptq" else fitted)
 
 
 def _names(module: nn.Module) -> dict[int, str]:
-    """What parameters are called, by their identity: those of several names by the first."""
+    """Return the names of parameters by their identity, the first name of a shared one."""
     names: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), name)
     return names
 
 
-class _Rounding:
-    """Hooks that round layers by what reaches them.
+class _Calibrator:
+    """Observers of a run that quantize its layers.
 
-    left: names of the weights that are to be rounded. total: how many there are in all. valid: which tokens are no
-    padding, [B, S].
+    pending: names of the weights to quantize in this run. total: the number of weights in all runs, for progress.
+    valid: bool [B, S], False for padding. For `quantize_layer` and what adds errors, rows B/2 to B of the batch are
+    those that are computed with quantized weights.
     """
 
     def __init__(
         self,
         weights: Mapping[str, Tensor],
         result: Calibrated,
-        left: Iterable[str],
+        pending: Iterable[str],
         total: int,
         valid: Tensor,
         progress: Progress,
     ):
         self._weights = weights
         self._result = result
-        self._left = set(left)
+        self._pending = set(pending)
         self._total = total
         self._valid = valid
         self._progress = progress
+        self._last: tuple[Tensor, InputStatistics] | None = None
 
-    def wants(self, layer: Layer) -> bool:
-        """Whether a layer is still to be rounded; those that share its weight may have been."""
-        if layer.name in self._left:
-            self._progress(f"calibrating {layer.name}", len(self._result.formats) / self._total)
-        return layer.name in self._left
+    def done(self) -> bool:
+        """Whether all weights of this run are quantized."""
+        return not self._pending
 
-    def products(self, layer: Layer, x: Tensor, y: Tensor) -> Tensor:
-        """Σ xᵀy of inputs [n, K] of a layer, [K, K]."""
+    def quantize_tied_head(self, head: Layer, x: Tensor) -> None:
+        """Quantize a head that is an embedding, on its inputs x [B, S, K], unless that has been done."""
+        if head.name in self._pending:
+            tokens = valid_tokens(x, self._valid)
+            gram = self._gram(head, tokens, tokens)
+            gram.diagonal().add_(GATHER_WEIGHT * gram.diagonal().mean())
+            self.quantize(head, InputStatistics(costs_of(gram)))
+
+    def quantize_layer(self, layer: Layer, x: Tensor) -> None:
+        """Quantize a layer on its inputs x [B, S, K], unless that has been done."""
+        if layer.name in self._pending:
+            self.quantize(layer, self.statistics(layer, x))
+
+    def quantize(self, layer: Layer, inputs: InputStatistics) -> None:
+        """Quantize a layer's weight."""
+        self._progress(f"calibrating {layer.name}", len(self._result.formats) / self._total)
+        rows = self._weights[layer.name].float()
+        check_finite(rows, [layer.name])
+        targets = rows if inputs.compensation is None else rows.addmm(rows, inputs.compensation)
+        self._result.add(layer.name, round_for_inputs(rows, inputs.costs, layer.form, targets), layer.form)
+        self._pending.remove(layer.name)
+
+    def statistics(self, layer: Layer, x: Tensor) -> InputStatistics:
+        """Return the statistics of a layer's inputs x [..., K], computed once for layers that read the same tensor.
+
+        An input without rows of the batch, such as a table of positions, is the same for both halves.
+        """
+        if self._last is None or self._last[0] is not x:
+            self._last = None  # the factor [K, K] before is released before the next one is computed
+            tokens = valid_tokens(x, self._valid)
+            exact, actual = tokens.chunk(2) if len(x) == len(self._valid) else (tokens, tokens)
+            gram, compensation = self._gram(layer, actual, actual), None
+            if layer.compensates:
+                compensation = error_compensation(gram, self._gram(layer, exact - actual, actual))
+            self._last = x, InputStatistics(costs_of(gram), compensation)
+        return self._last[1]
+
+    def add_layer_error(self, layer: Layer, x: Tensor, y: Tensor) -> None:
+        """Add to a layer's output, in its quantized half, what quantization changes in it."""
+        change = self._result[layer.name].weights().flatten(1) - self._weights[layer.name].float()
+        self._quantized_half(y).add_(F.linear(self._quantized_half(x), change))
+
+    def add_embedding_error(self, table: Table, token_ids: Tensor, y: Tensor) -> None:
+        """Add to an embedding's output, in its quantized half, what quantization changes in it."""
+        ids = self._quantized_half(token_ids)
+        rows = self._weights[table.name][ids.flatten()].float()
+        if table.name in self._result.formats:
+            blocks = QuantizedBlocks(*(part[ids.flatten()] for part in vars(self._result[table.name]).values()))
+        else:
+            blocks = round_blocks(rows.unflatten(1, (-1, table.form.block or rows.shape[1])), table.form)
+        self._quantized_half(y).add_((blocks.weights().flatten(1) - rows).view(*ids.shape, -1))
+
+    def _quantized_half(self, x: Tensor) -> Tensor:
+        return x.chunk(2)[1] if len(x) == len(self._valid) else x
+
+    def _gram(self, layer: Layer, x: Tensor, y: Tensor) -> Tensor:
+        """Return Σ xᵀy [K, K] of inputs [n, K]."""
         sums = x.t() @ y
         if not is_finite(sums):
             raise ExportError(
@@ -192,71 +247,3 @@ class _Rounding:
                 "them. Export without calibration."
             )
         return sums
-
-    def round(self, layer: Layer, inputs: Inputs) -> None:
-        """Round a layer's weight; Enough, if it was the last one."""
-        rows = self._weights[layer.name].float()
-        check_finite(rows, [layer.name])
-        aims = rows if inputs.error_compensation is None else rows.addmm(rows, inputs.error_compensation)
-        self._result.add(layer.name, round_for_inputs(rows, inputs.costs, layer.form, aims), layer.form)
-        self._left.remove(layer.name)
-        if not self._left:
-            raise Enough
-
-
-class _RoundingHeads(_Rounding):
-    """Of heads that are embeddings, too. The whole batch passes all layers as they are."""
-
-    def before(self, layer: Layer, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Round a head's weight, unless it is."""
-        if self.wants(layer):
-            tokens = valid_tokens(inputs[0], self._valid)
-            gram = self.products(layer, tokens, tokens)
-            gram.diagonal().add_(LOOKUPS * gram.diagonal().mean())
-            self.round(layer, Inputs(costs_of(gram)))
-
-
-class _RoundingLayers(_Rounding):
-    """Of all others. The first half of a batch passes them as they are, the second as they are stored.
-
-    What has no rows of the batch, such as a table of positions, is the same for both.
-    """
-
-    _last: tuple[Tensor, Inputs] | None = None
-
-    def before(self, layer: Layer, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Round a layer's weight, unless it is."""
-        if self.wants(layer):
-            self.round(layer, self._seen(layer, inputs[0]))
-
-    def after(self, layer: Layer, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """What the layer gives with its rounded weight, to the half that is for it."""
-        change = self._result[layer.name].weights().flatten(1) - self._weights[layer.name].float()
-        self._stored(output).add_(F.linear(self._stored(inputs[0]), change))
-
-    def after_lookup(self, table: Table, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """What is found in an embedding as it is stored, the same way."""
-        ids = self._stored(inputs[0])
-        rows = self._weights[table.name][ids.flatten()].float()
-        if table.name in self._result.formats:
-            stored = self._result[table.name]
-            found = QuantizedBlocks(*(part[ids.flatten()] for part in vars(stored).values()))
-        else:
-            found = round_blocks(rows.unflatten(1, (-1, table.form.block or rows.shape[1])), table.form)
-        self._stored(output).add_((found.weights().flatten(1) - rows).view(*ids.shape, -1))
-
-    def _stored(self, x: Tensor) -> Tensor:
-        return x.chunk(2)[1] if len(x) == len(self._valid) else x
-
-    def _seen(self, layer: Layer, x: Tensor) -> Inputs:
-        """Of the inputs x [..., K] of a layer; layers beside each other read the same."""
-        if self._last is None or self._last[0] is not x:
-            self._last = None  # two factors of a wide layer need not be in memory
-            tokens = valid_tokens(x, self._valid)
-            exact, stored = tokens.chunk(2) if len(x) == len(self._valid) else (tokens, tokens)
-            gram = self.products(layer, stored, stored)
-            change = (
-                error_compensation(gram, self.products(layer, exact - stored, stored)) if layer.compensates else None
-            )
-            self._last = x, Inputs(costs_of(gram), change)
-        return self._last[1]

@@ -1,8 +1,8 @@
-"""What a graph's products do to their inputs: eager PyTorch that rounds activations as MatMulNBits does.
+"""Eager PyTorch that quantizes activations as MatMulNBits does.
 
-Each block of inputs that shares a scale of the weight is rounded to 8 bits by its own largest magnitude, as
-`accuracy_level` 4 of the op says; where an output has one scale, all inputs of a token are. A graph that does this
-is held to eager PyTorch that does it, too.
+With `accuracy_level` 4 that op rounds each block of inputs that shares a weight scale to 8 bits, by the block's own
+largest magnitude. Per-channel products do so with all inputs of a token. Graphs with such products are compared with
+eager PyTorch that rounds the same way.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from edgeformer.quantization import WeightFormat
 
 
 def round_activations(module: nn.Module, formats: Mapping[str, WeightFormat]) -> None:
-    """Let every layer that multiplies with a quantized weight round its input from now on."""
+    """Make every layer that multiplies with a quantized weight round its input. formats: by parameter name."""
     first: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         form = formats.get(first.setdefault(id(parameter), name))
@@ -27,13 +27,16 @@ def round_activations(module: nn.Module, formats: Mapping[str, WeightFormat]) ->
 def _rounding(block: int | None) -> Any:
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         x, *rest = inputs
-        return (rounded(x, block) if x.is_floating_point() else x, *rest)
+        return (fake_quantize_activations(x, block) if x.is_floating_point() else x, *rest)
 
     return hook
 
 
-def rounded(x: Tensor, block: int | None) -> Tensor:
-    """x [..., K] with every block of its last axis, or all of it, rounded to 255 steps around 0."""
+def fake_quantize_activations(x: Tensor, block: int | None) -> Tensor:
+    """Return x [..., K] quantized to −127 … 127 and back, with one scale per block of its last axis.
+
+    block: its size; None for one scale per token.
+    """
     blocks = x.unflatten(-1, (-1, block or x.shape[-1]))
     scales = blocks.abs().amax(-1, keepdim=True) / 127
     return torch.where(scales == 0, 0, (blocks / scales).round() * scales).flatten(-2)

@@ -1,7 +1,7 @@
-"""Where keys and values of eager PyTorch enter the cache of their layer, and what an int8 cache makes of them there.
+"""Intercept keys and values of eager PyTorch where they enter the cache of their layer, and round them to int8 there.
 
-onnxruntime's kernel rounds new keys and values first and attends to what it has rounded, the new tokens included, so
-eager PyTorch that hands its attention rounded ones computes the same (measured: docs/explanation/kv-cache.md).
+onnxruntime's kernel rounds new keys and values first and attends to the rounded ones, those of the new tokens included.
+Eager PyTorch that passes rounded keys and values to its attention op computes the same (docs/explanation/kv-cache.md).
 """
 
 from abc import ABC, abstractmethod
@@ -20,31 +20,34 @@ from edgeformer.ops.token_positions import new_positions
 ATTENTION = torch.ops.edgeformer.group_query_attention.default
 ROTARY = torch.ops.edgeformer.rotary_embedding.default
 
-Turn = tuple[int, bool]
-"""How keys are rotated: pairs of a head, and whether they are neighbours; `ops.rotary_embedding` says more."""
+Rotation = tuple[int, bool]
+"""Rotated pairs per head of the keys, and whether pairs are neighbours (`interleaved` of `ops.rotary_embedding`)."""
 
 
 class CacheEntrance(TorchDispatchMode, ABC):
-    """While it is active, keys and values pass `store` before attention reads them.
+    """While active, pass keys and values to `store` before attention reads them.
 
-    Works for any module, since it stands at the op. Layers are counted by its calls: a forward must call attention once
-    for each cache, in their order, and `check_layers` says whether it did.
+    It intercepts the attention op, so it works for any module. Its calls count the layers: a forward must call
+    attention once for each cache, in their order, which `check_layers` checks.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = 0
-        self._turns: dict[int, Turn] = {}
+        self._rotations: dict[int, Rotation] = {}
 
     def __enter__(self) -> "CacheEntrance":
         self.layers = 0
-        self._turns.clear()
+        self._rotations.clear()
         super().__enter__()
         return self
 
     @abstractmethod
-    def store(self, layer: int, key: Tensor, value: Tensor, turn: Turn | None) -> tuple[Tensor, Tensor]:
-        """What attention reads and caches instead of keys and values [B, S, K·D]; turn: how the keys were rotated."""
+    def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        """Return what attention reads and caches instead of keys and values [B, S, K·D].
+
+        rotation: how the keys were rotated, None if they were not.
+        """
 
     def check_layers(self, num_layers: int) -> None:
         """Raise ExportError unless attention was called once for each cache."""
@@ -57,25 +60,25 @@ class CacheEntrance(TorchDispatchMode, ABC):
     def __torch_dispatch__(
         self, function: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for every op."""
+        """Handle one op; PyTorch calls this for every op."""
         if function not in (ATTENTION, ROTARY):
             return function(*args, **(kwargs or {}))
         names = (argument.name for argument in function._schema.arguments)
         given = dict(zip(names, args, strict=False)) | (kwargs or {})
         if function is ROTARY:
-            self._turns[given["num_heads"]] = given["cos"].shape[-1], given["interleaved"]
+            self._rotations[given["num_heads"]] = given["cos"].shape[-1], given["interleaved"]
             return function(**given)
-        _prepare(given, self._turns)
-        # Keys are rotated on their own, if at all, and as many heads are theirs.
-        turn = self._turns.get(given["num_kv_heads"])
-        given["key"], given["value"] = self.store(self.layers, given["key"], given["value"], turn)
+        _prepare(given, self._rotations)
+        # Rotations are known by their number of heads: keys have num_kv_heads. They are rotated apart from queries.
+        rotation = self._rotations.get(given["num_kv_heads"])
+        given["key"], given["value"] = self.store(self.layers, given["key"], given["value"], rotation)
         self.layers += 1
-        self._turns.clear()
+        self._rotations.clear()
         return function(**given)
 
 
-def _prepare(given: dict[str, Any], turns: dict[int, Turn]) -> None:
-    """Do before attention what it was asked to do itself: unpack queries, keys and values, and rotate them."""
+def _prepare(given: dict[str, Any], rotations: dict[int, Rotation]) -> None:
+    """Unpack queries, keys and values and rotate them before attention, if attention was asked to do so."""
     heads, kv_heads = given["num_heads"], given["num_kv_heads"]
     if given["key"] is None:
         head_dim = given["query"].shape[-1] // (heads + 2 * kv_heads)
@@ -87,32 +90,32 @@ def _prepare(given: dict[str, Any], turns: dict[int, Turn]) -> None:
         positions = new_positions(given["attention_mask"], given["query"].shape[1])
         for name, count in (("query", heads), ("key", kv_heads)):
             given[name] = ops.rotary_embedding(given[name], positions, cos, sin, count, interleaved)
-        turns[kv_heads] = cos.shape[-1], interleaved
+        rotations[kv_heads] = cos.shape[-1], interleaved
 
 
 class RoundedCaches(CacheEntrance):
-    """Rounds keys and values as an int8 cache of these scales does."""
+    """Rounds keys and values as an int8 cache with these scales does."""
 
     def __init__(self, scales: CacheScales):
         super().__init__()
         self._scales = tensors(scales.key), tensors(scales.value)
 
-    def store(self, layer: int, key: Tensor, value: Tensor, turn: Turn | None) -> tuple[Tensor, Tensor]:
-        """Both, rounded."""
+    def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        """Return rounded keys and values."""
         keys, values = self._scales
-        return rounded(key, keys[layer]), rounded(value, values[layer])
+        return fake_quantize_cache(key, keys[layer]), fake_quantize_cache(value, values[layer])
 
 
 def tensors(scales: Scales) -> list[Tensor]:
-    """Scales of each layer as the graph has them: float32 [K·D]."""
+    """Return the scales of each layer as the graph stores them, float32 [K·D]."""
     return [torch.tensor(layer, dtype=torch.float32) for layer in scales]
 
 
 def integers(x: Tensor, scales: Tensor) -> Tensor:
-    """x over scales that broadcast to it, as whole numbers of x's dtype: int8's range, ties to even."""
+    """Return x / scales rounded to int8's range, ties to even, in the dtype of x. scales: broadcast to x."""
     return (x * scales.reciprocal().to(x.dtype)).round().clamp(-128, 127)
 
 
-def rounded(x: Tensor, scales: Tensor) -> Tensor:
-    """x, through the integers and back."""
+def fake_quantize_cache(x: Tensor, scales: Tensor) -> Tensor:
+    """Return x quantized to int8 and back."""
     return integers(x, scales) * scales.to(x.dtype)

@@ -442,7 +442,7 @@ def test_a_layer_knows_what_should_reach_it(tied, tmp_path, monkeypatch):
     model_spec, weights = opened(LLAMA, tie_word_embeddings=tied)
     lacks = []
     monkeypatch.setattr(
-        calibrate_module, "making_up", lambda g, lost: lacks.append(lost) or error_compensation(g, lost)
+        calibrate_module, "error_compensation", lambda g, lost: lacks.append(lost) or error_compensation(g, lost)
     )
     rounded = as_stored(weights, calibrated(model_spec, weights, tmp_path))
 
@@ -463,13 +463,14 @@ def test_a_layer_knows_what_should_reach_it(tied, tmp_path, monkeypatch):
 def test_a_decoder_makes_up_for_nothing_on_the_text_of_its_encoder(tmp_path, monkeypatch):
     """No decoder of a pair ever reads such a text; tiny-translate wrote more wrong dates for it (5 of 250)."""
     made_up = {}
-    whole = calibrate_module._RoundingLayers.round
+    whole = calibrate_module._Calibrator.quantize
 
     def noting(self, layer, inputs):
-        made_up[layer.name] = inputs.error_compensation
+        if not layer.tied:
+            made_up[layer.name] = inputs.compensation
         whole(self, layer, inputs)
 
-    monkeypatch.setattr(calibrate_module._RoundingLayers, "round", noting)
+    monkeypatch.setattr(calibrate_module._Calibrator, "quantize", noting)
     model_spec, weights = opened(MARIAN)
     calibrated(model_spec, weights, tmp_path)
     halves = {half: [made_up[name] for name in made_up if name.startswith(half)] for half in ("encoder.", "decoder.")}
@@ -489,18 +490,18 @@ def test_a_head_that_is_an_embedding_is_rounded_for_what_should_reach_it(tmp_pat
     for text in TEXTS:
         reference.run(torch.from_numpy(text)[None])
     expected = gram(torch.cat(inputs))
-    expected.diagonal().add_(calibrate_module.LOOKUPS * expected.diagonal().mean())
+    expected.diagonal().add_(calibrate_module.GATHER_WEIGHT * expected.diagonal().mean())
     assert (grams[0] - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def test_a_layer_that_reads_no_rows_of_the_batch_has_nothing_to_make_up_for():
     """A table of positions [S, K], say, in a module of one's own."""
-    rounding = calibrate_module._RoundingLayers({}, None, (), 0, torch.ones(6, 5, dtype=torch.bool), print)
+    calibrator = calibrate_module._Calibrator({}, None, (), 0, torch.ones(6, 5, dtype=torch.bool), print)
     table, states = torch.randn(8, SIZE, generator=seeded(1)), torch.randn(6, 5, SIZE, generator=seeded(2))
     layer = calibrate_module.Layer(None, "a", FORMATS[0], False)
-    assert not rounding._seen(layer, table).error_compensation.any()
-    assert torch.equal(rounding._seen(layer, table).costs.factor, costs_of(gram(table)).factor)
-    assert rounding._seen(layer, states).error_compensation.any()  # the control: halves that differ
+    assert not calibrator.statistics(layer, table).compensation.any()
+    assert torch.equal(calibrator.statistics(layer, table).costs.factor, costs_of(gram(table)).factor)
+    assert calibrator.statistics(layer, states).compensation.any()  # the control: halves that differ
 
 
 def divergence(model_spec, weights, rounded, ids):
@@ -567,7 +568,7 @@ def test_layers_make_up_for_what_those_before_them_err(trained, tmp_path, monkey
             texts,
         )
         losses.append(divergence(model_spec, weights, rounded_by(found, weights)[0], others))
-        monkeypatch.setattr(calibrate_module, "making_up", lambda g, lost: torch.zeros_like(g))
+        monkeypatch.setattr(calibrate_module, "error_compensation", lambda g, lost: torch.zeros_like(g))
     assert losses[0] < 0.75 * losses[1]
 
 

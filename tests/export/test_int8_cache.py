@@ -22,7 +22,7 @@ from edgeformer.export.calibrate.caches import calibrate_caches
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import quantized_caches as caches
-from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches, rounded
+from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches, fake_quantize_cache
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of
@@ -246,7 +246,9 @@ def test_numbers_are_rounded_to_even_and_clipped_and_never_made_again():
     _, key, value = run_kernel(numbers * 0, numbers * 0.25, numbers * 0.25, past, past, scale, scale)
     for present in (key, value):
         np.testing.assert_array_equal(present[0, 0], [range(-120, -112), [0, 2, -2, 0, 127, 127, -128, -128]])
-    assert rounded(torch.from_numpy(numbers), torch.ones(8)).tolist() == [[[0, 2, -2, 0, 127, 127, -128, -128]]]
+    assert fake_quantize_cache(torch.from_numpy(numbers), torch.ones(8)).tolist() == [
+        [[0, 2, -2, 0, 127, 127, -128, -128]]
+    ]
 
 
 @pytest.mark.parametrize("tokens", [1, 6])
@@ -322,7 +324,7 @@ def test_the_entrance_sees_keys_rotated_and_apart_however_attention_is_called(in
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotated_channels_have_room_for_every_position(interleaved):
     head = torch.tensor([[[[3.0, 0.0, 1.0, 4.0, 0.5, 2.0, 7.0, 9.0]]]])
-    reach = cache_calibration._lengths_of_pairs(head, 3, interleaved)[0, 0, 0]
+    reach = cache_calibration._pair_lengths(head, 3, interleaved)[0, 0, 0]
     angles = torch.arange(1000.0)[:, None] * torch.tensor([1.0, 0.37, 0.011])
     turned = ops.rotary_embedding(
         head.flatten(2).expand(1, 1000, 8), torch.arange(1000)[None], angles.cos(), angles.sin(), 1, interleaved
@@ -376,7 +378,7 @@ def test_keys_that_are_no_numbers_are_refused(llama_folder):
     model_spec, weights = opened(llama_folder)
     broken = {name: weights[name] for name in weights}
     broken["blocks.1.attention.key.weight"] = broken["blocks.1.attention.key.weight"] * torch.inf
-    with pytest.raises(ExportError, match="keys of layer 1 are no finite numbers"):
+    with pytest.raises(ExportError, match="keys of layer 1 are not finite"):
         calibrate_caches(model_spec, broken)
     with pytest.raises(ExportError, match="calls attention once for each of its 4 caches"):
         Noted().check_layers(4)
@@ -423,9 +425,9 @@ def test_plain_onnxruntime_and_genai_write_the_same_text(bundle):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ops": "standard"}, "of --ops ort, --provider cpu and every precision but fp16"),
-        ({"ops": "portable"}, "of --ops ort"),
-        ({"precision": "fp16"}, "beside float32 activations"),
+        ({"ops": "standard"}, "float32 activations: --ops ort, --provider cpu and every precision but fp16"),
+        ({"ops": "portable"}, "--ops ort"),
+        ({"precision": "fp16"}, "and float32 activations"),
         ({"provider": "cuda", "precision": "int4"}, "--provider cpu"),
         ({"cache_precision": "int2"}, "cache_precision is 'int2'; it must be one of int8, or None"),
     ],

@@ -17,7 +17,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export import export_model, export_module, verify, verify_module
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import reference
-from edgeformer.export.reference.quantized_activations import rounded
+from edgeformer.export.reference.quantized_activations import fake_quantize_activations
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime import load
@@ -234,10 +234,10 @@ def test_without_the_emulation_the_graph_as_it_is_used_would_fail(bundle, precis
 
 def test_activations_are_rounded_block_by_block():
     x = torch.tensor([[1.0, 0.5, 127.0, 0.4, 0.0, 0.0, 0.01, 0.002]])
-    found = rounded(x, 4)
+    found = fake_quantize_activations(x, 4)
     assert torch.equal(found[:, :4], torch.tensor([[1.0, 0.0, 127.0, 0.0]]))  # half of a step is rounded to even
     np.testing.assert_allclose(found[:, 4:], [[0, 0, 0.01, 25 * 0.01 / 127]], rtol=1e-6)
-    assert not rounded(torch.zeros(2, 8), 4).any()
+    assert not fake_quantize_activations(torch.zeros(2, 8), 4).any()
 
 
 # Faults.

@@ -27,7 +27,7 @@ from edgeformer.export.parity.report import Greedy, LayerError, Rounding
 from edgeformer.export.parity.samples import Sample, random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.progress import Progress
-from edgeformer.export.reference.quantized_caches import rounded
+from edgeformer.export.reference.quantized_caches import fake_quantize_cache
 from edgeformer.export.reference.reference import Reference, references
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
@@ -293,7 +293,7 @@ class Trial:
             key, value = (torch.randn(shape, generator=generator) * scale for scale in scales[layer])
             if manifest.cache_scales is not None:
                 steps = map(torch.from_numpy, self.graph.scales[layer])
-                key, value = (rounded(part, step) for part, step in zip((key, value), steps, strict=True))
+                key, value = (fake_quantize_cache(part, step) for part, step in zip((key, value), steps, strict=True))
             return key.to(dtype), value.to(dtype)
 
         tokens = main.sample.tokens[:count]

@@ -26,7 +26,7 @@ from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
-from edgeformer.export.reference.quantized_caches import CacheEntrance, Turn, tensors
+from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation, tensors
 from edgeformer.export.reference.reference import Reference, Rounded
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
@@ -147,7 +147,7 @@ class _GivenCaches(CacheEntrance):
         self._scales = list(zip(tensors(scales.key), tensors(scales.value), strict=True))
         self._numbers: list[Tensor] = []
 
-    def store(self, layer: int, key: Tensor, value: Tensor, turn: Turn | None) -> tuple[Tensor, Tensor]:
+    def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Both, as the integers mean them."""
         pairs = list(zip((key, value), self._caches[layer], self._scales[layer], strict=True))
         self._numbers += [x / scales.to(x.dtype) for x, _, scales in pairs]
