@@ -1,8 +1,7 @@
-"""Float64 that stays float64.
+"""Run code of transformers in float64 where it asks for float32.
 
-transformers rounds to float32 inside norms, softmax and rotary embeddings, whatever the dtype of the model. A reference
-that is rounded so is no reference: `unrounded` lifts those roundings while the code itself runs as it is, so that
-two float64 runs of the same formula agree to about 1e-13 instead of 1e-6.
+transformers rounds to float32 inside norms, softmax and rotary embeddings, whatever the dtype of the model. Without
+these roundings two float64 runs of the same formula agree to about 1e-13 instead of 1e-6.
 """
 
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# What says how bytes are to be read: how safetensors makes tensors of a file.
 READS_BYTES = (Tensor.view, torch.frombuffer)
+"""Functions whose dtype says how bytes are to be read. safetensors makes tensors of a file with them."""
 
 
 class _Float64ForFloat32(TorchFunctionMode):
-    """Whoever asks torch for float32 is given float64."""
+    """Replace float32 by float64 in every call of torch."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -35,8 +34,8 @@ def _wider(value: Any) -> Any:
 
 
 @contextmanager
-def unrounded() -> Iterator[None]:
-    """Run code that asks for float32 in float64, for the length of a `with` block."""
+def computing_in_float64() -> Iterator[None]:
+    """Compute in float64 whatever asks for float32, for the length of a `with` block."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -44,3 +43,10 @@ def unrounded() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(default)
+
+
+def agree(actual: Any, expected: Tensor, tolerance: float) -> bool:
+    """Return whether `actual` is a tensor of the same shape within `tolerance` · max |expected| of `expected`."""
+    if not isinstance(actual, Tensor) or actual.shape != expected.shape:
+        return False
+    return bool((actual - expected).abs().max() <= tolerance * expected.abs().max())

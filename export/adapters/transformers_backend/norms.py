@@ -1,8 +1,8 @@
-"""Which of a module's norms are RMSNorm, found by running them.
+"""Recognize the RMSNorms of a module by running them, and replace them by `ops.rms_norm`.
 
 The name of a class proves nothing: each candidate is run in float64 on random inputs of several magnitudes, and is
-replaced by ours only where it computes x / sqrt(mean(x²) + ε) times its weight, one plus its weight, or nothing, with
-an ε among its attributes. Any other norm stays as it is.
+replaced only where it computes x / sqrt(mean(x²) + ε) times its weight, one plus its weight, or nothing, with an ε
+among its attributes. Any other norm stays transformers' code.
 """
 
 import copy
@@ -14,24 +14,29 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.export.adapters.transformers_backend.float64 import unrounded
+from edgeformer.export.adapters.transformers_backend.float64 import agree, computing_in_float64
 
-# Two ways to the same float64 formula differ by less, and an ε of 1e-5 instead of 1e-6 by far more.
-AGREEMENT = 1e-11
+RMS_NORM_TOLERANCE = 1e-11
+"""Largest difference over the largest output: two float64 orders of the formula differ by less, an ε of 1e-5 instead
+of 1e-6 by far more."""
+
 MAGNITUDES = (1e-3, 1.0, 1e3)
+"""Factors of the random inputs: ε weighs much in the first, and nothing in the last."""
+
+Gain = Literal["weight", "1 + weight", "none"]
 
 
 @dataclass(frozen=True)
 class RMSNormForm:
-    """What a norm computes. gain: what it multiplies with; size: elements of its weight."""
+    """The formula of one norm. gain: the factor after normalizing; size: elements of a vector, E."""
 
-    gain: Literal["weight", "1 + weight", "none"]
+    gain: Gain
     epsilon: float
     size: int
 
 
 class PatchedRMSNorm(nn.Module):
-    """An RMSNorm of transformers as our op; its one parameter, `gain`, is what it multiplies with."""
+    """An RMSNorm of transformers as our op; its one parameter, `gain` [E], is absent where the form has none."""
 
     def __init__(self, form: RMSNormForm, dtype: torch.dtype):
         super().__init__()
@@ -40,16 +45,16 @@ class PatchedRMSNorm(nn.Module):
         self.register_parameter("gain", gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., E] → [..., E]."""
+        """Normalize x [..., E] over its last axis."""
         return ops.rms_norm(x, self.gain, self.form.epsilon)
 
 
 def find_rms_norms(model: nn.Module, width: int) -> tuple[dict[str, RMSNormForm], list[str]]:
-    """The norms that are RMSNorm, by the name of the module, and the names of classes of those that are not.
+    """Return the RMSNorms by module name, and the class names of other norms that are not LayerNorm.
 
-    width: the size of vectors that a norm without a weight is tried on.
+    width: elements of the vectors that a norm without a weight is tried on.
     """
-    forms, others = {}, []
+    forms, others = {}, set()
     for name, module in model.named_modules():
         if "Norm" not in type(module).__name__ or list(module.children()):
             continue
@@ -57,12 +62,12 @@ def find_rms_norms(model: nn.Module, width: int) -> tuple[dict[str, RMSNormForm]
         if form is not None:
             forms[name] = form
         elif not isinstance(module, nn.LayerNorm):
-            others.append(type(module).__name__)
-    return forms, sorted(set(others))
+            others.add(type(module).__name__)
+    return forms, sorted(others)
 
 
 def rms_norm_form(module: nn.Module, width: int) -> RMSNormForm | None:
-    """Run a copy of the module and find the form that it has; None where it is no RMSNorm over the last dimension."""
+    """Run a copy of a norm and return its form, or None where it is no RMSNorm over the last axis."""
     parameters = dict(module.named_parameters())
     required = [
         parameter
@@ -74,35 +79,28 @@ def rms_norm_form(module: nn.Module, width: int) -> RMSNormForm | None:
     generator = torch.Generator().manual_seed(0)
     name, weight = next(iter(parameters.items()), (None, None))
     size = width if weight is None else len(weight)
-    probe = copy.deepcopy(module).eval()
+    norm = copy.deepcopy(module).eval()
     known = torch.rand(size, generator=generator, dtype=torch.float64) + 0.5
     if name is not None:
-        probe.register_parameter(name, nn.Parameter(known, requires_grad=False))
-    # With a mean that is not 0, so that a LayerNorm is told from it.
+        norm.register_parameter(name, nn.Parameter(known, requires_grad=False))
+    # The mean of x is not 0, or a LayerNorm would compute the same.
     x = torch.randn(3, 5, size, generator=generator, dtype=torch.float64) + 0.7
-    gains: dict[Literal["weight", "1 + weight", "none"], Tensor | None] = (
-        {"none": None} if weight is None else {"weight": known, "1 + weight": 1 + known}
-    )
+    gains: dict[Gain, Tensor | None] = {"none": None} if weight is None else {"weight": known, "1 + weight": 1 + known}
+    # The ε is one of the numbers among the module's attributes.
+    epsilons = sorted({value for value in vars(module).values() if isinstance(value, float) and 0 < value < 0.1})
     for gain, factor in gains.items():
-        for epsilon in _epsilons(module):
-            if all(_agrees(probe, x * magnitude, factor, epsilon) for magnitude in MAGNITUDES):
+        for epsilon in epsilons:
+            if all(_computes(norm, x * magnitude, factor, epsilon) for magnitude in MAGNITUDES):
                 return RMSNormForm(gain, epsilon, size)
     return None
 
 
-def _epsilons(module: nn.Module) -> list[float]:
-    """Numbers among the module's attributes that may be its ε."""
-    return sorted({value for value in vars(module).values() if isinstance(value, float) and 0 < value < 0.1})
-
-
 @torch.no_grad()
-def _agrees(norm: nn.Module, x: Tensor, gain: Tensor | None, epsilon: float) -> bool:
+def _computes(norm: nn.Module, x: Tensor, gain: Tensor | None, epsilon: float) -> bool:
+    """Return whether `norm` computes our op of x [..., E]."""
     try:
-        with unrounded():
+        with computing_in_float64():
             actual = norm(x)
-    except (RuntimeError, ValueError, TypeError, IndexError):  # made for inputs of another form
+    except (RuntimeError, ValueError, TypeError, IndexError):  # the norm takes inputs of another shape
         return False
-    if not isinstance(actual, Tensor) or actual.shape != x.shape:
-        return False
-    expected = ops.rms_norm(x, gain, epsilon)
-    return bool((actual - expected).abs().max() <= AGREEMENT * expected.abs().max())
+    return agree(actual, ops.rms_norm(x, gain, epsilon), RMS_NORM_TOLERANCE)

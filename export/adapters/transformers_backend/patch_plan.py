@@ -1,19 +1,19 @@
-"""What was found out about a module of transformers, once, before anything is exported.
+"""The plan of what to patch in a module of transformers.
 
-A plan is made by running the module on the meta device, without weights. Every later run, in whatever precision, does
-what the plan says and nothing else.
+`planning` makes it once, by running the module on the meta device without weights. Every later run, in whatever
+precision, does what the plan says and nothing else.
 """
 
 from dataclasses import dataclass, field
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.adapters.transformers_backend.norms import RMSNormForm
-from edgeformer.export.adapters.transformers_backend.rotary import RotaryForm, Turn
+from edgeformer.export.adapters.transformers_backend.rotary import RotaryForm, Rotation
 
 
 @dataclass(frozen=True)
 class AttentionForm:
-    """What one layer asks of the attention op. module: its name; window: 0 for none, as in the op.
+    """What one layer asks of the attention op. module: its name; window: in tokens, 0 for none, as in the op.
 
     value_dim: elements of a value head, padded with zeros to head_dim where it is smaller.
     """
@@ -30,11 +30,11 @@ class AttentionForm:
 
 
 @dataclass
-class Plan:
-    """Attention by layer, norms and rotary modules by name, turns by function and sizes of heads.
+class PatchPlan:
+    """The attention of each layer, norms and rotary modules by name, and the rotation of each kind of call.
 
-    A rotary module that serves several kinds of layers has a form for each, by the kind ("" where there is one).
-    notes: for people, what could not be one of our ops and why.
+    A rotary module that serves several kinds of layers has a form for each kind; "" is the only one. None stands for
+    code that stays as it is. notes: for the user, what is not patched and why.
     """
 
     context_length: int
@@ -42,16 +42,16 @@ class Plan:
     attentions: dict[int, AttentionForm] = field(default_factory=dict)
     norms: dict[str, RMSNormForm] = field(default_factory=dict)
     rotaries: dict[str, dict[str, RotaryForm | None]] = field(default_factory=dict)
-    turns: dict[object, Turn | None] = field(default_factory=dict)
+    rotations: dict[object, Rotation | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Remember something for people, once."""
+        """Add a note for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     @property
     def geometry(self) -> CacheGeometry:
-        """The cache: the same in every layer, which `check_plan` has seen to."""
+        """The cache, which planning found to be the same in every layer."""
         first = self.attentions[0]
         return CacheGeometry(num_layers=len(self.attentions), num_kv_heads=first.num_kv_heads, head_dim=first.head_dim)

@@ -1,0 +1,235 @@
+"""All that edgeformer patches in transformers, or uses of it beyond its public interface.
+
+The file was checked with transformers 5.23: older versions are refused, and in newer ones `moved_internals` looks for
+every name and parameter that is used here. Patches last for the length of a `with` block. Attention is an entry in the
+registries of transformers, and functions named `apply_rotary*` are replaced in the modeling files of one model.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from threading import get_ident
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from edgeformer.errors import ExportError, MissingDependencyError, WeightsError, require
+
+CHECKED = (5, 23)
+"""The version of transformers, major and minor, that this file was checked with: also the oldest that is taken."""
+
+ATTENTION_NAME = "edgeformer"
+"""The name of our entry in the registries of attention and of masks: a model's `attn_implementation`."""
+
+RECURRENT_STATE = (
+    "update_conv_state", "update_recurrent_state", "get_conv_state", "get_recurrent_state", "has_previous_state",
+)  # fmt: skip
+"""Methods of a cache that layers with a recurrent or convolution state call."""
+
+INTERNALS: dict[str, tuple[str, ...]] = {
+    "transformers.cache_utils.Cache.update": ("key_states", "value_states", "layer_idx"),
+    "transformers.cache_utils.Cache.get_seq_length": ("layer_idx",),
+    "transformers.cache_utils.Cache.get_query_offset": ("layer_idx",),
+    "transformers.cache_utils.Cache.get_mask_sizes": ("query_length", "layer_idx"),
+    **{f"transformers.cache_utils.Cache.{name}": () for name in RECURRENT_STATE},
+    "transformers.modeling_utils.AttentionInterface._global_mapping": (),
+    "transformers.masking_utils.AttentionMaskInterface._global_mapping": (),
+    "transformers.masking_utils.eager_mask": ("mask_function",),
+    "transformers.models.llama.modeling_llama.apply_rotary_pos_emb": ("q", "k", "cos", "sin"),
+    "transformers.models.llama.modeling_llama.eager_attention_forward": (
+        "module", "query", "key", "value", "attention_mask", "scaling", "dropout",
+    ),
+    "transformers.models.llama.modeling_llama.LlamaRotaryEmbedding.forward": ("position_ids",),
+    "transformers.modeling_utils.PreTrainedModel.warn_if_padding_and_no_attention_mask": (),
+    "transformers.modeling_utils.PreTrainedModel._keys_to_ignore_on_load_unexpected": (),
+    "transformers.modeling_utils.PreTrainedModel.base_model_prefix": (),
+    "transformers.models.auto.configuration_auto.CONFIG_MAPPING": (),
+    "transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING": (),
+    "transformers.conversion_mapping.get_model_conversion_mapping": ("model",),
+    "transformers.core_model_loading.WeightConverter": (),
+    "transformers.core_model_loading.WeightRenaming": (),
+    "transformers.core_model_loading.rename_source_key": (
+        "source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict",
+    ),
+}  # fmt: skip
+"""Every name that is used beyond the public interface, and the parameters that are passed to it or expected of it."""
+
+
+def moved_internals() -> list[str]:
+    """Return the entries of `INTERNALS` that the installed transformers lacks, or whose parameters have changed."""
+    moved = []
+    for path, parameters in INTERNALS.items():
+        try:
+            found = _resolve(path)
+        except (ImportError, AttributeError):
+            moved.append(path)
+            continue
+        if parameters and not set(parameters) <= inspect.signature(found).parameters.keys():
+            moved.append(f"{path}({', '.join(parameters)})")
+    return moved
+
+
+def _resolve(path: str) -> Any:
+    """Import the module that a dotted path begins with, and look up the rest in it."""
+    parts = path.split(".")
+    # Modules and functions are lower case: a class, a constant or the last part is looked up in a module.
+    depth = next((index for index, part in enumerate(parts) if not part.islower()), len(parts) - 1)
+    found: Any = import_module(".".join(parts[:depth]))
+    for part in parts[depth:]:
+        found = getattr(found, part)
+    return found
+
+
+def check_version(version: str) -> None:
+    """Raise MissingDependencyError for a version of transformers that this file cannot patch."""
+    checked = ".".join(map(str, CHECKED))
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if numbers < CHECKED:
+        raise MissingDependencyError(
+            f"--backend transformers needs transformers {checked} or newer, and {version} is installed. Install one "
+            "with: pip install 'edgeformer[transformers]'"
+        )
+    moved = moved_internals() if numbers > CHECKED else []
+    if moved:
+        raise MissingDependencyError(
+            f"--backend transformers was checked with transformers {checked}; {version} is installed, where these "
+            f"internals have moved or changed: {', '.join(moved)}. Install transformers {checked}, or report it."
+        )
+
+
+transformers = require("transformers", "transformers")
+check_version(transformers.__version__)
+
+# Only now, since the message above names what an unknown version lacks.
+from transformers.cache_utils import Cache  # noqa: E402
+from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: E402
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key  # noqa: E402
+from transformers.masking_utils import AttentionMaskInterface  # noqa: E402
+from transformers.modeling_utils import AttentionInterface, PreTrainedModel  # noqa: E402
+
+
+@contextmanager
+def registered_attention(attend: Callable[..., Any], mask: Callable[..., Any]) -> Iterator[None]:
+    """Register an attention function and a mask function as `ATTENTION_NAME`, for the length of a `with` block."""
+    registries = (AttentionInterface._global_mapping, attend), (AttentionMaskInterface._global_mapping, mask)
+    with ExitStack() as undo:
+        for registry, function in registries:
+            before = registry.get(ATTENTION_NAME)
+            undo.callback(registry.pop if before is None else registry.__setitem__, ATTENTION_NAME, before)
+            registry[ATTENTION_NAME] = function
+        yield
+
+
+@contextmanager
+def replaced_rotations(model: nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Wrap the functions that rotate queries and keys in the modeling files of `model`'s classes.
+
+    The modeling files are shared by all threads, so that `wrap` must return a function that does what the original
+    does where it is called for another model.
+    """
+    files = {inspect.getmodule(type(module)) for module in model.modules()}
+    with ExitStack() as undo:
+        for file in files:
+            functions = vars(file) if file is not None and file.__name__.startswith("transformers.models.") else {}
+            for name, function in list(functions.items()):
+                if name.startswith("apply_rotary") and inspect.isfunction(function):
+                    setattr(file, name, wrap(function))
+                    undo.callback(setattr, file, name, function)
+        yield
+
+
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Move every parameter to the meta device when a module of this thread registers it.
+
+    torch has one registration hook for the process, so that this one lets the parameters of other threads pass.
+    """
+    thread = get_ident()
+
+    def to_meta(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        if get_ident() != thread or parameter.is_meta:
+            return None
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+
+    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def silence_padding_warning(model: nn.Module) -> None:
+    """Turn off a check for padding that reads token ids, which neither the meta device nor a trace can."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.warn_if_padding_and_no_attention_mask = _do_nothing  # type: ignore[method-assign]
+
+
+def _do_nothing(*args: Any) -> None:
+    return None
+
+
+class PatchedCache(Cache):
+    """A cache that stores nothing: it reports new keys and values, and the past is added in the attention op.
+
+    update: called with new keys and values [B, K, S, D] and the layer's number. past_length: tokens before the new
+    ones; called when it is asked for, since it is symbolic in a trace.
+    """
+
+    def __init__(self, update: Callable[[Tensor, Tensor, int], Any], past_length: Callable[[], int]):
+        super().__init__(layers=[])
+        self._update = update
+        self._past_length = past_length
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        """Report new keys and values, and return them."""
+        return self._update(key_states, value_states, layer_idx)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many tokens are before the new ones."""
+        return self._past_length()
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Return the position of the first new token."""
+        return self._past_length()
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Return how many keys there are, and the position of the first."""
+        return self._past_length() + query_length, 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in RECURRENT_STATE:
+            raise ExportError(
+                "it has layers that keep a recurrent or convolution state instead of keys and values, and the bundle "
+                "has no tensors for such a state."
+            )
+        return super().__getattribute__(name)
+
+
+def renamed_tensors(stored: Iterable[str], model: Any) -> dict[str, str]:
+    """Return the names in a checkpoint by the names that transformers gives these tensors when it loads them.
+
+    Raises WeightsError where transformers does more than rename.
+    """
+    transforms = get_model_conversion_mapping(model)
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
+    expected = model.state_dict()
+    names = {}
+    for theirs in stored:
+        ours, converter = rename_source_key(theirs, renamings, converters, model.base_model_prefix, expected)
+        if converter is not None:
+            raise WeightsError(
+                f"the checkpoint stores {theirs} where {type(model).__name__} of transformers has {ours} and others: "
+                "transformers rearranges tensors when it loads, and --backend transformers reads them as they are "
+                "stored."
+            )
+        names[ours] = theirs
+    return names
+
+
+def ignored_tensors(model: Any) -> list[str]:
+    """Return patterns of tensor names that transformers skips when it loads a checkpoint."""
+    return [*(model._keys_to_ignore_on_load_unexpected or []), r"(^|\.)(position_ids|rotary_emb\.inv_freq)$"]
