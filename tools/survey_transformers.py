@@ -57,7 +57,7 @@ def survey(model_type: str) -> Outcome:
 
     from edgeformer.errors import ConfigError, ExportError, ParityError, WeightsError
     from edgeformer.export import export_model
-    from edgeformer.export.adapters.transformers_backend.adapter import transformers_backend
+    from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
 
     with tempfile.TemporaryDirectory() as work:
         folder, bundle = Path(work) / "model", Path(work) / "bundle"
@@ -68,10 +68,10 @@ def survey(model_type: str) -> Outcome:
         try:
             try:
                 fields = tiny_config(model_type)
-                transformers_backend(fields, CONTEXT)  # most refusals need no weights
+                plan_patches(fields, CONTEXT)  # most refusals need no weights
             except ConfigError:
                 # Its config takes no such sizes; the one that its authors have says as much of the architecture.
-                transformers_backend(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
+                plan_patches(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
                 raise
             make_model(CONFIG_MAPPING[model_type].from_dict(fields), folder)
             with counted_ops() as ops:

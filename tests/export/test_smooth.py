@@ -11,7 +11,7 @@ from test_verify_quantized import SIZES_OF_CACHE, failures, own_module  # noqa: 
 
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_model, export_module, verify, verify_module
-from edgeformer.export.adapters.transformers_backend.adapter import transformers_backend
+from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
 from edgeformer.export.calibrate import smoothing as smooth
 from edgeformer.export.calibrate.forward_hooks import let_read
 from edgeformer.export.calibrate.smoothing import smoothable_norms, smoothing_factors
@@ -116,8 +116,8 @@ def test_numbers_of_two_bytes_get_the_room_that_their_factors_need(dtype):
 
 
 def test_norms_of_transformers_own_modules_are_smoothed_with_what_they_multiply_with():
-    """Gemma's, too: routed to our op, they have it as their gain."""
-    model_spec = transformers_backend(GEMMA).model_spec
+    """Gemma's norms, too: patched to our op, they have the factor 1 + weight as their gain."""
+    model_spec = plan_patches(GEMMA).model_spec
     weights = {name: torch.randn(shape, generator=seeded(1)) for name, shape in model_spec.parameter_shapes().items()}
     norms = smoothable_norms(model_spec, weights)
     assert [norm.parameters[0].rpartition("layers.")[2] for norm in norms] == [

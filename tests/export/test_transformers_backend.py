@@ -1,7 +1,7 @@
 """`--backend transformers`: architectures without a family, exported, verified, and run by plain onnxruntime.
 
 The oracle is transformers' untouched module over the same checkpoint in float32; the runner imports neither edgeformer
-nor torch. Each model stands for something that routing must get right; `tools/survey_transformers.py` tries them all.
+nor torch. Each model stands for something that patching must get right; `tools/survey_transformers.py` tries them all.
 """
 
 import json
@@ -31,12 +31,12 @@ import edgeformer.source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model, verify
-from edgeformer.export.adapters.transformers_backend.adapter import transformers_backend
+from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
+from edgeformer.export.adapters.transformers_backend.attention_probe import window_of
 from edgeformer.export.adapters.transformers_backend.hf_module import build
-from edgeformer.export.adapters.transformers_backend.masks import window_of
 from edgeformer.export.adapters.transformers_backend.norms import rms_norm_form
 from edgeformer.export.adapters.transformers_backend.proof import prove
-from edgeformer.export.adapters.transformers_backend.rotary import Turn
+from edgeformer.export.adapters.transformers_backend.rotary import Rotation
 from edgeformer.export.adapters.transformers_backend.weights import TransformersWeights
 from edgeformer.manifest import Manifest
 
@@ -189,10 +189,12 @@ def test_transformers_is_left_as_it_was_found(bundles, monkeypatch):
 
     register = nn.Module.register_parameter
     turn = modeling_olmo3.apply_rotary_pos_emb
-    transformers_backend(sizes("olmo3"))
-    monkeypatch.setattr("edgeformer.export.adapters.transformers_backend.attention.find_turn", lambda *_: 1 / 0)
+    plan_patches(sizes("olmo3"))
+    monkeypatch.setattr(
+        "edgeformer.export.adapters.transformers_backend.attention_probe.find_rotation", lambda *_: 1 / 0
+    )
     with pytest.raises(ExportError, match="could not be run with our attention: ZeroDivisionError"):
-        transformers_backend(sizes("olmo3"))
+        plan_patches(sizes("olmo3"))
     assert modeling_olmo3.apply_rotary_pos_emb is turn
     assert turn.__module__.startswith("transformers.")
     assert nn.Module.register_parameter is register
@@ -205,7 +207,7 @@ def test_transformers_is_left_as_it_was_found(bundles, monkeypatch):
 
 @pytest.fixture(scope="module")
 def olmo3(folders):
-    backend = transformers_backend(sizes("olmo3"))
+    backend = plan_patches(sizes("olmo3"))
     return backend, TransformersWeights(folders["olmo3"], build(backend.config, torch.float32, "eager"))
 
 
@@ -216,7 +218,7 @@ def test_the_proof_holds_to_rounding_of_float64(olmo3):
 
 def test_a_window_longer_than_the_text_of_the_proof_is_read_from_the_mask(make_model):
     fields = sizes("ministral", sliding_window=600, max_position_embeddings=1024)
-    backend = transformers_backend(fields)
+    backend = plan_patches(fields)
     assert {form.window for form in backend.plan.attentions.values()} == {600}
     backend.open_weights(make_model(**fields))
 
@@ -231,7 +233,10 @@ def with_epsilon(plan, epsilon):
 
 
 FAULTS = {
-    "pairing": (lambda plan: replace(plan, turns=dict.fromkeys(plan.turns, Turn("interleaved", 1, False))), 0),
+    "pairing": (
+        lambda plan: replace(plan, rotations=dict.fromkeys(plan.rotations, Rotation("interleaved", 1, False))),
+        0,
+    ),
     "window one short": (lambda plan: with_attention(plan, 0, window=WINDOW - 1), 0),
     "window one long": (lambda plan: with_attention(plan, 0, window=WINDOW + 1), 0),
     "window forgotten": (lambda plan: with_attention(plan, 0, window=0), 0),
@@ -285,9 +290,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("model_type", REFUSALS)
-def test_what_cannot_be_rerouted_is_refused_without_weights(model_type):
+def test_what_cannot_be_patched_is_refused_without_weights(model_type):
     with pytest.raises(ExportError, match=REFUSALS[model_type]):
-        transformers_backend(tiny_config(model_type), CONTEXT)
+        plan_patches(tiny_config(model_type), CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -303,25 +308,25 @@ def test_what_cannot_be_rerouted_is_refused_without_weights(model_type):
 )
 def test_configs_of_something_else_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
-        transformers_backend(fields)
+        plan_patches(fields)
 
 
 def test_a_model_that_is_not_told_to_be_a_decoder_is_refused():
     with pytest.raises(ExportError, match="attends to tokens after it.*is one only with is_decoder"):
-        transformers_backend(sizes("bert", is_decoder=False))
+        plan_patches(sizes("bert", is_decoder=False))
 
 
 def test_rotation_that_depends_on_the_length_is_refused_beyond_it():
     factors = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "original_max_position_embeddings": 64}
     fields = sizes("arcee") | {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0} | factors}
-    with pytest.raises(ExportError, match="turns by other angles where a text is longer.*--context-length 64"):
-        transformers_backend(fields)
-    assert transformers_backend(fields, 64).model_spec.context_length == 64
+    with pytest.raises(ExportError, match="rotates by other angles where a text is longer.*--context-length 64"):
+        plan_patches(fields)
+    assert plan_patches(fields, 64).model_spec.context_length == 64
 
 
 def test_a_context_that_the_model_does_not_have_is_refused():
     with pytest.raises(ConfigError, match=f"--context-length 257 is not between 1 and the {CONTEXT} positions"):
-        transformers_backend(sizes("olmo3"), CONTEXT + 1)
+        plan_patches(sizes("olmo3"), CONTEXT + 1)
 
 
 def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
@@ -357,7 +362,7 @@ import edgeformer.export
 assert "transformers" not in sys.modules
 sys.modules["transformers"] = None
 try:
-    edgeformer.export.export_model("tiny-llama", via="transformers")
+    edgeformer.export.export_model("tiny-llama", backend="transformers")
 except edgeformer.errors.MissingDependencyError as error:
     print(error)
 """
@@ -367,7 +372,7 @@ except edgeformer.errors.MissingDependencyError as error:
 
 
 def test_layers_with_a_rotary_module_each_share_one_table():
-    backend = transformers_backend(sizes("moshi"))
+    backend = plan_patches(sizes("moshi"))
     assert len(backend.plan.rotaries) == LAYERS
     assert [name for name in backend.model_spec.constants() if name.endswith("cos")] == [
         "model.layers.0.self_attn.rotary_emb.cos"

@@ -21,7 +21,7 @@ from torch import nn
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.export import export_model
-from edgeformer.export.adapters.transformers_backend.float64 import unrounded
+from edgeformer.export.adapters.transformers_backend.float64 import computing_in_float64
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.model_spec import model_spec_of
@@ -124,7 +124,7 @@ def of_transformers(folder, auto, inputs):
     # What the class of Whisper does beside is our runtime's business.
     generate = transformers.GenerationMixin.generate
     targets = torch.from_numpy(inputs["targets"])
-    with torch.no_grad(), unrounded():
+    with torch.no_grad(), computing_in_float64():
         return {
             "states": model.get_encoder()(**source).last_hidden_state.numpy(),
             "logits": model(**source, decoder_input_ids=targets, use_cache=False).logits.numpy(),

@@ -1,4 +1,4 @@
-"""A model of transformers as a `ModelSpec`: from there on it is exported and verified as any other."""
+"""Open a model of transformers as a model spec, weights and provenance: all that an export or a verification needs."""
 
 import json
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
 from edgeformer.export.adapters.transformers_backend.hf_module import build, context_length, read_config
-from edgeformer.export.adapters.transformers_backend.patch_plan import Plan
-from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, patch
+from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
+from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, build_patched
 from edgeformer.export.adapters.transformers_backend.planning import make_plan
 from edgeformer.export.adapters.transformers_backend.proof import prove
 from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights, TransformersWeights
@@ -24,22 +24,24 @@ from edgeformer.model_spec import ModelSpec
 from edgeformer.source import FoundModel
 
 LIMIT = "max_position_embeddings"
+"""The field of config.json that tells clients how many positions a model has."""
+
 KEPT = "edgeformer"
-"""Where config.json of a bundle keeps what it says otherwise than the model's own, for whoever rebuilds the module."""
+"""The field of a bundle's config.json that keeps the model's own values of fields that an export changed."""
 
 
 @dataclass(frozen=True)
 class PatchedCheckpoint:
-    """A model whose rerouting is planned. config: transformers' own; plan: what was found out about the module."""
+    """A model that can be patched, still without weights. config: transformers' config object."""
 
     config: Any
-    plan: Plan
+    plan: PatchPlan
     model_spec: ModelSpec
 
     def open_weights(self, folder: Path) -> Mapping[str, Tensor]:
-        """The checkpoint in a folder by the names of the rerouted module, which is proved with it.
+        """Open the checkpoint in a folder by the names of the patched module, and prove that module with it.
 
-        Raises WeightsError for tensors that do not fit, and ExportError where the rerouted module computes something
+        Raises WeightsError for tensors that do not fit, and ExportError where the patched module computes something
         else than transformers' own.
         """
         weights = TransformersWeights(folder, build(self.config, torch.float32, "eager"))
@@ -47,16 +49,16 @@ class PatchedCheckpoint:
         return PatchedWeights(weights, self.plan)
 
 
-def transformers_backend(hf_config: Mapping[str, Any], asked_context_length: int | None = None) -> PatchedCheckpoint:
-    """Plan the rerouting of the causal LM that a config.json describes; no weights are read.
+def plan_patches(hf_config: Mapping[str, Any], asked_context_length: int | None = None) -> PatchedCheckpoint:
+    """Plan how to patch the causal LM that a config.json describes; no weights are read.
 
-    Raises ConfigError and ExportError where the model cannot be rerouted, saying why.
+    Raises ConfigError and ExportError where the model cannot be patched, saying why.
     """
     config = read_config(hf_config)
     plan = make_plan(config, context_length(config, asked_context_length))
     model_spec = ModelSpec(
-        build=lambda dtype: _without_values(patch(config, plan, dtype)),
-        constants=lambda: dict(patch(config, plan, torch.float64).named_buffers()),
+        build=lambda dtype: _without_values(build_patched(config, plan, dtype)),
+        constants=lambda: dict(build_patched(config, plan, torch.float64).named_buffers()),
         cache=plan.geometry,
         vocab_size=plan.vocab_size,
         context_length=plan.context_length,
@@ -75,7 +77,7 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
             f"{found.origin} has no checkpoint, and --backend transformers exports one. Export it without --backend."
         )
     progress("planning", 0)
-    patched = transformers_backend(found.hf_config, context_length)
+    patched = plan_patches(found.hf_config, context_length)
     found.fetch_weights()
     progress("comparing with transformers", 0)
     weights = patched.open_weights(found.folder)
@@ -92,52 +94,56 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
 
 
 def reopen(folder: Path, manifest: Manifest) -> PatchedCheckpoint:
-    """Plan the rerouting again from the config.json of a bundle."""
+    """Plan the patches of a bundle's model again, from the bundle's config.json.
+
+    Raises BundleError where the file is missing, or where the installed transformers makes another module of it.
+    """
     path = folder / "config.json"
     if not path.is_file():
         raise BundleError(f"{folder} was exported via transformers, and its config.json is missing. Export it again.")
     stored = without_transformers_js_config(json.loads(path.read_text(encoding="utf-8")))
-    backend = transformers_backend(_unlimited(stored), manifest.context_length)
-    if backend.model_spec.cache != manifest.cache:
+    patched = plan_patches(_unlimited(stored), manifest.context_length)
+    if patched.model_spec.cache != manifest.cache:
         raise BundleError(
             f"{folder} was exported via transformers {manifest.versions.get('transformers')}, and the one installed "
             "makes another module of its config.json. Install that version, or export the model again."
         )
-    return backend
+    return patched
 
 
 def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> Mapping[str, Tensor]:
     """Open the weights that a bundle was exported from. Raises ConfigError where they are of another model."""
-    backend = reopen(folder, manifest)
-    if read_config(without_transformers_js_config(found.hf_config)).to_dict() != backend.config.to_dict():
+    patched = reopen(folder, manifest)
+    if read_config(without_transformers_js_config(found.hf_config)).to_dict() != patched.config.to_dict():
         raise ConfigError(
             f"{found.origin} is another model than the one that {folder} was exported from: their configs differ."
         )
     found.fetch_weights()
-    return backend.open_weights(found.folder)
+    return patched.open_weights(found.folder)
 
 
 def _limited(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:
-    """A config.json whose clients do not go past the positions that the graph has."""
+    """Return a config.json that tells clients of no more positions than the graph has."""
     if hf_config.get(LIMIT) == context_length:
         return hf_config
     return hf_config | {LIMIT: context_length, KEPT: {LIMIT: hf_config.get(LIMIT)}}
 
 
 def _unlimited(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config.json that `_limited` was given."""
     kept = hf_config.get(KEPT, {})
     restored = {name: value for name, value in (hf_config | kept).items() if name != KEPT}
     return {name: value for name, value in restored.items() if value is not None or name not in kept}
 
 
 def _without_values(module: PatchedModel) -> PatchedModel:
-    """Give parameters and buffers the device that tensors are made on: fake ones where they are faked."""
-    places: dict[int, tuple[Tensor, Tensor]] = {}  # with a hold on each old one, so that no id is used twice
+    """Move parameters and buffers to the default device, without values: fake tensors where tensors are faked."""
+    empty: dict[Tensor, Tensor] = {}
     for owner in (module.causal_lm, *module.modules()):
         for tensors in (owner._parameters, owner._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    tensors[name] = places.setdefault(id(tensor), (tensor, _empty(tensor)))[1]
+                    tensors[name] = empty.setdefault(tensor, _empty(tensor))
     return module
 
 

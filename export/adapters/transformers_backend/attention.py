@@ -101,7 +101,9 @@ class AttentionPatch:
     def rotate(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Rotate queries and keys with our op, or call `function` where it computes something else."""
         values = (*args, *kwargs.values())
-        given = [angles for angles in self.angles if any(value is angles.cos or value is angles.sin for value in values)]
+        given = [
+            angles for angles in self.angles if any(value is angles.cos or value is angles.sin for value in values)
+        ]
         if len(given) != 1:
             self.plan.note(f"{function.__name__} stays as it is: its cosines are changed on their way to it")
             return function(*args, **kwargs)
@@ -179,7 +181,7 @@ def _attend(
 
 
 def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor:
-    # The options may hold a padding mask of ones, which some modules make where none is given.
+    # `options` may hold a padding mask of ones, made where none is given; our op knows what is padding.
     return current_patch().mask(mask_function)
 
 

@@ -148,9 +148,7 @@ def computes_angles(module: nn.Module) -> bool:
     return "position_ids" in inspect.signature(module.forward).parameters
 
 
-def rotary_form(
-    module: nn.Module, name: str, context_length: int, layer_type: Mapping[str, Any]
-) -> RotaryForm | None:
+def rotary_form(module: nn.Module, name: str, context_length: int, layer_type: Mapping[str, Any]) -> RotaryForm | None:
     """Run a rotary module and return its form for one kind of layer, or None where it computes something else.
 
     layer_type: further arguments of its forward. Raises ExportError where what it computes depends on how long the
@@ -171,23 +169,18 @@ def rotary_form(
             f"so that no table holds for the whole context of {context_length}. {hint}"
         )
     factor = cos[0, 0, 0].item()  # position 0 is the first, and cos(0) is 1
-    for layout in LAYOUTS:
+    for layout, spread in LAYOUTS.items():
         pairs = cos.shape[-1] // (1 if layout == "halves" else 2)
-        for buffer in module.buffers():
-            if buffer.shape == (pairs,):
-                form = RotaryForm(tuple(buffer.to(torch.float64).tolist()), factor, layout)
-                angles = long[0].to(torch.float64)[:, None] * buffer.to(torch.float64)
-                tables = angles.cos() * factor, angles.sin() * factor
-                wanted = (LAYOUTS[layout](table) for table in tables)
-                if all(agree(table[0], rows, ROTARY_TOLERANCE) for table, rows in zip(of_long, wanted, strict=True)):
-                    return form
+        for frequencies in (buffer.double() for buffer in module.buffers() if buffer.shape == (pairs,)):
+            angles = long[0].double()[:, None] * frequencies
+            expected = spread(angles.cos() * factor), spread(angles.sin() * factor)
+            if all(agree(table[0], rows, ROTARY_TOLERANCE) for table, rows in zip(of_long, expected, strict=True)):
+                return RotaryForm(tuple(frequencies.tolist()), factor, layout)
     return None
 
 
 @torch.no_grad()
-def _cos_and_sin(
-    module: nn.Module, positions: Tensor, layer_type: Mapping[str, Any]
-) -> tuple[Tensor, Tensor] | None:
+def _cos_and_sin(module: nn.Module, positions: Tensor, layer_type: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
     """Run a rotary module in float64; return [1, S, R/2 or R] each, or None where it returns something else."""
     with computing_in_float64():
         returned = module(torch.zeros(1, dtype=torch.float64), positions, **layer_type)

@@ -108,6 +108,10 @@ from transformers.conversion_mapping import get_model_conversion_mapping  # noqa
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key  # noqa: E402
 from transformers.masking_utils import AttentionMaskInterface  # noqa: E402
 from transformers.modeling_utils import AttentionInterface, PreTrainedModel  # noqa: E402
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING  # noqa: E402
+
+__all__ = ["CONFIG_MAPPING", "MODEL_FOR_CAUSAL_LM_MAPPING"]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by the names that transformers' modules have, and by those of a rerouted one."""
+"""Read the tensors of a checkpoint by the names that transformers' modules have, and by those of a patched module."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,31 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from edgeformer.errors import WeightsError
-from edgeformer.export.adapters.transformers_backend.patch_plan import Plan
+from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
+from edgeformer.export.adapters.transformers_backend.transformers_shim import ignored_tensors, renamed_tensors
 from edgeformer.weights import open_safetensors
 
 SHOWN = 20
+"""Problems that an error lists; the others are counted."""
 
 
 class TransformersWeights(Mapping[str, Tensor]):
     """The safetensors of a folder under the names of the module's parameters; tied parameters have several names.
 
-    Opening compares names and shapes, reading headers only, and renames as transformers does when it loads. Every
-    missing, unexpected and misshapen tensor is reported in one WeightsError.
+    Opening reads headers only, and renames tensors as transformers does when it loads them. Raises one WeightsError
+    that lists all tensors that are missing, unexpected or of another shape.
     """
 
     def __init__(self, folder: Path, model: Any):
         stored = open_safetensors(folder)
-        names = _renamed(stored, model)
+        names = renamed_tensors(stored, model)
         problems = []
         groups = tied_names(model)
         self._files: dict[str, tuple[Any, str]] = {}
-        parameters = dict(model.named_parameters())
-        for name, parameter in parameters.items():
+        for name, parameter in model.named_parameters():
             found = next((names[each] for each in groups[name] if each in names), None)
             if found is None:
                 problems.append(f"missing: {name} {list(parameter.shape)}")
@@ -39,12 +38,11 @@ class TransformersWeights(Mapping[str, Tensor]):
             if shape != list(parameter.shape):
                 problems.append(f"misshapen: {found} is {shape}, and the config implies {list(parameter.shape)}")
             self._files |= dict.fromkeys(groups[name], (stored[found], found))
-        ignored = [*(model._keys_to_ignore_on_load_unexpected or []), r"(^|\.)(position_ids|rotary_emb\.inv_freq)$"]
         known = self._files.keys() | {name for name, _ in model.named_buffers()}
         problems += [
             f"unexpected: {theirs}"
             for ours, theirs in sorted(names.items())
-            if ours not in known and not any(re.search(pattern, ours) for pattern in ignored)
+            if ours not in known and not any(re.search(pattern, ours) for pattern in ignored_tensors(model))
         ]
         if problems:
             more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
@@ -66,9 +64,9 @@ class TransformersWeights(Mapping[str, Tensor]):
 
 
 class PatchedWeights(Mapping[str, Tensor]):
-    """Weights of a rerouted module: the same, and for every norm its gain."""
+    """The weights of a patched module: those of transformers, with the gains of `PatchedRMSNorm` for norm weights."""
 
-    def __init__(self, weights: Mapping[str, Tensor], plan: Plan):
+    def __init__(self, weights: Mapping[str, Tensor], plan: PatchPlan):
         self._weights = weights
         self._gains = {
             f"{name}.gain": (f"{name}.weight", form.gain) for name, form in plan.norms.items() if form.gain != "none"
@@ -79,7 +77,7 @@ class PatchedWeights(Mapping[str, Tensor]):
             return self._weights[name]
         weight, gain = self._gains[name]
         stored = self._weights[weight]
-        # In float64, since 1 + w in bfloat16 forgets most of w.
+        # 1 + w is computed in float64: in bfloat16 it loses most bits of w.
         return stored.double() + 1 if gain == "1 + weight" else stored
 
     def __iter__(self) -> Iterator[str]:
@@ -92,27 +90,8 @@ class PatchedWeights(Mapping[str, Tensor]):
 
 
 def tied_names(model: nn.Module) -> dict[str, list[str]]:
-    """All names of every parameter, by each of its names."""
-    groups: dict[int, list[str]] = {}
+    """Return all names of each parameter, by each of its names."""
+    groups: dict[Tensor, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
+        groups.setdefault(parameter, []).append(name)
     return {name: group for group in groups.values() for name in group}
-
-
-def _renamed(stored: Mapping[str, Any], model: Any) -> dict[str, str]:
-    """Names in the checkpoint by the module's. Raises WeightsError where transformers does more than rename."""
-    transforms = get_model_conversion_mapping(model)
-    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
-    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
-    expected = model.state_dict()
-    names = {}
-    for theirs in stored:
-        ours, converter = rename_source_key(theirs, renamings, converters, model.base_model_prefix, expected)
-        if converter is not None:
-            raise WeightsError(
-                f"the checkpoint stores {theirs} where {type(model).__name__} of transformers has {ours} and others: "
-                "transformers rearranges tensors when it loads, and --backend transformers reads them as they are "
-                "stored."
-            )
-        names[ours] = theirs
-    return names
