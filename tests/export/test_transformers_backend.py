@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,12 +30,15 @@ from checkpoints.tiny_transformers import CONTEXT, WINDOW, tiny_config
 
 import edgeformer.source
 from edgeformer.cli.main import cli
-from edgeformer.errors import ConfigError, ExportError, WeightsError
+from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
+from edgeformer.export.adapters.transformers_backend import transformers_shim
 from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
+from edgeformer.export.adapters.transformers_backend.attention import AttentionPatch
 from edgeformer.export.adapters.transformers_backend.attention_probe import window_of
 from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.norms import rms_norm_form
+from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
 from edgeformer.export.adapters.transformers_backend.proof import prove
 from edgeformer.export.adapters.transformers_backend.rotary import Rotation
 from edgeformer.export.adapters.transformers_backend.weights import TransformersWeights
@@ -42,6 +46,13 @@ from edgeformer.manifest import Manifest
 
 PROMPT, STEPS, LENGTHS, GREEDY = 24, 24, (24, 9, 1), 32
 LIMIT = 1e-5
+TINY_LLAMA = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "vocab_size": 16,
+}
 LAYERS = 2
 
 # What each adds to the others, and our ops that must be in its graph.
@@ -200,6 +211,58 @@ def test_transformers_is_left_as_it_was_found(bundles, monkeypatch):
     assert nn.Module.register_parameter is register
     assert "edgeformer" not in (*AttentionInterface._global_mapping, *AttentionMaskInterface._global_mapping)
     assert torch.get_default_dtype() == torch.float32
+
+
+# What the shim patches
+
+
+def test_transformers_has_every_internal_that_is_patched():
+    """Fails when transformers moves: read its changes, adapt `transformers_shim`, and raise `CHECKED`."""
+    assert transformers_shim.moved_internals() == []
+
+
+def test_internals_that_moved_are_named(monkeypatch):
+    from transformers import cache_utils, masking_utils
+
+    transformers_shim.check_version("99.0.0.dev0")
+    monkeypatch.delattr(cache_utils.Cache, "get_query_offset")
+    monkeypatch.setattr(masking_utils, "eager_mask", lambda batch_size, allowed: None)
+    transformers_shim.check_version(transformers.__version__)
+    with pytest.raises(
+        MissingDependencyError, match=r"99\.0\.0 is installed.*Cache\.get_query_offset, .*eager_mask\(mask_function\)"
+    ):
+        transformers_shim.check_version("99.0.0")
+
+
+def test_older_versions_of_transformers_are_refused():
+    with pytest.raises(MissingDependencyError, match=r"needs transformers 5\.23 or newer, and 5\.9\.1 is installed"):
+        transformers_shim.check_version("5.9.1")
+
+
+def test_other_threads_build_and_run_their_own_modules_meanwhile():
+    def in_a_thread(function):
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(function).result()
+
+    with transformers_shim.parameters_on_meta():
+        assert nn.Linear(2, 2).weight.is_meta
+        assert not in_a_thread(lambda: nn.Linear(2, 2)).weight.is_meta
+    assert not nn.Linear(2, 2).weight.is_meta
+
+    from transformers.models.llama import modeling_llama
+
+    model = build(transformers.LlamaConfig(**TINY_LLAMA), torch.float32, "eager")
+    heads, angles = torch.ones(1, 2, 3, 4), torch.ones(1, 3, 4)
+    original = modeling_llama.apply_rotary_pos_emb
+    plan = PatchPlan(8)
+    with AttentionPatch(plan, [], torch.ones(1, 3), torch.zeros(1, 3)).applied(model):
+        assert modeling_llama.apply_rotary_pos_emb is not original
+        rotated = in_a_thread(lambda: modeling_llama.apply_rotary_pos_emb(heads, heads, angles, angles))
+        assert torch.equal(rotated[0], original(heads, heads, angles, angles)[0])
+        assert plan.notes == []
+        modeling_llama.apply_rotary_pos_emb(heads, heads, angles, angles)
+        assert plan.notes == ["apply_rotary_pos_emb stays as it is: its cosines are changed on their way to it"]
+    assert modeling_llama.apply_rotary_pos_emb is original
 
 
 # What the proof must see

@@ -117,13 +117,12 @@ __all__ = ["CONFIG_MAPPING", "MODEL_FOR_CAUSAL_LM_MAPPING"]
 @contextmanager
 def registered_attention(attend: Callable[..., Any], mask: Callable[..., Any]) -> Iterator[None]:
     """Register an attention function and a mask function as `ATTENTION_NAME`, for the length of a `with` block."""
-    registries = (AttentionInterface._global_mapping, attend), (AttentionMaskInterface._global_mapping, mask)
-    with ExitStack() as undo:
-        for registry, function in registries:
-            before = registry.get(ATTENTION_NAME)
-            undo.callback(registry.pop if before is None else registry.__setitem__, ATTENTION_NAME, before)
-            registry[ATTENTION_NAME] = function
+    AttentionInterface._global_mapping[ATTENTION_NAME] = attend
+    AttentionMaskInterface._global_mapping[ATTENTION_NAME] = mask
+    try:
         yield
+    finally:
+        del AttentionInterface._global_mapping[ATTENTION_NAME], AttentionMaskInterface._global_mapping[ATTENTION_NAME]
 
 
 @contextmanager
