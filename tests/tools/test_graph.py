@@ -471,7 +471,7 @@ def test_blocks_that_do_not_exist_are_answered_with_those_that_do(saved, tmp_pat
     unknown = run("draw", path, "--match", "layers.0", "-o", picture)
     assert "no node's name starts with 'layers.0'. Names start with: blocks.0, blocks.1, blocks.2" in unknown.output
     assert "either --block or --match" in run("draw", path, "-o", picture).output
-    assert "is no picture" in run("draw", path, "--block", 0, "-o", tmp_path / "block.gif").output
+    assert "is not a picture" in run("draw", path, "--block", 0, "-o", tmp_path / "block.gif").output
     assert not picture.exists()
 
 
@@ -488,7 +488,10 @@ def test_paths_that_are_no_graph_are_said_to_be_none(saved, tmp_path):
     assert "notes.txt is not an ONNX file" in run("dump", text).output
     assert "empty.onnx is not an ONNX file" in run("dump", tmp_path / "empty.onnx").output
     assert "is not a bundle: it has no edgeformer.json" in run("dump", tmp_path / "folder").output
-    assert "--graph decoder_model is for bundles" in run("dump", saved(layered()), "--graph", "decoder_model").output
+    assert (
+        "--graph decoder_model selects a graph of a bundle"
+        in run("dump", saved(layered()), "--graph", "decoder_model").output
+    )
 
 
 def test_a_bundle_of_several_graphs_wants_to_know_which(llama_bundle, tmp_path):

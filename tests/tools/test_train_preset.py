@@ -496,14 +496,14 @@ SMALLER = {
 @pytest.fixture(autouse=True)
 def small_recipes(monkeypatch):
     """Presets that are made in a second: few parameters, small batches, few questions."""
-    for recipe in list(train_preset.CONFIGS.values()):
+    for recipe in list(train_preset.RECIPES.values()):
         module = sys.modules[recipe.loss.__module__]
         small = replace(
             recipe,
             hf_config=recipe.hf_config | SMALLER[recipe.name],
             make_tokenizer=functools.cache(recipe.make_tokenizer),
         )
-        monkeypatch.setitem(train_preset.CONFIGS, recipe.name, small)
+        monkeypatch.setitem(train_preset.RECIPES, recipe.name, small)
         for name, value in {"QUESTIONS": 2, "ROWS": 1, "PAIRS": 8, "DRAWN": 16}.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
@@ -558,7 +558,7 @@ def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
 def test_an_encoder_learns_with_the_head_that_its_folder_describes(tmp_path):
     assert make(tmp_path, "--steps", 1, preset="tiny-embed").exit_code == 0
 
-    _, config = train_preset.CONFIGS["tiny-embed"].model()
+    _, config = train_preset.RECIPES["tiny-embed"].model()
     assert open_source(tmp_path / "tiny-embed").config == config
 
 

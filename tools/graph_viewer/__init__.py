@@ -1,1 +1,1 @@
-"""ONNX graphs as text, tables, differences and pictures: the parts of `python tools/graph_viewer/graph.py`."""
+"""ONNX graphs as text, tables, differences and pictures, for `python tools/graph_viewer/graph.py`."""

@@ -1,4 +1,4 @@
-"""A part of a graph that is worth a picture: one block, or all nodes whose names start alike."""
+"""Select the part of a graph to draw: one block, or all nodes whose names start with a prefix."""
 
 import re
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from graph_viewer.shapes import Dims, shapes_of
 from graph_viewer.tensors import Initializer, as_initializer, constant_of, initializers_of, small_values
 
 BLOCK = re.compile(r"(?:.*\.)?blocks\.(\d+)(?=[./])")
-"""How names of nodes start in a block: `blocks.0.` and `blocks.0/`, also behind `decoder.`."""
+"""Start of node names in a block: `blocks.0.` or `blocks.0/`, optionally after a prefix such as `decoder.`."""
 
 MOST_CHOICES = 20
-"""Names in an error."""
+"""Largest number of names that an error message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A box of the picture: a node, or a pill for a value that comes in or goes out.
+    """A box of the picture: a node, or a pill for an input or output of the selection.
 
     domain: of the op, empty for ONNX's own; None for a pill. constants: the values of small ones, in order. weights:
-    names and dims. outputs: the values that somebody reads, with their dims where they are known.
+    names and dims. outputs: the values that other nodes read, with their dims if known.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Boxes, and lines between them as (box, number of its output, box). prefix: what the nodes' names start with."""
+    """Boxes, and lines between them: (box, index of its output, box). prefix: the common start of the nodes' names."""
 
     prefix: str
     parts: tuple[Part, ...]
@@ -44,12 +44,12 @@ class Block:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are; pills are none."""
+        """Return the number of nodes, without pills."""
         return sum(part.domain is not None for part in self.parts)
 
 
 def block_prefix(graph: onnx.GraphProto, number: int) -> str:
-    """What names of nodes in a block start with. Raises ClickException unless there is one such block."""
+    """Return the prefix of node names in a block. Raises ClickException unless exactly one block has this number."""
     found = dict.fromkeys((match[0], int(match[1])) for node in graph.node if (match := BLOCK.match(node.name)))
     prefixes = [prefix for prefix, which in found if which == number]
     if len(prefixes) == 1:
@@ -63,9 +63,9 @@ def block_prefix(graph: onnx.GraphProto, number: int) -> str:
 
 
 def block_of(model: onnx.ModelProto, prefix: str) -> Block:
-    """The nodes whose names start with a prefix. A Constant among them is shown in the boxes that read it.
+    """Return the nodes whose names start with a prefix. A Constant node is shown in the boxes that read it.
 
-    Raises ClickException where there are none.
+    Raises ClickException if there are none.
     """
     graph = model.graph
     constants = {node.output[0]: tensor for node in graph.node if (tensor := constant_of(node)) is not None}
@@ -132,7 +132,7 @@ def block_of(model: onnx.ModelProto, prefix: str) -> Block:
 
 
 def _starting(prefix: str) -> Callable[[str], bool]:
-    """Whether a name starts with a prefix; `blocks.1` is no start of `blocks.10`, as it ends within a number."""
+    """Return a predicate on names: `blocks.1` does not match `blocks.10`, which continues the number."""
     pattern = re.compile(re.escape(prefix) + (r"(?!\d)" if prefix[-1:].isdigit() else ""))
     return lambda name: pattern.match(name) is not None
 
@@ -143,7 +143,7 @@ def _values(tensor: Initializer) -> str:
 
 
 def _starts(graph: onnx.GraphProto) -> str:
-    """The first parts of the names there are, for an error."""
+    """List the first parts of all names, for an error message."""
     starts = list(dict.fromkeys(re.split(r"[./](?!\d)", node.name)[0] for node in graph.node if node.name))
     more = f" and {len(starts) - MOST_CHOICES} more" if len(starts) > MOST_CHOICES else ""
     return (", ".join(starts[:MOST_CHOICES]) + more) or "nothing, as no node has a name"

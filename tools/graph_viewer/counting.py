@@ -1,4 +1,4 @@
-"""How many nodes of each op there are in a graph, and how many bytes of parameters they read."""
+"""Count the nodes of each op in a graph, and the bytes of the parameters that they read."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from graph_viewer.nodes import ONNX_DOMAINS, opset_name, subgraphs_of
 from graph_viewer.tensors import initializers_of
 
 Op = tuple[str, str]
-"""Domain and type, the domain of ONNX's own ops being `ai.onnx`."""
+"""Domain and type; the domain of ONNX's own ops is `ai.onnx`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,10 @@ class OpCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """All ops of a graph with those of its subgraphs; a function counts where it is called.
+    """All ops of a graph and its subgraphs; a function counts once per call.
 
-    bytes: of the initializers that any node reads, each once. unread: names of the others. functions: nodes in the body
-    of each.
+    bytes: of the initializers that any node reads, each once. unread: names of the others. functions: number of nodes
+    in the body of each.
     """
 
     opsets: dict[str, int]
@@ -55,7 +55,7 @@ class Counts:
 
 
 def count_ops(model: onnx.ModelProto) -> Counts:
-    """Count from what the graph says of its tensors; no weights are read."""
+    """Count from the declared types and shapes; no weights are read."""
     nodes: Counter[Op] = Counter()
     readers: dict[int, set[Op]] = {}
     sizes: dict[int, int] = {}
@@ -83,9 +83,9 @@ def count_ops(model: onnx.ModelProto) -> Counts:
 def _nodes(
     graph: onnx.GraphProto, outer: dict[str, int], sizes: dict[int, int], names: dict[int, str]
 ) -> Iterator[tuple[dict[str, int], onnx.NodeProto]]:
-    """Every node of a graph and its subgraphs, with the number of the initializer behind each name that it can see.
+    """Yield every node of a graph and its subgraphs, with the initializer number behind each name that it can see.
 
-    Fills in the bytes and names of initializers by number: a subgraph may use a name again for another tensor.
+    Fills in bytes and names of initializers by number: a subgraph may reuse a name for another tensor.
     """
     scope = dict(outer)
     for tensor in initializers_of(graph):
@@ -102,7 +102,7 @@ def _op(node: onnx.NodeProto) -> Op:
 
 
 def table(counts: dict[str, Counts]) -> Table:
-    """All graphs side by side. counts: by what the graphs are called."""
+    """Return a table with one pair of columns per graph. counts: by the names of the graphs."""
     shown = Table(pad_edge=False, box=None, header_style="bold")
     shown.add_column("")
     for name in counts:
@@ -125,7 +125,7 @@ def table(counts: dict[str, Counts]) -> Table:
 
 
 def notes(counts: dict[str, Counts]) -> Iterator[str]:
-    """What the table cannot say: what its stars mean, who reads nothing, and what functions hold."""
+    """Yield what the table does not show: the meaning of its stars, unread initializers, and the nodes of functions."""
     if any(op.shared for count in counts.values() for op in count.ops.values()):
         yield "* some of these initializers are read by other ops too; the total counts each once"
     for name, count in counts.items():
@@ -140,7 +140,7 @@ def _bytes(cell: OpCount | None) -> str | None:
 
 
 def _pairs(cells: Sequence[tuple[int | None, str | None]]) -> list[str]:
-    """Counts and bytes in turn; nothing is a dot."""
+    """Return counts and bytes alternately; a missing value is a dot."""
     return [text for count, size in cells for text in ("·" if not count else f"{count:,}", size or "")]
 
 

@@ -1,7 +1,8 @@
-"""What differs between two graphs, as hunks of lines: none of names of values, of nodes, or of the order of nodes.
+"""Compare two graphs and list their differences as hunks of lines.
 
-Every node without a match is in a hunk, and so is every pair that does not read the same. When there are none, and the
-interfaces and weights are alike, the graphs are one.
+Names of values and nodes and the order of nodes do not count. Every node without a match is in a hunk, and so is every
+matched pair that reads different values. If there are no hunks, and interfaces and weights are equal, so are the
+graphs.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ from graph_viewer.tensors import initializers_of, value_type
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a hunk: one that only the first graph has (`-`), only the second (`+`), or both (a space)."""
+    """A line of a hunk: only in the first graph (`-`), only in the second (`+`), or in both (a space)."""
 
     mark: str
     text: str
@@ -27,14 +28,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines that belong together, and where they are."""
+    """Adjacent lines, and where they are."""
 
     where: str
     lines: tuple[Line, ...]
 
 
 def difference(first: onnx.ModelProto, second: onnx.ModelProto, context: int = 2) -> Iterator[Hunk]:
-    """All differences: none if the graphs are the same. context: nodes that both have, shown around a change."""
+    """Yield all differences; none if the graphs are equal. context: number of unchanged nodes around a change."""
     models = (first, second)
     outside = {tensor.name for model in models for tensor in initializers_of(model.graph) if tensor.inside is None}
     tensors = Tensors(outside)
@@ -88,14 +89,14 @@ def _listed(where: str, first: Iterable[str], second: Iterable[str]) -> Iterator
 def _bodies(
     first: Structure, second: Structure, outputs: dict[str, tuple[str, str]], where: str, context: int
 ) -> Iterator[Hunk]:
-    """Compare tensors, nodes, and where outputs come from. outputs: by what they are called, their names in both."""
+    """Compare tensors, nodes, and the sources of outputs. outputs: name → names in both graphs."""
     yield from _tensors(first, second, f"{where}initializers")
     match = Match(first, second)
     yield from _hunks(list(_merged(match)), f"{where}nodes", context)
     lines: list[Line] = []
     for called, (ours, theirs) in outputs.items():
         sources = first.outputs[ours], second.outputs[theirs]
-        # Where both come from nodes that are differences themselves, these say it.
+        # If both come from nodes that are differences themselves, those are reported already.
         if not match.same(*sources) and not match.both_alone(*sources):
             lines += [
                 Line("-", f"output {called} is {_origin(sources[0], first)}"),
@@ -106,7 +107,7 @@ def _bodies(
 
 
 def _tensors(first: Structure, second: Structure, where: str) -> Iterator[Hunk]:
-    """Weights that only one has; two of one name are the same weight, changed."""
+    """Yield weights that only one graph has; two of one name are one changed weight."""
     gone = {tensor.name: tensor.type for key, tensor in first.tensors.items() if key not in second.tensors}
     come = {tensor.name: tensor.type for key, tensor in second.tensors.items() if key not in first.tensors}
     lines: list[Line] = []
@@ -121,7 +122,7 @@ def _tensors(first: Structure, second: Structure, where: str) -> Iterator[Hunk]:
 
 
 def _origin(source: Source, graph: Structure) -> str:
-    """Where an output comes from."""
+    """Describe where an output comes from."""
     if source.node is None:
         return source.tensor or source.label
     node = graph.vertices[source.node].node
@@ -129,7 +130,7 @@ def _origin(source: Source, graph: Structure) -> str:
 
 
 def _merged(match: Match) -> Iterator[Line]:
-    """All nodes of both graphs, in the order of the first; those of the second follow the node that they followed."""
+    """Yield all nodes of both graphs in the order of the first; a node of the second follows its own predecessor."""
     first, second = match.first, match.second
     called = Names(match)
     follow: defaultdict[int, list[int]] = defaultdict(list)
@@ -139,7 +140,7 @@ def _merged(match: Match) -> Iterator[Line]:
         if number in match.theirs:
             last = match.theirs[number]
         else:
-            # Behind the node before it, and behind all that it reads.
+            # After the node before it, and after everything that it reads.
             last = max(last, *(places[source.node] for source in vertex.sources if source.node is not None), -1)
             follow[last].append(number)
         places[number] = last
@@ -148,7 +149,7 @@ def _merged(match: Match) -> Iterator[Line]:
         if number not in match.ours:
             yield Line("-", called.in_first(vertex))
             continue
-        # What is new stands behind what is gone.
+        # Added lines follow removed ones.
         yield from (Line("+", called.in_second(second.vertices[other])) for other in waiting)
         waiting = follow[number]
         other = second.vertices[match.ours[number]]
@@ -161,7 +162,7 @@ def _merged(match: Match) -> Iterator[Line]:
 
 
 def _hunks(lines: Sequence[Line], where: str, context: int) -> Iterator[Hunk]:
-    """The changed lines with some around them; changes whose surroundings touch share a hunk."""
+    """Yield changed lines with context; changes whose contexts touch share a hunk."""
     changed = [number for number, line in enumerate(lines) if line.mark != " "]
     while changed:
         start = changed[0]

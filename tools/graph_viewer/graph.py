@@ -1,12 +1,12 @@
-"""Look at ONNX graphs: list one, count its ops, compare two, draw a block.
+"""List, count, compare and draw ONNX graphs.
 
     python tools/graph_viewer/graph.py dump BUNDLE --match blocks.0.attention
     python tools/graph_viewer/graph.py ops BUNDLE OTHER.onnx
     python tools/graph_viewer/graph.py diff BEFORE.onnx AFTER.onnx
     python tools/graph_viewer/graph.py draw BUNDLE --block 0 -o block.png
 
-A graph is an ONNX file, or a bundle of edgeformer; of one with several graphs, `--graph` says which. Weights are not
-read: types, shapes and sizes are in the graph itself.
+A graph is an ONNX file or an edgeformer bundle; `--graph` selects one of a bundle that has several. Weights are not
+read, because types, shapes and sizes are in the graph itself.
 """
 
 import json
@@ -32,29 +32,31 @@ NARROWEST = 80
 SUFFIXES = (".png", ".svg")
 
 GRAPH = click.Path(path_type=Path)
-which = click.option("--graph", "name", help="Of a bundle that has several: which, as in decoder_model.")
+which = click.option("--graph", "name", help="Graph of a bundle that has several, such as decoder_model.")
 
 
 def _read(paths: Sequence[Path], name: str | None) -> list[tuple[Path, onnx.ModelProto]]:
-    """Files and models. Raises ClickException if `name` is for none of the paths."""
+    """Return files and models. Raises UsageError if `name` is given and none of the paths is a bundle."""
     if name is not None and not any(path.is_dir() for path in paths):
-        raise click.UsageError(f"--graph {name} is for bundles, and {paths[0]} is none.")
+        raise click.UsageError(f"--graph {name} selects a graph of a bundle, and {paths[0]} is not a bundle.")
     files = [find_graph(path, name) for path in paths]
     return [(file, read_graph(file)) for file in files]
 
 
 @click.group(help=(__doc__ or "").split("\n")[0], context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Choose a verb."""
+    """Select a subcommand."""
 
 
 @main.command()
 @click.argument("path", metavar="GRAPH", type=GRAPH)
 @which
-@click.option("--match", help="Only what has this text in its line.")
-@click.option("--width", type=click.IntRange(min=20), help="Wrap lines; by default a terminal's, and none in a pipe.")
+@click.option("--match", help="Only lines that contain this text.")
+@click.option(
+    "--width", type=click.IntRange(min=20), help="Columns to wrap lines at. [default: the terminal's; none in a pipe]"
+)
 def dump(path: Path, name: str | None, match: str | None, width: int | None) -> None:
-    """List everything in a graph, a line each."""
+    """List everything in a graph, one line each."""
     ((file, model),) = _read([path], name)
     if width is None and sys.stdout.isatty():
         width = max(shutil.get_terminal_size().columns, NARROWEST)
@@ -71,7 +73,7 @@ def dump(path: Path, name: str | None, match: str | None, width: int | None) -> 
 @which
 @click.option("--json", "as_json", is_flag=True, help="Print plain data.")
 def ops(paths: tuple[Path, ...], name: str | None, as_json: bool) -> None:
-    """Count nodes by op, and the bytes of parameters that they read; several graphs side by side."""
+    """Count nodes by op, and the bytes of the parameters that they read, for several graphs side by side."""
     read = _read(paths, name)
     labels = [label_of(path, file) for path, (file, _) in zip(paths, read, strict=True)]
     if len(set(labels)) < len(labels):
@@ -82,7 +84,7 @@ def ops(paths: tuple[Path, ...], name: str | None, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=10_000)  # no column of a pipe is cut
+        console = Console(highlight=False, width=10_000)  # wide enough that no column is cut in a pipe
     console.print(table(counts))
     for note in notes(counts):
         click.echo(note)
@@ -92,12 +94,13 @@ def ops(paths: tuple[Path, ...], name: str | None, as_json: bool) -> None:
 @click.argument("first", metavar="A", type=GRAPH)
 @click.argument("second", metavar="B", type=GRAPH)
 @which
-@click.option("--context", type=click.IntRange(min=0), default=2, show_default=True, help="Nodes around a change.")
+@click.option(
+    "--context", type=click.IntRange(min=0), default=2, show_default=True, help="Unchanged nodes shown around a change."
+)
 def diff(first: Path, second: Path, name: str | None, context: int) -> None:
-    """Compare what two graphs are, whatever they call their values; exit code 1 if they differ.
+    """Compare the structure of two graphs, ignoring the names of values; exits with 1 if they differ.
 
-    Weights are told apart by their values where both graphs hold them, and by their names where they are stored
-    outside.
+    Weights are compared by value if both graphs hold them, and by name if they are stored in another file.
     """
     (file, ours), (other, theirs) = _read([first, second], name)
     hunks = list(difference(ours, theirs, context))
@@ -125,13 +128,13 @@ def draw(path: Path, name: str | None, block: int | None, match: str | None, out
     if (block is None) == (match is None):
         raise click.UsageError("give either --block or --match.")
     if output.suffix not in SUFFIXES:
-        raise click.UsageError(f"{output} is no picture. Its name must end with one of: {', '.join(SUFFIXES)}")
+        raise click.UsageError(f"{output} is not a picture: its name must end with one of: {', '.join(SUFFIXES)}")
     if not output.parent.is_dir():
         raise click.UsageError(f"there is no folder {output.parent}.")
     ((file, model),) = _read([path], name)
     prefix = match or block_prefix(model.graph, block or 0)
     part = block_of(model, prefix)
-    # matplotlib takes its time, which the other verbs are spared.
+    # matplotlib is slow to import; the other subcommands do not need it.
     from graph_viewer.picture import TooLargeError
     from graph_viewer.picture import draw as draw_block
 

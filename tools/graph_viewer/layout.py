@@ -1,8 +1,8 @@
-"""Where the boxes of a drawing stand, and the ways of the lines between them: rows from top to bottom.
+"""Place the boxes of a drawing in rows from top to bottom, and route the lines between them.
 
-The steps are those of Sugiyama, Tagawa and Toda (1981): rows by longest path; a stand-in for a line in every row that
-it crosses, so that it keeps clear of the boxes there; an order in each row with few crossings, from barycentres; and
-coordinates, by least squares.
+The steps are those of Sugiyama, Tagawa and Toda (1981): rows by longest path; dummy nodes for a line in every row that
+it crosses, so that it avoids the boxes there; an order in each row with few crossings, from barycentres; and
+coordinates by least squares.
 """
 
 import itertools
@@ -13,15 +13,15 @@ from math import inf
 from statistics import fmean
 
 ORDERINGS, PLACINGS = 24, 60
-"""How often all rows are gone through: more changes nothing that can be seen."""
+"""Number of sweeps over all rows; more sweeps change nothing visible."""
 
 STRAIGHT = 8.0
-"""How much more a line's way between two stand-ins wants to be straight than one between two boxes."""
+"""Weight of keeping a line straight between two dummy nodes, relative to a line between two boxes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """What to place. ports: where its outputs leave it, from its centre. Lengths are in any unit."""
+    """A box to place. ports: x of its outputs, relative to its centre. Lengths are in any unit."""
 
     width: float
     height: float
@@ -30,7 +30,7 @@ class Box:
 
 @dataclass(frozen=True, order=True)
 class Link:
-    """A line from a box's port to another box, both by number."""
+    """A line from a port of one box to another box, both by number."""
 
     tail: int
     port: int
@@ -39,7 +39,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A line's way from one row to the next. tail, head: numbers of boxes, None where the line only passes."""
+    """The part of a line between two rows. tail, head: numbers of boxes, or None where the line only passes."""
 
     row: int
     start: float
@@ -50,9 +50,9 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where everything is. x: of the boxes' centres, the leftmost edge being 0. rows: of the boxes. width: of all.
+    """The placement. x: centres of the boxes, the leftmost edge being 0. rows: row of each box. width: total width.
 
-    passing: row and x of the lines that pass a row.
+    passing: row and x of lines that pass through a row.
     """
 
     x: tuple[float, ...]
@@ -64,7 +64,7 @@ class Layout:
 
 @dataclass
 class _Item:
-    """A box or, without one, the stand-in of a line that passes; `row` and `x` say where."""
+    """A box or, without one, a dummy node of a passing line, with its `row` and `x`."""
 
     width: float
     row: int
@@ -73,11 +73,11 @@ class _Item:
 
 
 def place(boxes: Sequence[Box], links: Iterable[Link], gap: float) -> Layout:
-    """Lay boxes out. gap: between neighbours in a row. The links must have no cycle."""
+    """Lay boxes out. gap: distance between neighbours in a row. The links must not have a cycle."""
     unique = sorted(set(links))
     rows = _rows(len(boxes), unique)
     items = [_Item(box.width, rows[number], number) for number, box in enumerate(boxes)]
-    edges = _with_stand_ins(items, boxes, unique)
+    edges = _with_dummies(items, boxes, unique)
     order = _ordered(items, edges)
     _set_x(items, edges, order, gap)
 
@@ -105,7 +105,7 @@ def place(boxes: Sequence[Box], links: Iterable[Link], gap: float) -> Layout:
 
 @dataclass(frozen=True)
 class _Edge:
-    """Between items of neighbouring rows. offset: where it leaves the upper one, from its centre."""
+    """A line between items of neighbouring rows. offset: where it leaves the upper item, relative to its centre."""
 
     upper: int
     lower: int
@@ -113,7 +113,7 @@ class _Edge:
 
 
 def _rows(count: int, links: Sequence[Link]) -> list[int]:
-    """The longest path from the top; boxes that read nothing go down to their readers."""
+    """Return the row of each box: the longest path from the top; boxes without inputs move down to their readers."""
     above, below = defaultdict(set), defaultdict(set)
     for link in links:
         above[link.head].add(link.tail)
@@ -139,8 +139,8 @@ def _rows(count: int, links: Sequence[Link]) -> list[int]:
     return [used.index(row) for row in rows]
 
 
-def _with_stand_ins(items: list[_Item], boxes: Sequence[Box], links: Sequence[Link]) -> list[_Edge]:
-    """Cut long lines at every row; those from one port run together as long as they can."""
+def _with_dummies(items: list[_Item], boxes: Sequence[Box], links: Sequence[Link]) -> list[_Edge]:
+    """Split long lines at every row; lines from one port share dummy nodes as long as possible."""
     stand_ins: dict[tuple[int, int, int], int] = {}
     edges: dict[_Edge, None] = {}
     for link in links:
@@ -157,7 +157,7 @@ def _with_stand_ins(items: list[_Item], boxes: Sequence[Box], links: Sequence[Li
 
 
 def _ordered(items: Sequence[_Item], edges: Sequence[_Edge]) -> list[list[int]]:
-    """The items of each row from left to right, with few crossings."""
+    """Return the items of each row from left to right, with few crossings."""
     above: dict[int, list[tuple[int, float]]] = defaultdict(list)
     below: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for edge in edges:
@@ -172,14 +172,14 @@ def _ordered(items: Sequence[_Item], edges: Sequence[_Edge]) -> list[list[int]]:
         near = below if sweep % 2 else above
         place = {number: float(at) for row in order for at, number in enumerate(row)}
         for row in reversed(order) if sweep % 2 else order:
-            # Ports count a little, so that a box's outputs stand as its ports do.
+            # Ports count a little, so that a box's outputs have the order of its ports.
             centres = {
                 number: fmean(place[other] + 1e-3 * offset for other, offset in near[number])
                 if near[number]
                 else place[number]
                 for number in row
             }
-            # Which way ties fall decides much further on: try both.
+            # How ties are broken affects later rows: try both ways.
             tie = -1 if sweep % 4 > 1 else 1
             keys = {number: (centres[number], tie * place[number]) for number in row}
             row.sort(key=keys.__getitem__)
@@ -191,7 +191,7 @@ def _ordered(items: Sequence[_Item], edges: Sequence[_Edge]) -> list[list[int]]:
 
 
 def _crossings(order: Sequence[Sequence[int]], edges: Sequence[_Edge]) -> int:
-    """How many pairs of lines cross."""
+    """Return the number of crossing pairs of lines."""
     place = {number: at for row in order for at, number in enumerate(row)}
     row_of = {number: at for at, row in enumerate(order) for number in row}
     ends: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -206,7 +206,7 @@ def _crossings(order: Sequence[Sequence[int]], edges: Sequence[_Edge]) -> int:
 
 
 def _set_x(items: list[_Item], edges: Sequence[_Edge], order: Sequence[Sequence[int]], gap: float) -> None:
-    """Each item towards the mean of where its lines want it, as far as its row lets it."""
+    """Move each item towards the mean position that its lines want, as far as its row allows."""
     pulls: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for edge in edges:
         weight = STRAIGHT ** ((items[edge.upper].box is None) + (items[edge.lower].box is None) - 1)
@@ -232,13 +232,13 @@ def _set_x(items: list[_Item], edges: Sequence[_Edge], order: Sequence[Sequence[
             apart = [(items[left].width + items[right].width) / 2 + gap for left, right in itertools.pairwise(row)]
             for number, x in zip(row, _apart(wanted, weights, apart), strict=True):
                 items[number].x = x
-    for _ in range(2):  # what was in the way of a run may have moved with another
+    for _ in range(2):  # an obstacle of one run may have moved with another
         for run in _runs(items, edges):
             _straighten(run, items, order, gap)
 
 
 def _runs(items: Sequence[_Item], edges: Sequence[_Edge]) -> list[list[int]]:
-    """Ways down that look best when they are straight: along a line, and through boxes with one line in and one out."""
+    """Return chains that should be straight: along a line, and through boxes with one line in and one out."""
     lines_in, lines_out = Counter(edge.lower for edge in edges), Counter(edge.upper for edge in edges)
     below: dict[int, int] = {}
     for edge in edges:
@@ -246,7 +246,7 @@ def _runs(items: Sequence[_Item], edges: Sequence[_Edge]) -> list[list[int]]:
         passing = pair == (None, None)
         alone = lines_out[edge.upper] == lines_in[edge.lower] == 1 and edge.offset == 0
         if passing or alone:
-            # Where a line forks into two stand-ins, the first goes on.
+            # If a line forks into two dummy nodes, the run continues with the first.
             below.setdefault(edge.upper, edge.lower)
     starts = [number for number in below if number not in set(below.values())]
     runs = []
@@ -259,7 +259,7 @@ def _runs(items: Sequence[_Item], edges: Sequence[_Edge]) -> list[list[int]]:
 
 
 def _straighten(run: Sequence[int], items: Sequence[_Item], order: Sequence[Sequence[int]], gap: float) -> None:
-    """Give neighbours in a run one x, as many as there is an x for that their rows have free."""
+    """Give neighbours in a run the same x, where their rows have room for it."""
     together: list[int] = []
     low, high = -inf, inf
     for number in (*run, None):
@@ -275,7 +275,7 @@ def _straighten(run: Sequence[int], items: Sequence[_Item], order: Sequence[Sequ
 
 
 def _room(number: int, items: Sequence[_Item], order: Sequence[Sequence[int]], gap: float) -> tuple[float, float]:
-    """How far an item can go to either side before it meets its neighbours."""
+    """Return how far an item can move to either side before it meets its neighbours."""
     row = order[items[number].row]
     at = row.index(number)
 
@@ -284,14 +284,14 @@ def _room(number: int, items: Sequence[_Item], order: Sequence[Sequence[int]], g
 
     left = items[row[at - 1]].x + reach(row[at - 1]) if at else -inf
     right = items[row[at + 1]].x - reach(row[at + 1]) if at + 1 < len(row) else inf
-    # Rounding must not leave an item without the place that it is in.
+    # Rounding must not exclude the item's current position.
     return min(left, items[number].x), max(right, items[number].x)
 
 
 def _apart(wanted: Sequence[float], weights: Sequence[float], apart: Sequence[float]) -> list[float]:
-    """The places nearest to those wanted, by least squares, that keep their order and the distances `apart`.
+    """Return the positions closest to `wanted` by least squares that keep order and the distances `apart`.
 
-    Less the distances, places must not fall from left to right: isotonic regression, by pooling adjacent violators.
+    After subtracting the distances, positions must not decrease: isotonic regression, by pooling adjacent violators.
     """
     shifts = [0.0]
     for distance in apart:
@@ -308,7 +308,7 @@ def _apart(wanted: Sequence[float], weights: Sequence[float], apart: Sequence[fl
 
 
 def _entries(items: Sequence[_Item], boxes: Sequence[Box], edges: Sequence[_Edge]) -> dict[_Edge, float]:
-    """Where lines enter the lower item, from its centre: spread over a box's top, in the order they come in."""
+    """Return where lines enter the lower item, relative to its centre: spread over its top in their order."""
     entering: dict[int, list[_Edge]] = defaultdict(list)
     for edge in edges:
         entering[edge.lower].append(edge)

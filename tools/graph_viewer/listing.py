@@ -1,4 +1,4 @@
-"""A graph as text: a line for everything in it, which starts with what it is."""
+"""List a graph as text: one line for everything in it, starting with its kind."""
 
 import textwrap
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ INDENT = "  "
 
 @dataclass(frozen=True)
 class Entry:
-    """A line, and what belongs to it: the nodes of a function, or of a subgraph."""
+    """A line, and the lines that belong to it: the nodes of a function or of a subgraph."""
 
     text: str
     inside: list["Entry"] = field(default_factory=list)
 
     def contains(self, text: str) -> bool:
-        """Whether it or anything inside holds the text."""
+        """Return whether the entry or anything inside contains the text."""
         return text in self.text or any(entry.contains(text) for entry in self.inside)
 
     def lines(self, width: int | None, depth: int = 0) -> Iterator[str]:
-        """Itself and all inside, wrapped to a width if there is one."""
+        """Yield the entry and everything inside, wrapped to a width if one is given."""
         margin = INDENT * depth
         if width is None:
             yield margin + self.text
         else:
-            # No name is broken: whoever searches for it, or copies it, must find it whole.
+            # Names are never broken, so that they can be searched and copied.
             yield from textwrap.wrap(
                 self.text,
                 width,
@@ -43,7 +43,7 @@ class Entry:
 
 
 def entries(model: onnx.ModelProto) -> Iterator[Entry]:
-    """Everything in a model, in its order: opsets, the interface, initializers, nodes, and functions."""
+    """Yield everything in a model in order: opsets, interface, initializers, nodes and functions."""
     yield Entry(f"model ir {model.ir_version}, by {model.producer_name or 'unknown'} {model.producer_version}".rstrip())
     yield from _opsets(model)
     yield from _graph(model.graph)

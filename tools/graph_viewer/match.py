@@ -1,8 +1,8 @@
-"""Which node of one graph is which of another.
+"""Match the nodes of one graph with those of another.
 
-Nodes are matched in three steps. First those that compute the same from the same: everything above a change, and beside
-it. Then, in order, those that look the same together with the ops right above them: everything below it. Then those
-that moved. So a change leaves the nodes after it alone.
+Matching has three steps: first nodes that compute the same from the same inputs (everything above a change, and beside
+it); then, in order, nodes that look the same including the ops right above them (everything below the change); then
+nodes that moved. So a change does not affect the nodes after it.
 """
 
 from collections import defaultdict, deque
@@ -13,11 +13,11 @@ from graph_viewer.nodes import SHOWN_DIGITS, node_text
 from graph_viewer.structure import Source, Structure, Vertex
 
 PRIME = "′"
-"""Marks a value of the second graph that is another one than the first graph's of that name."""
+"""Mark of a value of the second graph that differs from the first graph's value of the same name."""
 
 
 class Match:
-    """The pairs of nodes of two graphs. ours: from a node's number in `first` to that in `second`; theirs: back."""
+    """The matched nodes of two graphs. ours: number in `first` → number in `second`. theirs: the inverse."""
 
     def __init__(self, first: Structure, second: Structure):
         self.first, self.second = first, second
@@ -28,25 +28,25 @@ class Match:
         self._match_moved()
 
     def same(self, ours: Source, theirs: Source) -> bool:
-        """Whether two values are the same one.
+        """Return whether two values are the same.
 
-        Of two nodes without a match and with the same op it is taken for granted: both are differences themselves.
+        Two values of unmatched nodes with the same op count as the same: both nodes are differences themselves.
         """
         if ours.digest == theirs.digest:
             return True
         if ours.node is None or theirs.node is None:
-            # Two weights of one name are a difference of the weights.
+            # Two weights of one name are compared as weights.
             return ours.node is theirs.node and ours.label == theirs.label
         if self.both_alone(ours, theirs):
             return ours.label == theirs.label
         return self.ours.get(ours.node) == theirs.node and ours.output == theirs.output
 
     def both_alone(self, ours: Source, theirs: Source) -> bool:
-        """Whether two values come from nodes, neither of which has a match."""
+        """Return whether both values come from unmatched nodes."""
         return not (ours.node is None or theirs.node is None or ours.node in self.ours or theirs.node in self.theirs)
 
     def same_inputs(self, ours: Vertex, theirs: Vertex) -> bool:
-        """Whether two nodes of the same signature read the same values."""
+        """Return whether two nodes of the same signature read the same values."""
         return all(self.same(*both) for both in zip(ours.sources, theirs.sources, strict=True))
 
     def _pair(self, ours: Iterable[int], theirs: Iterable[int]) -> None:
@@ -54,7 +54,7 @@ class Match:
             self.ours[one], self.theirs[other] = other, one
 
     def _rest(self) -> tuple[list[int], list[int]]:
-        """Numbers of the nodes that have no match yet."""
+        """Return the numbers of unmatched nodes."""
         return (
             [number for number in range(len(self.first.vertices)) if number not in self.ours],
             [number for number in range(len(self.second.vertices)) if number not in self.theirs],
@@ -70,7 +70,7 @@ class Match:
 
     def _match_signatures(self) -> None:
         left, right = self._rest()
-        # From the end as far as it goes, which leaves little for the slower comparison.
+        # Match from the end first, which leaves little for the slower comparison.
         while left and right and self._look_alike(left[-1], right[-1]):
             self._pair([left.pop()], [right.pop()])
         ours = [self.first.vertices[number].signature for number in left]
@@ -96,7 +96,7 @@ class Match:
 
 
 class Names:
-    """Nodes in words that can be compared: the first graph's names for values of both, and constants by value."""
+    """Text of nodes for comparison: values of both graphs by the first graph's names, and constants by value."""
 
     def __init__(self, match: Match):
         self._match = match
@@ -110,12 +110,12 @@ class Names:
                 self._renamed[name] = matched[output] if output < len(matched) and matched[output] else own
 
     def in_first(self, vertex: Vertex) -> str:
-        """A node of the first graph."""
+        """Return the text of a node of the first graph."""
         sources = self._match.first.sources
         return _words(vertex, lambda value: (value in sources and sources[value].tensor) or value)
 
     def in_second(self, vertex: Vertex) -> str:
-        """A node of the second graph."""
+        """Return the text of a node of the second graph."""
         sources = self._match.second.sources
         return _words(
             vertex, lambda value: (value in sources and sources[value].tensor) or self._renamed.get(value, value)

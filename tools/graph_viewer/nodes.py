@@ -1,4 +1,4 @@
-"""Nodes in words: the op, its inputs, attributes and outputs."""
+"""Format nodes as text: op, inputs, attributes and outputs."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -10,24 +10,24 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from graph_viewer.tensors import digest, dtype_name, is_small, small_values, tensor_type
 
 ONNX_DOMAINS = ("", "ai.onnx")
-"""Two names of the domain of ONNX's own ops."""
+"""Both names of the domain of ONNX's own ops."""
 
 SHOWN_DIGITS = 12
-"""Of a hash: enough for no two tensors of a graph to look the same."""
+"""Digits of a hash that are shown: enough to tell the tensors of a graph apart."""
 
 
 def op_name(node: NodeProto) -> str:
-    """As `com.microsoft::FusedMatMul`; ONNX's own ops go without a domain."""
+    """Return an op as `com.microsoft::FusedMatMul`, without the domain for ONNX's own ops."""
     return node.op_type if node.domain in ONNX_DOMAINS else f"{node.domain}::{node.op_type}"
 
 
 def opset_name(domain: str) -> str:
-    """The name of an opset's domain, which for ONNX's own may be empty."""
+    """Return the name of an opset's domain, which may be stored as empty for ONNX's own."""
     return domain or ONNX_DOMAINS[1]
 
 
 def node_text(node: NodeProto, called: Callable[[str], str] = str) -> str:
-    """As `Softmax(scores) {axis=-1} → weights`. called: what to call a value; one that is absent is `-`."""
+    """Return a node as `Softmax(scores) {axis=-1} → weights`. called: maps names of values; an absent value is `-`."""
     inputs, outputs = (
         ", ".join(called(value) if value else "-" for value in values) for values in (node.input, node.output)
     )
@@ -35,14 +35,14 @@ def node_text(node: NodeProto, called: Callable[[str], str] = str) -> str:
 
 
 def attributes_text(node: NodeProto) -> str:
-    """As ` {axis=-1, epsilon=1e-05}`, sorted by name; nothing where there are none."""
+    """Return attributes as ` {axis=-1, epsilon=1e-05}`, sorted by name; empty if there are none."""
     attributes = sorted(node.attribute, key=lambda attribute: attribute.name)
     items = [f"{attribute.name}={attribute_text(attribute)}" for attribute in attributes]
     return " {" + ", ".join(items) + "}" if items else ""
 
 
 def attribute_text(attribute: AttributeProto) -> str:
-    """The value of an attribute: a parameter of the function that it stands in as `@name`, and a graph by its size."""
+    """Return an attribute's value: a parameter of the enclosing function as `@name`, a graph by its size."""
     if attribute.ref_attr_name:
         return f"@{attribute.ref_attr_name}"
     value = onnx.helper.get_attribute_value(attribute)
@@ -67,7 +67,7 @@ def attribute_text(attribute: AttributeProto) -> str:
 
 
 def tensor_text(tensor: TensorProto) -> str:
-    """As `int64[2] {1, 2}`, or with the start of its hash where there are too many values."""
+    """Return a tensor as `int64[2] {1, 2}`, or with the start of its hash if it has many values."""
     shown = small_values(tensor) if is_small(tensor) else f"sha256 {digest(tensor)[:SHOWN_DIGITS]}"
     return (
         f"{tensor_type(tensor.data_type, tuple(tensor.dims)) if tensor.dims else dtype_name(tensor.data_type)} {shown}"
@@ -75,7 +75,7 @@ def tensor_text(tensor: TensorProto) -> str:
 
 
 def subgraphs_of(node: NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The graphs among a node's attributes, by name."""
+    """Yield the graphs among a node's attributes, by name."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.name, attribute.g
@@ -84,7 +84,7 @@ def subgraphs_of(node: NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def values_read(node: NodeProto) -> Iterator[str]:
-    """Names of all values that a node reads, also in its subgraphs, some of which are values inside them."""
+    """Yield the names of all values that a node reads, including those inside its subgraphs."""
     yield from node.input
     for _, body in subgraphs_of(node):
         for inner in body.node:
@@ -93,7 +93,7 @@ def values_read(node: NodeProto) -> Iterator[str]:
 
 
 def _float(value: float) -> str:
-    """As short as a float32 allows, which is what the file holds."""
+    """Return the shortest text that identifies a float32."""
     return str(np.float32(value))
 
 

@@ -1,6 +1,6 @@
-"""A picture of a block: boxes for nodes, pills for values that come in and go out, and lines between them.
+"""Draw a picture of a block: boxes for nodes, pills for inputs and outputs, and lines between them.
 
-The card is white, so that it looks the same on any page. Lengths are inches, and y grows downwards.
+The background is white, so that the picture looks the same on any page. Lengths are in inches, and y grows downwards.
 """
 
 import warnings
@@ -27,36 +27,36 @@ INK, MUTED, RULE, PAPER, LINE = "#1c2228", "#59636d", "#dfe3e7", "#ffffff", "#8b
 
 ONNX, PILL, OTHER = ("#e8f0fa", "#1f5fa8"), ("#f4f5f7", "#89929b"), ("#f3eafa", "#7a4ba0")
 COLOURS = {"": ONNX, "com.microsoft": ("#fdf0e1", "#b86e14"), "edgeformer": ("#e6f4ec", "#2c7a4b")}
-"""Fill and edge of boxes, by the domain of the op; other domains share OTHER."""
+"""Fill and edge colours of boxes by the domain of the op; other domains share OTHER."""
 
 HEADING, TITLE, SMALL = 11.0, 8.5, 6.5
-"""Sizes of type, in points."""
+"""Font sizes in points."""
 LEADING = 1.4
-"""From one line of text to the next, as a multiple of the size."""
+"""Line spacing as a multiple of the font size."""
 
 PAD, GAP, MARGIN = 0.09, 0.18, 0.3
 LABEL = 0.17
-"""Below every row: here lines go straight down, and shapes stand beside them."""
+"""Inches below every row where lines are vertical, with shapes beside them."""
 BEND, STEEPNESS, TALLEST_BEND = 0.16, 0.07, 0.7
-"""Then lines cross to the next row. In this height at least, and the more the further they go to the side."""
+"""Height in inches where lines cross to the next row: at least BEND, and more the further they go sideways."""
 ARROW = 0.055
 
 LONGEST = 46
-"""Letters of a name or a list of constants; more are left out in the middle."""
+"""Largest number of characters of a name or a list of constants; longer ones are cut in the middle."""
 
 DPI = 150
 LARGEST = 65_000 / DPI
-"""Side of the largest PNG there can be."""
+"""Largest side of a PNG, in inches."""
 
 SYMBOLS = {
     "batch_size": "B", "sequence_length": "S", "total_sequence_length": "T", "past_sequence_length": "P",
     "source_length": "L",
 }  # fmt: skip
-"""Dimensions in shapes; the picture says at its foot what they stand for."""
+"""Symbols of dimensions in shapes; the picture explains them at its foot."""
 
 
 class TooLargeError(ValueError):
-    """A picture that no file can hold."""
+    """The picture is too large for the file format."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +70,28 @@ class Text:
 
     @property
     def width(self) -> float:
-        """Of its letters."""
+        """Return the width of the text."""
         return _width(self.text, self.size, self.bold)
 
     @property
     def height(self) -> float:
-        """With the space to the next line."""
+        """Return the height including the space to the next line."""
         return self.size * LEADING / 72
 
 
 def draw(block: Block, title: str, path: Path) -> None:
-    """Write a PNG or an SVG, as the path's suffix says. Raises TooLargeError."""
+    """Write a PNG or SVG file, by the suffix of the path. Raises TooLargeError."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         matplotlib.rcdefaults()
-        # A name may hold dollar signs, and letters drawn as paths look the same everywhere.
+        # Names may contain dollar signs, which are not formulas; text drawn as paths looks the same everywhere.
         matplotlib.rcParams.update({"text.parse_math": False, "svg.fonttype": "path", "svg.hashsalt": title})
         figure = _Card(block, title).figure()
         figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 class _Card:
-    """Everything that is on the picture, and where."""
+    """Everything in the picture, with its position."""
 
     def __init__(self, block: Block, title: str):
         self.block = block
@@ -104,7 +104,7 @@ class _Card:
         self.domains = dict.fromkeys(part.domain for part in block.parts if part.domain is not None)
 
     def figure(self) -> Figure:
-        """Draw it all. Raises TooLargeError."""
+        """Draw everything. Raises TooLargeError."""
         domains_width = sum(_width(_domain(domain), SMALL) + 0.4 for domain in self.domains)
         foot = max((text.width for text in self.foot), default=0.0)
         inside = max(self.layout.width, self.heading.width, domains_width, foot)
@@ -113,7 +113,7 @@ class _Card:
         width = inside + 2 * MARGIN
         height = head + end + sum(text.height for text in self.foot) + 2 * MARGIN
         if max(width, height) > LARGEST:
-            raise TooLargeError(f"a picture of {self.block.nodes} nodes is larger than a file can hold.")
+            raise TooLargeError(f"a picture of {self.block.nodes} nodes is larger than a file can be.")
         figure = Figure((width, height), facecolor=PAPER)
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -132,7 +132,7 @@ class _Card:
         return figure
 
     def _draw_domains(self, axes: Axes, x: float, y: float) -> None:
-        """What the colours mean."""
+        """Draw the legend of colours."""
         for domain in self.domains:
             fill, edge = COLOURS.get(domain, OTHER)
             axes.add_patch(_rounded(x, y - 0.055, 0.16, 0.11, 0.02, fill, edge))
@@ -147,7 +147,7 @@ class _Card:
             self._draw_segment(axes, segment)
 
     def _draw_segment(self, axes: Axes, segment: Segment) -> None:
-        """Straight down where labels are, over to the next row's top, and straight down to the box there."""
+        """Draw a line: down beside the labels, over to the next row's top, and down to the box there."""
         bottom = self.bottoms[segment.row]
         start, entry = bottom + LABEL, self.tops[segment.row + 1]
         if segment.tail is not None:
@@ -166,7 +166,7 @@ class _Card:
             axes.add_patch(Polygon(corners, facecolor=LINE, linewidth=0))
 
     def _top(self, number: int) -> float:
-        """The boxes of a row stand on its bottom."""
+        """Return the top of a box; boxes stand on the bottom of their row."""
         return self.bottoms[self.layout.rows[number]] - self.boxes[number].height
 
     def _draw_box(self, axes: Axes, number: int) -> None:
@@ -186,7 +186,7 @@ class _Card:
 
 
 def _texts(part: Part) -> list[Text]:
-    """What stands in a box, from top to bottom."""
+    """Return the lines of text in a box, from top to bottom."""
     if part.domain is None:
         return [Text(_short(part.title), SMALL, INK, bold=True), Text(_short(part.name), SMALL, MUTED)]
     constants = [_short(", ".join(part.constants))] if part.constants else []
@@ -198,7 +198,7 @@ def _texts(part: Part) -> list[Text]:
 
 
 def _box(part: Part, texts: Sequence[Text]) -> Box:
-    """The size of a box: for its texts, and for the shapes that stand below it, right of where its lines begin."""
+    """Return the size of a box: large enough for its texts, and for the shapes below it, right of its lines."""
     text_width = max(text.width for text in texts) + 2 * PAD
     height = sum(text.height for text in texts) + PAD
     if part.domain is None:
@@ -216,7 +216,7 @@ def _box(part: Part, texts: Sequence[Text]) -> Box:
 
 
 def _rows(layout: Layout, boxes: Sequence[Box]) -> tuple[list[float], list[float]]:
-    """Top and bottom of every row: as high as its highest box, and apart for lines to cross over without haste."""
+    """Return top and bottom of every row: as high as its highest box, with space for crossing lines."""
     count = max(layout.rows) + 1
     heights = [max(box.height for box, at in zip(boxes, layout.rows, strict=True) if at == row) for row in range(count)]
     tops, bottoms = [], []
@@ -230,7 +230,7 @@ def _rows(layout: Layout, boxes: Sequence[Box]) -> tuple[list[float], list[float
 
 
 def _symbols(block: Block) -> list[str]:
-    """What the letters in shapes stand for."""
+    """Return what the symbols in shapes stand for."""
     used = {dim for part in block.parts for _, dims in part.outputs for dim in dims or ()}
     meanings = [f"{symbol} {name}" for name, symbol in SYMBOLS.items() if name in used]
     return [" · ".join(meanings)] if meanings else []

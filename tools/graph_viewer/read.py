@@ -1,4 +1,4 @@
-"""Find the graph that a path means, and read it without its weights."""
+"""Find the graph that a path refers to, and read it without its weights."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from edgeformer.manifest import FILE_NAME, Manifest
 
 
 def find_graph(path: Path, name: str | None = None) -> Path:
-    """The file of a graph: `path` itself, or the graph of the bundle there.
+    """Return the file of a graph: `path` itself, or the graph of the bundle there.
 
     name: which graph of a bundle that has several: its file name, with or without folder and suffix. Raises
-    ClickException, naming the choices, where it is needed and absent, or does not exist.
+    ClickException with the choices if the name is needed and missing, or does not exist.
     """
     if not path.exists():
         raise click.ClickException(f"there is no file or folder {path}.")
@@ -43,18 +43,18 @@ def find_graph(path: Path, name: str | None = None) -> Path:
 
 
 def read_graph(path: Path) -> onnx.ModelProto:
-    """Read a file. Tensors that are stored beside it stay there. Raises ClickException if it is not ONNX."""
+    """Read a file without external tensors. Raises ClickException if it is not an ONNX model."""
     try:
         model = onnx.load(path, format="protobuf", load_external_data=False)
     except DecodeError:
         model = onnx.ModelProto()
-    # Protobuf reads many a file that is something else, and an empty one always.
+    # Protobuf also parses many files of other formats, and every empty file.
     if not model.HasField("graph") or not model.ir_version:
         raise click.ClickException(f"{path} is not an ONNX file.")
     return model
 
 
 def label_of(path: Path, file: Path) -> str:
-    """What to call a graph beside others: its file's name, or its bundle's where that is what was given."""
+    """Return the label of a graph: its file's name, or its bundle's name if a bundle was given."""
     name = path.resolve().name
     return name if path == file or len(Manifest.read(path).graphs) == 1 else f"{name}/{file.stem}"

@@ -1,4 +1,4 @@
-"""Shapes of a graph's values, as far as they are declared or follow from those above."""
+"""Infer the shapes of a graph's values, as far as they are declared or follow from their inputs."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,11 +11,11 @@ from graph_viewer.tensors import constant_of, dims_of
 Dims = Sequence[int | str]
 
 MOST_ELEMENTS = 64
-"""Of constants whose values may determine a shape."""
+"""Largest number of elements of a constant whose values may determine a shape."""
 
 
 def shapes_of(model: onnx.ModelProto) -> dict[str, Dims]:
-    """Dimensions by value, `?` for those that are unknown; values of unknown rank are left out."""
+    """Return dimensions by value, `?` for unknown ones; values of unknown rank are left out."""
     if model.functions:
         model = onnx.shape_inference.infer_shapes(model)
     graph = model.graph
@@ -33,7 +33,7 @@ def shapes_of(model: onnx.ModelProto) -> dict[str, Dims]:
 
 
 def _tells(tensor: TensorProto) -> bool:
-    """Whether a constant may be a shape, an axis or the like."""
+    """Return whether a constant may be a shape, an axis or similar."""
     inside = tensor.data_location != TensorProto.EXTERNAL
     return inside and len(tensor.dims) < 2 and sum(tensor.dims) <= MOST_ELEMENTS
 
@@ -45,7 +45,7 @@ def _outputs(
     versions: dict[str, int],
     model: onnx.ModelProto,
 ) -> dict[str, TypeProto]:
-    """Types of a node's outputs: one of our rules', or else what ONNX infers."""
+    """Return the types of a node's outputs by one of RULES, or else by ONNX's inference."""
     inputs = {name: types[name] for name in node.input if name in types}
     if node.op_type in RULES:
         dims = [dims_of(types[name]) if name in types else None for name in node.input]
@@ -76,17 +76,17 @@ def _type(dtype: int, dims: Dims) -> TypeProto:
 
 
 Rule = Callable[[NodeProto, list[list[int | str] | None]], dict[int, Dims]]
-"""From a node and the dimensions of its inputs, of which those of the first are known, to those of outputs."""
+"""(node, dims of its inputs, the first of them known) → dims of its outputs."""
 
 
 def _like_first(node: NodeProto, dims: list[list[int | str] | None]) -> dict[int, Dims]:
-    """Norms and activations; a norm's fourth output is the sum that it norms."""
+    """Apply to norms and activations; a norm's fourth output is the sum that it normalizes."""
     shape = dims[0] or []
     return {0: shape, 3: shape}
 
 
 def _broadcast(node: NodeProto, dims: list[list[int | str] | None]) -> dict[int, Dims]:
-    """Arithmetic: a dimension that is unknown in one input is that of the other, as long as that is no 1."""
+    """Apply to arithmetic: an unknown dimension of one input is that of the other, unless that is 1."""
     left, right = dims
     if left is None or right is None:
         return {}
@@ -96,7 +96,7 @@ def _broadcast(node: NodeProto, dims: list[list[int | str] | None]) -> dict[int,
 
 
 def _attention(node: NodeProto, dims: list[list[int | str] | None]) -> dict[int, Dims]:
-    """The first output is like the queries, which may stand in one tensor with keys and values."""
+    """Apply to attention: the first output is shaped like the queries, which may be packed with keys and values."""
     *rows, width = dims[0] or ["?"]
     heads, kv_heads = _attribute(node, "num_heads", 1), _attribute(node, "kv_num_heads", 1)
     packed = len(node.input) < 2 or not node.input[1]
@@ -106,7 +106,7 @@ def _attention(node: NodeProto, dims: list[list[int | str] | None]) -> dict[int,
 
 
 def _fused_matmul(node: NodeProto, dims: list[list[int | str] | None]) -> dict[int, Dims]:
-    """x · W, or x · Wᵀ; W is a matrix."""
+    """Apply to x · W and x · Wᵀ, W being a matrix."""
     right = dims[1]
     if right is None or len(right) != 2 or _attribute(node, "transA", 0):
         return {}
@@ -129,4 +129,4 @@ RULES: dict[str, Rule] = {
     "SkipLayerNormalization": _like_first,
     "SkipSimplifiedLayerNormalization": _like_first,
 }
-"""Rules by op: for those of onnxruntime, and for arithmetic, where ONNX knows less."""
+"""Rules by op: ops of onnxruntime, and arithmetic with unknown dimensions."""

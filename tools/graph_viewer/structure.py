@@ -1,6 +1,6 @@
-"""What a graph is, whatever its values are called and in whatever order its nodes are listed.
+"""Describe a graph's structure independently of the names of its values and the order of its nodes.
 
-A Constant node counts as the tensor that it holds: where a constant is kept is no structure.
+A Constant node counts as the tensor that it holds.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from graph_viewer.tensors import Initializer, as_initializer, constant_of, diges
 class Source:
     """Where a value comes from.
 
-    label: what signatures call it: a constant's type and values, the name of a weight or an input, the op of the node
-    that computes it. digest: of all that it is computed from. tensor: what people call it, if it is a tensor. node,
-    output: the node that computes it, if any, by its number.
+    label: its name in signatures: a constant's type and values, the name of a weight or an input, or the op of its
+    node. digest: hash of everything that it is computed from. tensor: its name, if it is a tensor. node, output: number
+    of the node that computes it, if any, and index of the output.
     """
 
     label: str
@@ -32,11 +32,11 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Vertex:
-    """A node among its neighbours.
+    """A node with its inputs.
 
-    sources: of its inputs, and of the values that each of its subgraphs takes from around it. bodies: hashes of these
-    subgraphs, by name. signature: the node and its neighbours above, which a change further up leaves as it is. digest:
-    the node and everything above it.
+    sources: of its inputs, and of the values that each of its subgraphs captures. bodies: hashes of these subgraphs, by
+    name. signature: the node and its direct inputs, which a change further up does not affect. digest: the node and
+    everything above it.
     """
 
     node: NodeProto
@@ -48,17 +48,17 @@ class Vertex:
 
 @dataclass
 class Tensors:
-    """How the tensors of two graphs are told apart: by their values, or by name where either graph stores them outside.
+    """Identify the tensors of two graphs: by value, or by name if either graph stores them in another file.
 
-    outside: names of tensors that a graph stores outside. names: what each tensor is called, by its identity: whatever
-    the first graph that has it calls it.
+    outside: names of external tensors. names: the name of each tensor by its identity, from the first graph that has
+    it.
     """
 
     outside: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
 
     def source(self, tensor: Initializer) -> Source:
-        """A tensor as the source of a value."""
+        """Return a tensor as the source of a value."""
         identity = self.identity(tensor)
         if tensor.small and tensor.inside is not None:
             values = small_values(tensor.inside)
@@ -67,7 +67,7 @@ class Tensors:
         return Source(label=f"tensor {name}", digest=_hash(identity), tensor=name)
 
     def identity(self, tensor: Initializer) -> str:
-        """What makes a tensor this one and no other."""
+        """Return what identifies a tensor."""
         by_name = tensor.inside is None or tensor.name in self.outside
         return f"{tensor.type} {tensor.name if by_name or tensor.inside is None else digest(tensor.inside)}"
 
@@ -76,9 +76,9 @@ class Tensors:
 class Structure:
     """A graph, a subgraph or the body of a function.
 
-    vertices: its nodes, each right behind those that it reads from, in the order in which the outputs ask for them;
-    nodes that no output asks for stand last. outputs: where they come from, by name. tensors: those with too many
-    values to be part of a label, by identity. sources: of all values by name. free: of those around a subgraph.
+    vertices: its nodes, each after those that it reads from, in the order in which outputs need them; unused nodes come
+    last. outputs: their sources by name. tensors: large ones (not part of a label), by identity. sources: of all values
+    by name. free: of the values that a subgraph captures.
     """
 
     vertices: tuple[Vertex, ...]
@@ -89,7 +89,7 @@ class Structure:
 
     @property
     def digest(self) -> str:
-        """Hash of the whole, by the order of the outputs and not by their names."""
+        """Return a hash of the structure, with outputs by order and not by name."""
         nodes = sorted(vertex.digest for vertex in self.vertices)
         return _hash("graph", *nodes, "outputs", *(source.digest for source in self.outputs.values()))
 
@@ -97,9 +97,9 @@ class Structure:
 def structure_of(
     holder: onnx.GraphProto | onnx.FunctionProto, tensors: Tensors, *, named_inputs: bool = False
 ) -> Structure:
-    """Take a graph or a function's body apart.
+    """Return the structure of a graph or a function's body.
 
-    named_inputs: whether inputs are known by their names, as those of a whole model are, or else by their order.
+    named_inputs: identify inputs by name (for a whole model) instead of by order.
     """
     graph = holder if isinstance(holder, onnx.GraphProto) else None
     inputs = [value.name for value in graph.input] if graph else list(holder.input)
@@ -118,7 +118,7 @@ def structure_of(
     vertices: list[Vertex] = []
     for node in _in_order(nodes, outputs):
         bodies = {name: structure_of(body, tensors) for name, body in subgraphs_of(node)}
-        # A value that two subgraphs take is there twice: which of them takes what is structure.
+        # A value that two subgraphs capture is listed twice: which one captures what is structure.
         taken = [name for body in bodies.values() for name in body.free]
         for name in (*node.input, *taken):
             if name not in sources:
@@ -153,12 +153,12 @@ def structure_of(
 
 
 def _itself(node: NodeProto, bodies: dict[str, Structure]) -> str:
-    """Everything about a node but what it reads."""
+    """Return everything about a node except what it reads."""
     attributes = sorted(node.attribute, key=lambda attribute: attribute.name)
     plain = [item for item in attributes if item.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS)]
     return "\n".join([
         f"{op_name(node)} {node.overload}",
-        # Which outputs there are can change what an op does; how they are called can't.
+        # Which outputs are present can change what an op does; their names cannot.
         "".join("x" if name else "-" for name in _without_absent(node.output)),
         *(f"{item.name}={AttributeProto.AttributeType.Name(item.type)} {attribute_text(item)}" for item in plain),
         *(f"{name}={body.digest}" for name, body in bodies.items()),
@@ -166,12 +166,12 @@ def _itself(node: NodeProto, bodies: dict[str, Structure]) -> str:
 
 
 def _in_order(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> Iterator[NodeProto]:
-    """Each node after those that it reads from: as a walk from the outputs comes to them, then the rest."""
+    """Yield each node after those that it reads from: in the order of a walk from the outputs, then the rest."""
     producers = {name: number for number, node in enumerate(nodes) for name in node.output if name}
     done: set[int] = set()
     roots = [producers[name] for name in outputs if name in producers]
     for root in (*roots, *range(len(nodes))):
-        # Graphs are deeper than Python's stack: the walk keeps its own, of nodes and the inputs still to visit.
+        # Graphs are deeper than Python's recursion limit, so the walk has a stack of its own.
         stack = [] if root in done else [(root, iter(values_read(nodes[root])))]
         done.add(root)
         while stack:
@@ -186,7 +186,7 @@ def _in_order(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> Iterator[No
 
 
 def _without_absent(names: Sequence[str]) -> list[str]:
-    """Without the absent ones at the end, which may as well be left out."""
+    """Drop absent names at the end, which are optional."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()

@@ -1,4 +1,4 @@
-"""What a graph says of its tensors, without reading what is stored beside it: types, sizes, hashes, small values."""
+"""Read what a graph says of its tensors, without external data: types, sizes, hashes, small values."""
 
 import hashlib
 import math
@@ -10,15 +10,15 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 FEW = 8
-"""Elements up to which a tensor is shown by its values: a constant, and no weight."""
+"""Largest number of elements of a tensor that is shown by its values."""
 
 DTYPES: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
-"""Names that are numpy's rather than ONNX's."""
+"""Names of types, numpy's rather than ONNX's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Initializer:
-    """A named tensor of a graph. bytes: of its values. inside: the tensor, where the graph's file holds its values."""
+    """A named tensor of a graph. bytes: of its values. inside: the tensor, if the graph's file holds its values."""
 
     name: str
     dtype: int
@@ -28,17 +28,17 @@ class Initializer:
 
     @property
     def type(self) -> str:
-        """As `float32[256, 704]`."""
+        """Return the type as `float32[256, 704]`."""
         return tensor_type(self.dtype, self.dims)
 
     @property
     def small(self) -> bool:
-        """Whether it is shown by its values."""
+        """Return whether the tensor is shown by its values."""
         return self.inside is not None and is_small(self.inside)
 
 
 def initializers_of(graph: onnx.GraphProto) -> Iterator[Initializer]:
-    """All initializers in order; the bytes of sparse ones are those that are stored."""
+    """Yield all initializers in order; a sparse one counts its stored bytes."""
     for tensor in graph.initializer:
         yield as_initializer(tensor.name, tensor)
     for sparse in graph.sparse_initializer:
@@ -63,7 +63,7 @@ def as_initializer(name: str, tensor: TensorProto) -> Initializer:
 
 
 def constant_of(node: onnx.NodeProto) -> TensorProto | None:
-    """The tensor that a Constant node holds; None for any other node, and for constants that are no tensors."""
+    """Return the tensor that a Constant node holds; None for other nodes and for constants that are not tensors."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return None
     (attribute,) = node.attribute
@@ -84,14 +84,14 @@ def constant_of(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def tensor_bytes(tensor: TensorProto) -> int:
-    """Bytes of a tensor's values, from its type and shape."""
+    """Return the bytes of a tensor's values, from its type and shape."""
     if tensor.data_type == TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     return math.ceil(ir.DataType(tensor.data_type).itemsize * math.prod(tensor.dims))
 
 
 def digest(tensor: TensorProto) -> str:
-    """Hash of a tensor's values, however they are stored; for one that is stored elsewhere, of its name."""
+    """Return a hash of a tensor's values, however stored; for an external tensor, a hash of its name."""
     if not _is_inside(tensor):
         return hashlib.sha256(tensor.name.encode()).hexdigest()
     array = onnx.numpy_helper.to_array(tensor)
@@ -100,35 +100,35 @@ def digest(tensor: TensorProto) -> str:
 
 
 def is_small(tensor: TensorProto) -> bool:
-    """Whether a tensor is shown by its values."""
+    """Return whether a tensor is shown by its values."""
     return _is_inside(tensor) and math.prod(tensor.dims) <= FEW
 
 
 def small_values(tensor: TensorProto) -> str:
-    """The values of a small tensor: `{1, 2}`."""
+    """Return the values of a small tensor as `{1, 2}`."""
     values = onnx.numpy_helper.to_array(tensor).flatten()
     return "{" + ", ".join(str(value) for value in values) + "}"
 
 
 def dtype_name(dtype: int) -> str:
-    """As `float32`."""
+    """Return the name of a type, such as `float32`."""
     return DTYPES.get(dtype) or TensorProto.DataType.Name(dtype).lower()
 
 
 def tensor_type(dtype: int, dims: Sequence[int | str]) -> str:
-    """As `float32[256, 704]`."""
+    """Return a tensor type as `float32[256, 704]`."""
     return f"{dtype_name(dtype)}[{', '.join(map(str, dims))}]"
 
 
 def dims_of(value: onnx.TypeProto) -> list[int | str] | None:
-    """Dimensions of a tensor's type, `?` for one without size and name; None where not even the rank is known."""
+    """Return the dimensions of a tensor's type, `?` for one without size and name; None if the rank is unknown."""
     if not value.tensor_type.HasField("shape"):
         return None
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in value.tensor_type.shape.dim]
 
 
 def value_type(value: onnx.TypeProto) -> str:
-    """The type of a value in words; `?` where there is none."""
+    """Return the type of a value as text; `?` if there is none."""
     match value.WhichOneof("value"):
         case None:
             return "?"

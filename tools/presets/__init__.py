@@ -1,11 +1,10 @@
-"""Tiny models and the data that they learn from: the parts of `python tools/presets/train_preset.py`.
+"""Tiny models and their training, for `python tools/presets/train_preset.py`.
 
-    problem.py         a problem with one right answer, and which problems are never trained on
-    numbers.py …       generators: arithmetic, lists, dates, paragraphs, stories, dialogues, bilingual sentences
-    differentiable.py  the custom ops in forms that autograd knows, so that our own modules can be trained
-    training.py        the loop, for whatever a recipe calls a loss
-    tiny_llama.py …    one recipe a preset: its config, its data, its loss, its score
+    corpora/           generators of texts: arithmetic, lists, dates, paragraphs, stories, dialogues, translations
+    differentiable.py  differentiable forms of the custom ops, so that edgeformer's own modules can be trained
+    training.py        the training loop, for any recipe's loss
+    tiny_llama.py …    one recipe per preset: its config, data, loss and score
     folder.py          the preset as a Hugging Face folder with a model card
 
-No corpus is read: every text is made here, from a seed.
+No corpus is downloaded: every text is generated from a seed.
 """

@@ -1,8 +1,8 @@
-"""Our modules call custom ops, which have no gradients. Here are the same ops in forms that autograd knows.
+"""Differentiable forms of the custom ops, which have no gradients of their own.
 
-Inside `differentiable_ops()` the modules of `edgeformer.models` can be trained, so that what is trained is what is
-exported. They are also quicker than the ops' own maths, which covers caches, and fit for bfloat16. What the presets do
-not need is refused. A test compares each with its op.
+Inside `differentiable_ops()` the modules of `edgeformer.models` can be trained, so that the trained modules are the
+exported ones. These forms are also faster than the ops' own implementations, which support caches, and work in
+bfloat16. Features that no preset needs raise an error. A test compares each form with its op.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from edgeformer import ops
 
 @contextmanager
 def differentiable_ops() -> Iterator[None]:
-    """Replace the ops, for this thread of work and all others of the process.
+    """Replace the ops in the whole process.
 
-    `attention_mask` may number the documents packed into a row, from 1, with 0 for padding: tokens see their own
+    `attention_mask` may number the documents packed into a row, from 1, with 0 for padding: tokens attend to their own
     document only. The usual mask of ones and zeros is a row of one document.
     """
     attention = _Attention()
@@ -40,7 +40,7 @@ def _rms_norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
 
 
 def _token_positions(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
-    """Positions in the row: rotary embeddings and relative biases see differences alone."""
+    """Return positions in the row: rotary embeddings and relative biases depend on differences only."""
     return torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
 
 
@@ -49,14 +49,14 @@ def _rotary_embedding(
 ) -> Tensor:
     heads = x.unflatten(-1, (num_heads, -1))  # [B, S, H, D]
     if interleaved or 2 * cos.shape[-1] != heads.shape[-1]:
-        raise ValueError("no preset has interleaved or partial rotary embeddings")
+        raise ValueError("training does not support interleaved or partial rotary embeddings")
     cos, sin = cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
     a, b = heads.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
 
 
 class _Attention:
-    """`group_query_attention` without a cache; all layers of a run share one mask, which is made once."""
+    """`group_query_attention` without a cache. All layers of a run share one mask, which is computed once."""
 
     def __init__(self) -> None:
         self._documents: Tensor | None = None
@@ -79,13 +79,13 @@ class _Attention:
         **others: object,
     ) -> tuple[Tensor, Tensor, Tensor]:
         if past_key is not None or past_value is not None or any(others.values()):
-            raise ValueError("training knows no caches, sinks, windows, softcaps and value relations")
+            raise ValueError("training does not support caches, sinks, windows, softcaps and value relations")
         query, key, value = (  # [B, heads, S, D]
             each.unflatten(-1, (heads, -1)).transpose(1, 2)
             for each, heads in ((query * scale, num_heads), (key, num_kv_heads), (value, num_kv_heads))
         )
         batch, _, length, size = query.shape
-        # The query heads of a key head side by side: one product of [H/K · S, D], and no copies of the keys.
+        # Concatenate the query heads of a key head: one product of [H/K · S, D] without copies of the keys.
         scores = query.reshape(batch, num_kv_heads, -1, size) @ key.transpose(-1, -2)
         scores = scores.view(batch, num_heads, length, length) + self._mask(attention_mask, causal, query.dtype)
         if attention_bias is not None:
@@ -95,7 +95,7 @@ class _Attention:
         return output.transpose(1, 2).flatten(-2), key, value
 
     def _mask(self, documents: Tensor, causal: bool, dtype: torch.dtype) -> Tensor:
-        """−inf where a query may not see a key: [B, 1, S, S]. Padding sees padding, so that no row is empty."""
+        """Return a mask [B, 1, S, S], −inf where a query may not attend. Padding attends to padding."""
         if documents is not self._documents or causal != self._causal or self._hidden.dtype != dtype:
             other = documents.unsqueeze(-1) != documents.unsqueeze(1)
             if causal:

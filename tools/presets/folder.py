@@ -1,4 +1,4 @@
-"""A trained preset as a Hugging Face folder with a model card and the problems that it is scored on."""
+"""Write a trained preset as a Hugging Face folder with a model card and the problems that it is scored on."""
 
 import json
 import os
@@ -45,7 +45,7 @@ steps from seed {seed} in {minutes:.0f} minutes on {threads} CPU thread{plural} 
 
 @dataclass(frozen=True)
 class Training:
-    """What the model card tells of a training run. seconds: in the loop; command: the line that repeats it."""
+    """What the model card says of the training. seconds: in the loop. command: the line that repeats it."""
 
     command: str
     steps: int
@@ -65,7 +65,7 @@ def write_folder(
     right: Sequence[bool],
     training: Training,
 ) -> None:
-    """Write the preset, replacing what the folder held; a run that is cut short leaves the old one whole."""
+    """Write the preset, replacing the folder's content; an interrupted run leaves the old content intact."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -91,7 +91,7 @@ def write_folder(
 
 
 def checkpoint(module: nn.Module, family: Family) -> dict[str, Tensor]:
-    """The parameters, each once, under the names of the family's checkpoints."""
+    """Return the parameters, each once, under the names of the family's checkpoints."""
     parameters = {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
     places = family.places(parameters)
     tensors = {places[name].tensor: parameter for name, parameter in parameters.items()}
@@ -101,7 +101,7 @@ def checkpoint(module: nn.Module, family: Family) -> dict[str, Tensor]:
 
 
 def card(recipe: Recipe, summary: str, questions: Sequence[Question], right: Sequence[bool], training: Training) -> str:
-    """The README."""
+    """Return the text of the model card."""
     total = Counter(question.skill for question in questions)
     scores = Counter(question.skill for question, correct in zip(questions, right, strict=True) if correct)
     rows = [

@@ -1,4 +1,4 @@
-"""The loss of a training run as a picture."""
+"""Plot the loss of a training run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 SMOOTHED = 0.95
-"""How much of the average each step keeps."""
+"""Fraction of the moving average that each step keeps."""
 
 
 def draw_loss(losses: Sequence[float], name: str, path: Path) -> None:
-    """Draw the loss of every step in nats a token, and its moving average."""
+    """Draw the loss of every step, in nats per token, and its moving average."""
     average, averages = losses[0], []
     for loss in losses:
         average = SMOOTHED * average + (1 - SMOOTHED) * loss

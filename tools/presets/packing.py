@@ -1,4 +1,4 @@
-"""Documents of many lengths in rows of one length."""
+"""Pack documents of different lengths into rows of one length."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 IGNORED = -100
-"""The target of a token whose successor is not to be learned; torch's own default."""
+"""Target of a token whose successor is not learned; torch's own default of `ignore_index`."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Rows:
-    """Packed documents, int64 [B, S] each. documents: numbers from 1 in each row, 0 for padding."""
+    """Packed documents, each tensor int64 [B, S]. documents: numbers from 1 in each row, 0 for padding."""
 
     ids: Tensor
     targets: Tensor
@@ -31,7 +31,7 @@ class Rows:
 def encode(tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]]) -> Tokens:
     """Encode a text given in pieces, each with whether it is to be learned.
 
-    The first token of a text is given where nothing stands before it, and so is never learned.
+    The first token of a text has nothing before it, so it is never learned.
     """
     ids: list[int] = []
     learned: list[bool] = []
@@ -44,7 +44,7 @@ def encode(tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]]) -> Tokens:
 
 
 def pack(documents: Iterable[Tokens], length: int) -> Rows:
-    """Fill rows, the longest document first, each into the first row with room; what is longer than a row is cut."""
+    """Fill rows, the longest document first, each into the first row with room. Documents longer than a row are cut."""
     rows: list[list[Tokens]] = []
     room: list[int] = []
     for document in sorted(documents, key=lambda each: -len(each.ids)):
@@ -59,7 +59,7 @@ def pack(documents: Iterable[Tokens], length: int) -> Rows:
 
 
 def one_a_row(documents: Sequence[Tokens]) -> Rows:
-    """A row for each document, in their order, padded to the longest."""
+    """Return one row per document, in their order, padded to the longest."""
     return _fill([[document] for document in documents], max(len(document.ids) for document in documents))
 
 
@@ -78,6 +78,6 @@ def _fill(rows: Sequence[Sequence[Tokens]], length: int) -> Rows:
 
 
 def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Rows of several lengths as int64 [B, the longest], with the filler on the right."""
+    """Return rows of different lengths as int64 [B, longest], with the filler on the right."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])

@@ -1,4 +1,4 @@
-"""What makes one preset different from another."""
+"""What distinguishes one preset from another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ __all__ = ["Question", "Recipe"]
 class Recipe:
     """How to make one preset.
 
-    summary: for `edgeformer models`, with {parameters} in it. data and use: for the model card, what it learned from
-    and how to run it. hf_config and files: config.json, and what else stands in the folder, by file name (JSON data, or
-    a text). make_tokenizer: from a seed. loss: of a batch that it draws. questions: held-out ones, from a seed. score:
-    which of them the module answers rightly. scored: what that means, with the number of questions in {total}. adapt:
-    changes the ModelConfig, where a file beside config.json has a say in it.
+    summary: a line for `edgeformer models`, containing {parameters}. data and use: text for the model card on what the
+    model learned from and how to run it. hf_config and files: config.json, and the folder's other files by name (JSON
+    data or text). make_tokenizer: makes the tokenizer from a seed. loss: the loss of a batch that it draws. questions:
+    held-out questions from a seed. score: which of them the module answers correctly. scored: what that means,
+    containing {total}. adapt: changes the ModelConfig where a file beside config.json affects it.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where the package keeps it."""
+        """Return the preset's folder in the package."""
         return Path(__file__).parents[2] / "edgeformer" / "presets" / self.name
 
     def model(self) -> tuple[Family, ModelConfig]:
-        """The family of its checkpoint, and its config."""
+        """Return the family of the checkpoint, and its config."""
         family, config = read_model_config(self.hf_config)
         return family, self.adapt(config)

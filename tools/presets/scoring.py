@@ -1,5 +1,6 @@
-"""Exact match without generating: an answer is what greedy search writes if and only if each of its tokens is the most
-likely after the right ones before it.
+"""Measure exact match without generating.
+
+Greedy search generates an answer if and only if each of its tokens is the top-1 token after the correct ones before it.
 """
 
 import torch
@@ -9,7 +10,7 @@ from presets.packing import IGNORED
 
 
 def right_rows(logits: Tensor, targets: Tensor) -> list[bool]:
-    """Whether all tokens of a row are right: targets int64 [B, S], logits [N, V] of those that are not IGNORED."""
+    """Return whether all tokens of a row are correct: targets int64 [B, S], logits [N, V] of those not IGNORED."""
     learned = targets != IGNORED
     right = torch.ones_like(targets, dtype=torch.bool)
     right[learned] = logits.argmax(-1) == targets[learned]

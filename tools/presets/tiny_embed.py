@@ -1,4 +1,4 @@
-"""The recipe of tiny-embed: a BERT that gives texts of one meaning vectors of one direction."""
+"""The recipe of tiny-embed: a BERT that maps texts of the same meaning to vectors of the same direction."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,13 +19,13 @@ from presets.tokenizer import tokenizer_config, train_tokenizer
 from presets.training import Loss, Options, cross_entropy
 
 PAIRS = 128
-"""In a batch; each text is to find its own partner among all of them."""
+"""Pairs in a batch; each text has to find its partner among all of them."""
 
 SHARPNESS = 20.0
-"""Cosines are multiplied by it before the softmax, as sentence-transformers does."""
+"""Scale of cosines before the softmax, as in sentence-transformers."""
 
 QUESTIONS = 250
-"""Held-out pairs of each kind, where there are so many."""
+"""Held-out pairs of each kind, where the kind has as many."""
 
 PAD, UNKNOWN, FIRST, LAST = SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
@@ -76,7 +76,7 @@ partner than to all others of its batch. No corpus is read.
 
 
 def make_tokenizer(seed: int) -> Tokenizer:
-    """Train the tokenizer on the texts of pairs; it frames every text as BERT's does."""
+    """Train the tokenizer on the texts of pairs; it adds the special tokens that BERT's does."""
     random = Random(f"{seed}/tokenizer")
     pairs = (draw(pair, random, held_out=False) for _ in range(20_000))
     texts = (text for each in pairs for text in (each.question, each.answer))
@@ -88,13 +88,13 @@ def make_tokenizer(seed: int) -> Tokenizer:
 
 
 def pooled(config: ModelConfig) -> ModelConfig:
-    """The config with the head that modules.json describes."""
+    """Return the config with the head that modules.json describes."""
     assert isinstance(config, EncoderConfig)
     return replace(config, head=PoolingHead(pooling="mean", normalize=True))
 
 
 def vectors(module: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> Tensor:
-    """Texts as vectors of length one [N, E]."""
+    """Return texts as unit vectors [N, E]."""
     assert isinstance(module, Encoder)
     ids = [tokenizer.encode(text).ids for text in texts]
     _, embeddings = module(padded(ids, 0), padded([[1] * len(each) for each in ids], 0))
@@ -103,11 +103,11 @@ def vectors(module: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> Tensor
 
 
 def loss(tokenizer: Tokenizer) -> Loss:
-    """Of choosing a text's partner among those of the batch, in both directions (InfoNCE, arXiv 1807.03748)."""
+    """Return the loss of choosing each text's partner in the batch, in both directions (InfoNCE, arXiv 1807.03748)."""
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         found: dict[str, Problem] = {}
-        while len(found) < PAIRS:  # two of one meaning would be right answers that count as wrong
+        while len(found) < PAIRS:  # two pairs of one meaning would be correct answers that count as wrong
             drawn = draw(pair, random, held_out=False)
             found.setdefault(drawn.key, drawn)
         pairs = list(found.values())
@@ -122,7 +122,7 @@ def loss(tokenizer: Tokenizer) -> Loss:
 
 
 def questions(seed: int) -> list[Question]:
-    """Held-out pairs: to each first text, its partner is to be found among all second ones of its kind."""
+    """Return held-out pairs: each first text's partner is to be found among all second texts of its kind."""
     return [
         Question(kind, each.question, each.answer)
         for kind in PATTERNS
@@ -131,7 +131,7 @@ def questions(seed: int) -> list[Question]:
 
 
 def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> list[bool]:
-    """Whose partner is the nearest of all second texts of its kind."""
+    """Return whose partner is the nearest of all second texts of its kind."""
     right: list[bool] = []
     for kind in dict.fromkeys(each.skill for each in asked):
         some = [each for each in asked if each.skill == kind]

@@ -1,4 +1,4 @@
-"""The recipe of tiny-llama: a decoder of the Llama family that counts, sorts, answers and tells stories."""
+"""The recipe of tiny-llama: a decoder of the Llama family that counts, sorts, answers questions and tells stories."""
 
 from random import Random
 from typing import Any
@@ -22,13 +22,13 @@ ROW, ROWS = 160, 13
 """Tokens in a row, which the longest document nearly fills, and rows in a batch."""
 
 FILLED = 0.95
-"""Part of a batch that is filled: with more, some documents find no room and begin another row."""
+"""Fraction of a batch to fill: with more, some documents find no room and start another row."""
 
 LEARNED_AT_ONCE = 256
-"""The head computes a multiple of so many tokens: oneDNN compiles, and keeps, a product for each number of rows."""
+"""The head computes a multiple of this many tokens: oneDNN compiles and keeps a kernel per number of rows."""
 
 QUESTIONS, SCORED = 200, 32
-"""Held-out problems of each skill, where there are so many, and how many are scored at once."""
+"""Held-out problems of each skill (where it has as many), and problems that are scored at once."""
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -82,14 +82,14 @@ answer as plain texts and as chats with system, user and assistant turns. No cor
 
 
 def make_tokenizer(seed: int) -> Tokenizer:
-    """Train the tokenizer on what the model will read."""
+    """Train the tokenizer on documents as the model reads them."""
     random = Random(f"{seed}/tokenizer")
     texts = ("".join(text for text, _ in document(random)) for _ in range(20_000))
     return train_tokenizer(texts, CONFIG["vocab_size"], SPECIAL_TOKENS)
 
 
 def batch(tokenizer: Tokenizer, random: Random) -> Rows:
-    """About ROWS rows of documents."""
+    """Return about ROWS rows of documents."""
     documents: list[Tokens] = []
     size = 0
     while size < FILLED * ROWS * ROW:
@@ -99,7 +99,7 @@ def batch(tokenizer: Tokenizer, random: Random) -> Rows:
 
 
 def predictions(module: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] and targets int64 [N] of the tokens that are to be learned."""
+    """Return logits [N, V] and targets int64 [N] of the tokens to be learned."""
     assert isinstance(module, Decoder)
     x, run = module.embed(rows.ids, rows.documents)
     for index in range(len(module.blocks)):
@@ -111,7 +111,7 @@ def predictions(module: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def loss(tokenizer: Tokenizer) -> Loss:
-    """Of the next token, over a batch of packed documents."""
+    """Return the next-token loss over a batch of packed documents."""
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         return cross_entropy(*predictions(module, batch(tokenizer, random)), options.z_loss)
@@ -120,7 +120,7 @@ def loss(tokenizer: Tokenizer) -> Loss:
 
 
 def questions(seed: int) -> list[Question]:
-    """Held-out problems of every skill, as plain texts and as chats in turn."""
+    """Return held-out problems of every skill, alternately as plain texts and as chats."""
     asked = []
     for skill, (generator, _) in SKILLS.items():
         for number, problem in enumerate(draw_held_out(generator, Random(f"{seed}/{skill}"), QUESTIONS)):
@@ -132,7 +132,7 @@ def questions(seed: int) -> list[Question]:
 
 
 def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> list[bool]:
-    """Which answers the module writes to the end."""
+    """Return which answers the module generates completely."""
     documents = [
         encode(tokenizer, [(each.prompt, False), (each.answer + (STOP if START in each.prompt else END), True)])
         for each in asked

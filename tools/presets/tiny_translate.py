@@ -1,7 +1,7 @@
-"""The recipe of tiny-translate: an encoder-decoder of Marian's layout, between English and French or German.
+"""The recipe of tiny-translate: an encoder-decoder with Marian's layout, between English and French or German.
 
-Tokens have absolute positions (sinusoids). With T5's relative ones, which cross-attention does not see, a model of this
-size learned slowly what comes first: after 3,000 steps it still wrote 1985 for 1958.
+Tokens have absolute positions (sinusoids). With T5's relative ones, which cross-attention does not have, a model of
+this size learned word order slowly: after 3,000 steps it still wrote 1985 for 1958.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from presets.tokenizer import tokenizer_config, train_tokenizer
 from presets.training import Loss, Options, cross_entropy
 
 PAIRS, DRAWN = 128, 512
-"""Translations in a batch, and how many are drawn for it: those of about one length are taken, to save padding."""
+"""Translations in a batch, and translations drawn for it: those of similar length are taken, to save padding."""
 
 QUESTIONS = 250
-"""Held-out problems of each skill, where there are so many."""
+"""Held-out problems of each skill, where the skill has as many."""
 
 PAD, END = SPECIAL_TOKENS = ["<pad>", "</s>"]
 
@@ -35,11 +35,11 @@ LANGUAGES = {"en": "English", "fr": "French", "de": "German"}
 DIRECTIONS = [("en", "fr"), ("fr", "en"), ("en", "de"), ("de", "en")]
 
 SKILLS = {"numbers": (number, 20), "dates": (day, 35), "times": (time_of_day, 10), "sentences": (sentence, 35)}
-"""What is translated, and how often each is drawn."""
+"""What is translated, and the weight with which each skill is drawn."""
 
 
 def prefix(source: str, target: str) -> str:
-    """What a request for a translation begins with."""
+    """Return the start of a request for a translation."""
     return f"translate {LANGUAGES[source]} to {LANGUAGES[target]}: "
 
 
@@ -99,7 +99,7 @@ class Pairs:
 
 
 def translation(random: Random, skill: str | None = None) -> Problem:
-    """A text to be translated, of one skill or of any; its key is the meaning, whatever the direction."""
+    """Return a text to translate, of one skill or of any; its key is the meaning, in whichever direction."""
     weights = [weight for _, weight in SKILLS.values()]
     skill = skill or random.choices(list(SKILLS), weights)[0]
     meaning: Meaning = SKILLS[skill][0](random)
@@ -108,7 +108,7 @@ def translation(random: Random, skill: str | None = None) -> Problem:
 
 
 def make_tokenizer(seed: int) -> Tokenizer:
-    """Train the tokenizer on what the model will read and write; it ends every text."""
+    """Train the tokenizer on what the model reads and writes; it ends every text with the end-of-text token."""
     random = Random(f"{seed}/tokenizer")
     problems = (draw(translation, random, held_out=False) for _ in range(30_000))
     texts = (text for problem in problems for text in (problem.question, problem.answer))
@@ -118,7 +118,7 @@ def make_tokenizer(seed: int) -> Tokenizer:
 
 
 def pad(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Pairs:
-    """Encode sources and targets; the decoder begins with the padding token."""
+    """Encode sources and targets; the decoder starts with the padding token."""
     sources, targets = ([tokenizer.encode(text).ids for text in side] for side in zip(*pairs, strict=True))
     inputs = [[0, *target[:-1]] for target in targets]
     return Pairs(padded(sources, 0), padded([[1] * len(source) for source in sources], 0),
@@ -126,7 +126,7 @@ def pad(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Pairs:
 
 
 def batch(tokenizer: Tokenizer, random: Random) -> Pairs:
-    """PAIRS translations of about one length."""
+    """Return PAIRS translations of similar length."""
     drawn = [draw(translation, random, held_out=False) for _ in range(DRAWN)]
     drawn.sort(key=lambda each: len(each.question))
     start = random.randrange(DRAWN - PAIRS + 1)
@@ -134,7 +134,7 @@ def batch(tokenizer: Tokenizer, random: Random) -> Pairs:
 
 
 def predictions(module: nn.Module, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] and targets int64 [N] of all tokens of the targets but padding."""
+    """Return logits [N, V] and targets int64 [N] of all target tokens except padding."""
     assert isinstance(module, Seq2Seq)
     _, sources = module.encode(pairs.sources, pairs.source_mask)
     decoder, valid = module.decoder, pairs.targets != IGNORED
@@ -145,7 +145,7 @@ def predictions(module: nn.Module, pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def loss(tokenizer: Tokenizer) -> Loss:
-    """Of the next token of the translation."""
+    """Return the next-token loss of the translation."""
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         return cross_entropy(*predictions(module, batch(tokenizer, random)), options.z_loss)
@@ -154,7 +154,7 @@ def loss(tokenizer: Tokenizer) -> Loss:
 
 
 def questions(seed: int) -> list[Question]:
-    """Held-out texts of every kind, in all four directions."""
+    """Return held-out texts of every kind, in all four directions."""
     return [
         Question(problem.skill, problem.question, problem.answer)
         for skill in SKILLS
@@ -163,7 +163,7 @@ def questions(seed: int) -> list[Question]:
 
 
 def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> list[bool]:
-    """Which translations the module writes to the end."""
+    """Return which translations the module generates completely."""
     right = []
     for start in range(0, len(asked), PAIRS):
         some = pad(tokenizer, [(each.prompt, each.answer) for each in asked[start : start + PAIRS]])

@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizers, trained on texts that were made here."""
+"""Train byte-level BPE tokenizers on generated texts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 def train_tokenizer(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str]) -> Tokenizer:
     """Train a tokenizer of exactly vocab_size tokens; every byte has a token, so any text can be encoded.
 
-    Each digit is a token, so that a number's digits stand where arithmetic needs them. Special tokens get the first
-    ids. Raises ValueError where the texts have too few different words for so many tokens.
+    Each digit is one token, so that digits stay aligned for arithmetic. Special tokens get the first ids. Raises
+    ValueError if the texts have too few different words for so many tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -25,12 +25,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special_tokens: Seque
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(f"the texts yield {tokenizer.get_vocab_size()} tokens and not {vocab_size}; give more texts")
+        raise ValueError(
+            f"the texts yield {tokenizer.get_vocab_size()} tokens instead of {vocab_size}; give more texts"
+        )
     return tokenizer
 
 
 def tokenizer_config(**special_tokens: Any) -> dict[str, Any]:
-    """What transformers reads beside tokenizer.json."""
+    """Return the content of tokenizer_config.json."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **special_tokens,

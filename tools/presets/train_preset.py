@@ -1,10 +1,10 @@
-"""Train a preset on the CPU, from data that is made on the spot, and write its folder.
+"""Train a preset on the CPU, from generated data, and write its folder.
 
     python tools/presets/train_preset.py tiny-llama
 
-Everything follows from the seed: data, order, weights. Ctrl-C writes a checkpoint, and the same line goes on from it.
-The folder is complete in itself: config, weights in bfloat16, tokenizer, a model card with scores on held-out problems,
-and those problems (evaluation.jsonl). A plot of the loss stays in --work.
+The seed determines data, order and initial weights. Ctrl-C writes a checkpoint, and the same command continues from it.
+The folder is complete: config, weights in bfloat16, tokenizer, a model card with scores on held-out problems, and those
+problems (evaluation.jsonl). A plot of the loss, in nats per token, stays in --work.
 """
 
 import signal
@@ -40,7 +40,7 @@ RECIPES = {recipe.name: recipe for recipe in (TINY_LLAMA, TINY_TRANSLATE, TINY_E
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed: a step that has begun is finished first."""
+    """Yield a function that returns whether Ctrl-C was pressed: a step that has begun is finished first."""
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:
@@ -50,7 +50,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
 
 def train(recipe: Recipe, options: Options, tokenizer: Tokenizer, work: Path) -> Trainer:
-    """Train, or go on where a checkpoint in `work` stops. Raises EdgeformerError if that is of other options."""
+    """Train, or continue from a checkpoint in `work`. Raises EdgeformerError if that was made with other options."""
     _, config = recipe.model()
     trainer = Trainer(config, options)
     checkpoint = work / "checkpoint.pt"
@@ -66,7 +66,7 @@ def train(recipe: Recipe, options: Options, tokenizer: Tokenizer, work: Path) ->
                 trainer.save(checkpoint)
                 note(f"step {trainer.step}: loss {loss:.3f}, {trainer.seconds / 60:.1f} minutes")
             if interrupted() and trainer.step < options.steps:
-                raise EdgeformerError(f"stopped at step {trainer.step}; the same command goes on from {checkpoint}.")
+                raise EdgeformerError(f"stopped at step {trainer.step}; the same command continues from {checkpoint}.")
     return trainer
 
 
@@ -95,19 +95,25 @@ def make(recipe: Recipe, options: Options, folder: Path, work: Path, command: st
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("preset", type=click.Choice(list(RECIPES)))
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="[default: where the package has it]")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write. [default: the preset's folder in the package]",
+)
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
-    help="For the checkpoint and the plot of the loss. [default: build/presets/PRESET]",
+    help="Folder of the checkpoint and the plot of the loss. [default: build/presets/PRESET]",
 )
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--steps", type=click.IntRange(min=1), help="Of the optimiser. [default, here and below: the recipe's]")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Steps of the optimiser. [default, here and below: the recipe's]"
+)
 @click.option("--seed", type=click.IntRange(min=0))
 @click.option("--learning-rate", type=float)
 @click.option("--warmup", type=click.IntRange(min=0), help="Steps until the full learning rate.")
 @click.option("--weight-decay", type=float)
-@click.option("--z-loss", type=float, help="Weight of the squared log-partition; 0 for none.")
+@click.option("--z-loss", type=float, help="Weight of the squared log-partition term; 0 for none.")
 def main(preset: str, output: Path | None, work: Path | None, threads: int, **given: Any) -> None:
     """Train one preset."""
     torch.set_num_threads(threads)

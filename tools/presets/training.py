@@ -1,7 +1,8 @@
-"""The training loop: bfloat16 modules, float32 masters, one seed, and checkpoints to go on from.
+"""The training loop: bfloat16 modules, float32 master weights, one seed, and checkpoints to continue from.
 
-Matrices inside the blocks are trained by Muon, everything else by AdamW (source: Keller Jordan, "Muon", 2024; rates are
-made those of AdamW by the rule of arXiv 2502.16982). The learning rate warms up linearly and falls like a cosine to 0.
+Muon trains the matrices inside the blocks, AdamW everything else (source: Keller Jordan, "Muon", 2024; its learning
+rates are scaled to AdamW's by the rule of arXiv 2502.16982). The learning rate warms up linearly and falls to 0 like a
+cosine.
 """
 
 import math
@@ -23,7 +24,7 @@ from edgeformer.weights import RandomWeights
 from presets.differentiable import differentiable_ops
 
 DTYPE = torch.bfloat16
-"""Of the module while it is trained, and of the weights that are stored."""
+"""Type of the module during training, and of the stored weights."""
 
 CHECKPOINT_EVERY = 100
 
@@ -42,11 +43,11 @@ class Options:
 
 
 Loss = Callable[[nn.Module, Random, Options], Tensor]
-"""The loss of one batch, which is drawn with the random numbers of its step."""
+"""Return the loss of one batch, which is drawn with the random numbers of its step."""
 
 
 def initial_module(config: ModelConfig, seed: int) -> nn.Module:
-    """A module with seeded random matrices, norms of one and biases of zero, in the dtype of training."""
+    """Return a module with seeded random matrices, norms of 1 and biases of 0, in DTYPE."""
     module = build_model(config, DTYPE)
     weights = RandomWeights(config, seed)
     with torch.no_grad():
@@ -67,7 +68,7 @@ def fill_constants(module: nn.Module, config: ModelConfig) -> None:
 
 
 def evaluation_module(module: nn.Module, config: ModelConfig) -> nn.Module:
-    """The module in float32, with the weights that are stored and exact constants: what an export computes."""
+    """Return the module in float32, with the stored weights and exact constants, as an export computes it."""
     exact = build_model(config, torch.float32)
     exact.load_state_dict(module.state_dict())
     fill_constants(exact, config)
@@ -75,7 +76,7 @@ def evaluation_module(module: nn.Module, config: ModelConfig) -> nn.Module:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
-    """Mean over logits [N, V] and targets int64 [N]. z_loss: weight of the squared log-partition (arXiv 2204.02311)."""
+    """Return the mean over logits [N, V] and targets int64 [N]. z_loss: weight of log²Z (arXiv 2204.02311)."""
     logits = logits.float()
     partition = logits.logsumexp(-1)
     right = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -83,7 +84,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 
 
 class Trainer:
-    """A module on its way from random weights to trained ones, which can be put aside and taken up again."""
+    """A module in training, which can be saved and resumed."""
 
     def __init__(self, config: ModelConfig, options: Options):
         self.options = options
@@ -104,11 +105,11 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """How many steps were made."""
+        """Return the number of steps done."""
         return len(self.losses)
 
     def train_step(self, loss_of: Loss) -> float:
-        """Make one step on the batch that belongs to it; returns the loss."""
+        """Do one step on the batch that belongs to it and return the loss."""
         begun = time.perf_counter()
         random = Random(f"{self.options.seed}/{self.step}")
         with differentiable_ops():
@@ -133,7 +134,7 @@ class Trainer:
         return loss.item()
 
     def save(self, path: Path) -> None:
-        """Write everything that the next step needs; a file that is cut short never takes the place of a whole one."""
+        """Write everything that the next step needs; an interrupted write never replaces a complete file."""
         state = {
             "options": asdict(self.options),
             "masters": self._masters,
@@ -146,7 +147,7 @@ class Trainer:
         os.replace(partial, path)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint. Raises EdgeformerError if it is of another training."""
+        """Continue from a checkpoint. Raises EdgeformerError if it belongs to another training."""
         state: dict[str, Any] = torch.load(path, weights_only=True)
         if state["options"] != asdict(self.options) or len(state["masters"]) != len(self._masters):
             raise EdgeformerError(
@@ -163,7 +164,7 @@ class Trainer:
 
 
 def schedule(step: int, options: Options) -> float:
-    """The part of the learning rate at a step: a ramp, then half a cosine down to 0."""
+    """Return the fraction of the learning rate at a step: a linear ramp, then half a cosine down to 0."""
     if step < options.warmup:
         return (step + 1) / options.warmup
     done = (step - options.warmup) / max(1, options.steps - options.warmup)

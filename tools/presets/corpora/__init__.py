@@ -1,1 +1,1 @@
-"""Generators of the texts that presets learn from: grammars and rules with a right answer."""
+"""Generators of the texts that presets learn from: grammars, and rules with a right answer."""

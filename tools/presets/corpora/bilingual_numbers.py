@@ -1,9 +1,9 @@
 """Numbers, dates and times in English, French and German.
 
-French spells as before 1990 (vingt et un, quatre-vingts, deux cents), German in one word.
+French uses the spelling before 1990 (vingt et un, quatre-vingts, deux cents); German numbers are one word.
 """
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from datetime import date, timedelta
 from random import Random
@@ -32,7 +32,7 @@ GERMAN_DAYS = "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag".spli
 
 
 def in_french(number: int) -> str:
-    """The French words of 0 … 9999: 281 → deux cent quatre-vingt-un."""
+    """Return the French words of 0 … 9999: 281 → deux cent quatre-vingt-un."""
     if number < 20:
         return FRENCH[number]
     if number < 70:
@@ -53,12 +53,12 @@ def in_french(number: int) -> str:
 
 
 def in_german(number: int) -> str:
-    """The German word of 0 … 9999: 281 → zweihunderteinundachtzig."""
+    """Return the German word of 0 … 9999: 281 → zweihunderteinundachtzig."""
     return "eins" if number == 1 else _joined(number) + ("s" if number % 100 == 1 else "")
 
 
 def _joined(number: int) -> str:
-    """As the first part of a longer word, where 1 is ein and not eins."""
+    """Return the first part of a longer German word, where 1 is ein and not eins."""
     if number < 20:
         return GERMAN[number]
     if number < 100:
@@ -70,13 +70,13 @@ def _joined(number: int) -> str:
 
 
 def number(random: Random) -> Meaning:
-    """A number to 9999 in words."""
+    """Return a number up to 9999 in words."""
     value = some_number(random, (1, 2, 3, 4, 4))
     return {"en": in_words(value), "fr": in_french(value), "de": in_german(value)}
 
 
 def day(random: Random) -> Meaning:
-    """A date of 1950 … 2049, half of the time with its day of the week."""
+    """Return a date of 1950 … 2049, half of the time with its day of the week."""
     found = date(YEARS[0], 1, 1) + timedelta(days=random.randrange(365 * len(YEARS)))
     month, weekday, named = found.month - 1, found.weekday(), random.random() < 0.5
     first = "1er" if found.day == 1 else str(found.day)
@@ -100,7 +100,7 @@ EVENTS = [
 
 
 def time_of_day(random: Random) -> Meaning:
-    """A time in steps of five minutes, as it is said, by itself or in a sentence."""
+    """Return a spoken time in steps of five minutes, by itself or in a sentence."""
     hour, minute = random.randint(1, 12), 5 * random.randrange(12)
     said = (english_time(hour, minute), _french_time(hour, minute), _german_time(hour, minute))
     sentences = random.choice(EVENTS)
@@ -111,7 +111,7 @@ def time_of_day(random: Random) -> Meaning:
 
 
 def english_time(hour: int, minute: int) -> str:
-    """A time of the clock in words: 3, 45 → quarter to four."""
+    """Return a time in words: 3, 45 → quarter to four."""
     if minute == 0:
         return f"{in_words(hour)} o'clock"
     parts = {15: "quarter", 30: "half"}

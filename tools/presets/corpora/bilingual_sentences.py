@@ -1,6 +1,6 @@
 """Simple sentences in English, French and German from one grammar, each with one translation.
 
-Nouns have genders, adjectives agree, German articles have cases and its verb stands second, French elides.
+Nouns have genders, adjectives agree, German articles have cases and German verbs come second, French elides.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """One adjective: its French masculine and feminine, and whether they stand behind the noun; its German stem."""
+    """One adjective: its French masculine and feminine, whether they follow the noun, and its German stem."""
 
     en: str
     fr: str
@@ -113,11 +113,11 @@ GERMAN_ENDINGS = {
     ("a", "accusative"): {"m": "en", "f": "e", "n": "es"},
 }
 VOWELS = "aeiouhéêâ"
-"""What French elides before; the only h among the words is silent."""
+"""Letters before which French elides; the only h among the words is silent."""
 
 
 def noun_phrase(noun: Noun, article: str, adjective: Adjective | None, case: str) -> Meaning:
-    """Article (the or a), adjective and noun; case: nominative or accusative."""
+    """Return article (the or a), adjective and noun; case: nominative or accusative."""
     words = [adjective.en, noun.en] if adjective else [noun.en]
     article_en = "an" if article == "a" and words[0][0] in "aeiou" else article
     return {
@@ -156,7 +156,7 @@ def _some_phrase(random: Random, nouns: list[Noun], case: str, article: str | No
 
 
 def _deed(random: Random, article: str | None = None) -> tuple[tuple[str, str, str, str], Meaning]:
-    """A verb and what it is done to."""
+    """Return a verb and its object."""
     nouns = random.choice([BEINGS, THINGS])
     verb = random.choice(VERBS if nouns is BEINGS else WITH_THINGS)
     return verb, _some_phrase(random, nouns, "accusative", article)
@@ -174,7 +174,7 @@ def _capital(text: str) -> str:
 
 
 def statement(random: Random) -> Meaning:
-    """Somebody does something; sometimes it is said when, and sometimes where."""
+    """Return a sentence in which somebody does something, sometimes with a time or a place."""
     who, ((does, _, fr, de), what) = _subject(random), _deed(random)
     where = dict.fromkeys(("en", "fr", "de"), "")
     if random.random() < 0.4:
@@ -194,7 +194,7 @@ def statement(random: Random) -> Meaning:
 
 
 def denial(random: Random) -> Meaning:
-    """Somebody does not do something."""
+    """Return a sentence in which somebody does not do something."""
     who, ((_, do, fr, de), what) = _subject(random), _deed(random, "the")
     never = "n'" if fr[0] in VOWELS else "ne "
     return {
@@ -205,7 +205,7 @@ def denial(random: Random) -> Meaning:
 
 
 def question(random: Random) -> Meaning:
-    """Where something is, how much it costs, or whether somebody does something."""
+    """Return a question: where something is, how much it costs, or whether somebody does something."""
     kind = random.random()
     if kind < 0.5:
         who, ((_, do, fr, de), what) = _subject(random), _deed(random)
@@ -226,5 +226,5 @@ def question(random: Random) -> Meaning:
 
 
 def sentence(random: Random) -> Meaning:
-    """Statements, denials, questions."""
+    """Return a statement, a denial or a question."""
     return random.choices([statement, denial, question], [6, 2, 2])[0](random)

@@ -1,6 +1,6 @@
-"""Who appears in stories and paragraphs: names, and the pronouns that go with them."""
+"""Characters of stories and paragraphs: names, and their pronouns."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from dataclasses import dataclass
 from random import Random
@@ -18,7 +18,7 @@ ANIMALS = {
 
 @dataclass(frozen=True)
 class Character:
-    """A name, what its bearer is (girl, boy, fox …), and its pronoun, he or she."""
+    """A name, its kind (girl, boy, fox …) and its pronoun, he or she."""
 
     name: str
     kind: str
@@ -26,29 +26,29 @@ class Character:
 
     @property
     def is_animal(self) -> bool:
-        """Whether it is an animal, which lives elsewhere than people do."""
+        """Return whether the character is an animal, which lives in other places than people."""
         return self.kind in ANIMALS
 
     def words(self, slot: str, prefix: str = "") -> dict[str, str]:
-        """The name as {slot} and its pronouns {he}, {He}, {him}, {his}, with the prefix before them, for a template."""
+        """Return the name as {slot} and its pronouns {he}, {He}, {him}, {his}, each after `prefix`, for a template."""
         he, him, his = ("he", "him", "his") if self.pronoun == "he" else ("she", "her", "her")
         forms = {"he": he, "He": he.title(), "him": him, "his": his, "His": his.title(), "kind": self.kind}
         return {slot: self.name} | {prefix + form: word for form, word in forms.items()}
 
 
 def people(random: Random, count: int) -> list[Character]:
-    """Girls and boys of different names."""
+    """Return girls and boys with different names."""
     everyone = [Character(name, "girl", "she") for name in GIRLS] + [Character(name, "boy", "he") for name in BOYS]
     return random.sample(everyone, count)
 
 
 def cast(random: Random, count: int) -> list[Character]:
-    """Who a story is about: people, and in about one of three stories animals."""
+    """Return the characters of a story: people, and in about one of three stories animals."""
     if random.random() > 0.35:
         return people(random, count)
     return [Character(ANIMALS[kind][0], kind, ANIMALS[kind][1]) for kind in random.sample(list(ANIMALS), count)]
 
 
 def with_article(noun: str) -> str:
-    """The noun with a or an before it."""
+    """Return the noun with a or an before it."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -1,6 +1,6 @@
-"""The day after, the day before, and the days of the week."""
+"""Problems on dates: the day after, the day before, and days of the week."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from calendar import monthrange
 from datetime import date, timedelta
@@ -12,16 +12,16 @@ MONTHS = "January February March April May June July August September October No
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 YEARS = range(1950, 2050)
 FURTHEST = 40
-"""Days that are counted from one day of the week to another."""
+"""Largest number of days from one day of the week to another."""
 
 
 def written(day: date) -> str:
-    """28 February 2024."""
+    """Return a date as 28 February 2024."""
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
 def some_date(random: Random) -> date:
-    """A date of 1950 … 2049; ends of months, and of February, come more often than in a calendar."""
+    """Return a date of 1950 … 2049; ends of months, and of February, are drawn more often."""
     year, kind = random.choice(YEARS), random.random()
     month = 2 if kind < 0.1 else random.randint(1, 12)
     last = monthrange(year, month)[1]
@@ -29,11 +29,11 @@ def some_date(random: Random) -> date:
 
 
 def next_day(random: Random) -> Problem:
-    """The date one day later or earlier."""
+    """Ask for the date one day later or earlier."""
     start = some_date(random)
     side, step = random.choice([("after", 1), ("before", -1)])
     if step < 0:
-        start += timedelta(days=1)  # so that months begin as often as they end
+        start += timedelta(days=1)  # so that first days of months are as frequent as last days
     asked = random.choice(
         [
             f"What date comes one day {side} {written(start)}?",
@@ -48,7 +48,7 @@ def next_day(random: Random) -> Problem:
 
 
 def weekday(random: Random) -> Problem:
-    """The day of the week so many days from a given one, by whole weeks and the rest."""
+    """Ask for the day of the week a number of days from a given one."""
     start, days, later = random.randrange(7), random.randint(1, FURTHEST), random.random() < 0.5
     day, found = DAYS[start], DAYS[(start + (days if later else -days)) % 7]
     weeks, rest = divmod(days, 7)

@@ -1,6 +1,6 @@
-"""Small talk, characters that a system message gives the assistant, and how turns become text."""
+"""Small talk, roles that a system message gives the assistant, and the chat template."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from random import Random
 
@@ -47,14 +47,14 @@ SMALL_TALK = [
 
 
 def small_talk(random: Random) -> Problem:
-    """A greeting, thanks, or a question about the assistant."""
+    """Return a greeting, thanks, or a question about the assistant, with its answer."""
     asked, answers = random.choice(SMALL_TALK)
     asked_once, answer = random.choice(asked), random.choice(answers)
     return Problem("small talk", f"{asked_once} {answer}", asked_once, answer)
 
 
 def persona(random: Random) -> Problem:
-    """A system message that says who the assistant is, and a question about that; any name may have any job."""
+    """Return a system message that says who the assistant is, and a question about it; any name may have any job."""
     name, job = random.choice(GIRLS + BOYS), random.choice(JOBS)
     system = f"You are {name}, a {job}."
     asked, answer = random.choice(
@@ -69,11 +69,11 @@ def persona(random: Random) -> Problem:
 
 
 def turn(role: str, content: str) -> str:
-    """One message as the chat template writes it."""
+    """Return one message as the chat template formats it."""
     return f"{START}{role}\n{content}{STOP}\n"
 
 
 def prompt(question: str, system: str | None = None) -> str:
-    """A chat up to where the assistant answers."""
+    """Return a chat up to where the assistant answers."""
     opening = turn("system", system) if system else ""
     return f"{opening}{turn('user', question)}{START}assistant\n"

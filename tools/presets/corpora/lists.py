@@ -1,6 +1,6 @@
-"""Sorting and copying."""
+"""Problems of sorting and copying."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from random import Random
 from string import ascii_lowercase
@@ -22,12 +22,12 @@ WORDS = (
 
 
 def sorting(random: Random) -> Problem:
-    """Three to five different numbers below 100, up or down."""
+    """Ask to sort three to five different numbers below 100, up or down."""
     return _sorted(random, random.sample(range(100), random.randint(3, 5)))
 
 
 def sorting_near(random: Random) -> Problem:
-    """Numbers of one digit, and of one or two decades, more often: where the first digit decides least."""
+    """Ask to sort numbers of one digit, and of one or two decades: cases where the first digit decides least."""
     decades = random.sample(range(1, 10), random.randint(1, 2))
     near = [*range(10), *(10 * decade + ones for decade in decades for ones in range(10))]
     return _sorted(random, random.sample(near, random.randint(3, 5)))
@@ -44,9 +44,10 @@ def _sorted(random: Random, numbers: list[int]) -> Problem:
 
 
 def copying(random: Random) -> Problem:
-    """Two to seven words, numbers and strings of letters, as they are.
+    """Ask to copy two to seven words, numbers or strings of letters.
 
-    In quotes or on a line of their own, where the first word is the same token as at the beginning of the answer.
+    They stand in quotes or on a line of their own, where the first word is the same token as at the start of the
+    answer.
     """
     text = " ".join(_anything(random) for _ in range(random.randint(2, 7)))
     asked = random.choice(

@@ -1,4 +1,4 @@
-"""What tiny-llama reads: plain texts and chats in fixed parts, all of them from the training side of the split."""
+"""The training data of tiny-llama: plain texts and chats in fixed proportions, none of them held out."""
 
 from random import Random
 
@@ -22,25 +22,26 @@ SKILLS: dict[str, tuple[Generator, float]] = {
     "questions": (question, 4),
     "system message": (persona, 2),
 }
-"""Generators of problems with one right answer, and how often each is drawn."""
+"""Generators of problems with one right answer, and the weight with which each is drawn."""
 
 DRILLS: list[tuple[Generator, float]] = [(carrying, 5), (borrowing, 14), (sorting_near, 6)]
-"""Problems of these skills that are rare in them and hard, drawn besides."""
+"""Hard problems of these skills that are rare in them, drawn additionally."""
 
 STORIES, SMALL_TALK, INTERVIEWS = 0.02, 0.02, 0.05
-"""Parts of all documents. Stories are long, and much of them is chance: more of them keep the model from learning what
-has a right answer.
+"""Fractions of all documents.
+
+Stories are long and largely random: more of them would keep the model from learning what has a right answer.
 """
 
 PLAIN = 0.75
-"""Part of the problems that are plain texts where they can be: a chat takes twice the tokens."""
+"""Fraction of the problems that are plain texts where possible: a chat takes twice the tokens."""
 
 Document = list[tuple[str, bool]]
-"""Pieces of a text, each with whether the model learns to write it, or only reads it."""
+"""Pieces of a text, each with whether the model learns to write it or only reads it."""
 
 
 def document(random: Random) -> Document:
-    """One text to train on."""
+    """Return one text to train on."""
     kind = random.random()
     if kind < STORIES:
         told = draw(story, random, held_out=False)
@@ -58,13 +59,13 @@ def document(random: Random) -> Document:
 
 
 def some_problem(random: Random) -> Problem:
-    """A problem of any skill."""
+    """Return a problem of any skill."""
     generators, weights = zip(*SKILLS.values(), *DRILLS, strict=True)
     return draw(random.choices(generators, weights)[0], random, held_out=False)
 
 
 def interview(random: Random) -> Document:
-    """A paragraph that is read once, and a question about each of its facts, so that reading one teaches more."""
+    """Return a paragraph and a question about each of its facts, so that one reading teaches more."""
     while True:
         text, asked = paragraph(random)
         if not any(about(text, *each).held_out for each in asked):
@@ -80,12 +81,12 @@ def interview(random: Random) -> Document:
 
 
 def plain(problem: Problem) -> Document:
-    """The problem as a text that goes on."""
+    """Return the problem as a text to continue."""
     assert problem.plain is not None
     asked, answer = problem.plain
     return [(asked, False), (answer + END, True)]
 
 
 def chat(problem: Problem, system: str | None = None) -> Document:
-    """The problem as a user's turn and the assistant's; system: a message to begin with, if it has none of its own."""
+    """Return the problem as a chat; system: a first message, if the problem has none of its own."""
     return [(prompt(problem.question, problem.system or system), False), (problem.answer + STOP, True)]

@@ -1,6 +1,6 @@
-"""Arithmetic to three digits, and numbers as English words."""
+"""Problems of arithmetic up to three digits, and numbers as English words."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from random import Random
 
@@ -13,11 +13,11 @@ ONES = (
 TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 LARGEST = 9999
-"""That is written in words."""
+"""Largest number that is written in words."""
 
 
 def in_words(number: int) -> str:
-    """The English words of 0 … 9999: 345 → three hundred forty-five."""
+    """Return the English words of 0 … 9999: 345 → three hundred forty-five."""
     if number < 20:
         return ONES[number]
     if number < 100:
@@ -29,12 +29,12 @@ def in_words(number: int) -> str:
 
 
 def some_number(random: Random, digits: tuple[int, ...] = (1, 2, 3, 3, 3)) -> int:
-    """A number of one of these lengths, leading zeros and all, so that long ones are most."""
+    """Return a number of one of these lengths, including leading zeros, so that long ones are most frequent."""
     return random.randrange(10 ** random.choice(digits))
 
 
 def near_digits(random: Random) -> tuple[int, int]:
-    """Two numbers to 999 with more digits than by chance that are the same or next to each other."""
+    """Return two numbers up to 999 with more equal or neighbouring digits than by chance."""
     a, b = 0, 0
     for _ in range(3):
         digit = random.randrange(10)
@@ -44,12 +44,12 @@ def near_digits(random: Random) -> tuple[int, int]:
 
 
 def addition(random: Random) -> Problem:
-    """a + b, each of up to three digits. b + a is the same problem."""
+    """Ask for a + b, each of up to three digits. b + a is the same problem."""
     return _sum(random, some_number(random), some_number(random))
 
 
 def carrying(random: Random) -> Problem:
-    """Sums whose digits come to 8, 9 or 10 more often, where a carry hangs on the digits behind."""
+    """Ask for sums whose digits often add up to 8, 9 or 10, where a carry depends on later digits."""
     a, b = near_digits(random)
     return _sum(random, a, 999 - b)
 
@@ -70,12 +70,12 @@ def _sum(random: Random, a: int, b: int) -> Problem:
 
 
 def subtraction(random: Random) -> Problem:
-    """a − b, each of up to three digits, a being the larger."""
+    """Ask for a − b, each of up to three digits, a being the larger."""
     return _difference(random, some_number(random), some_number(random))
 
 
 def borrowing(random: Random) -> Problem:
-    """Differences of like digits more often, where a borrow hangs on the digits behind."""
+    """Ask for differences of similar digits, where a borrow depends on later digits."""
     return _difference(random, *near_digits(random))
 
 
@@ -96,7 +96,7 @@ def _difference(random: Random, a: int, b: int) -> Problem:
 
 
 def number_to_words(random: Random) -> Problem:
-    """0 … 9999 in words."""
+    """Ask for 0 … 9999 in words."""
     number = some_number(random, (1, 2, 3, 4, 4))
     asked = random.choice(
         [
@@ -111,7 +111,7 @@ def number_to_words(random: Random) -> Problem:
 
 
 def words_to_number(random: Random) -> Problem:
-    """The number that words say."""
+    """Ask for the number that is given in words."""
     number = some_number(random, (1, 2, 3, 4, 4))
     words = in_words(number)
     asked = random.choice(

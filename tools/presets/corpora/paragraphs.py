@@ -1,6 +1,6 @@
-"""Questions about a short paragraph that holds the answer."""
+"""Questions about a short paragraph that contains the answer."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 from collections.abc import Callable
 from random import Random
@@ -18,13 +18,13 @@ WHERE = ["under the table", "on the roof", "behind the stove", "in a basket", "n
 ROOMS = ["in the kitchen", "by the window", "in the yard", "at the bridge"]
 
 TURNED = 0.5
-"""Part of the sentences that begin with a thing or a place, and name the person behind it."""
+"""Fraction of the sentences that begin with a thing or a place and name the person after it."""
 
 Fact = tuple[str, list[tuple[str, str]]]
 """A sentence, and the questions that it answers with their answers.
 
-An answer says what the sentence says, in its order: a model of this size does not learn in an hour to name the person
-that stands before the words that it is asked by.
+An answer repeats the sentence in its order: a model of this size does not learn within an hour to name the person that
+comes before the words of the question.
 """
 
 
@@ -84,7 +84,7 @@ FACTS: list[Callable[[Random, Character], Fact]] = [_has, _went, _bought, _sleep
 
 
 def paragraph(random: Random) -> tuple[str, list[tuple[str, str]]]:
-    """Two to four facts of different kinds about different people; and of each fact a question with its answer."""
+    """Return two to four facts of different kinds about different people, and a question with its answer on each."""
     count = random.randint(2, 4)
     someone = people(random, count)
     facts = [fact(random, who) for fact, who in zip(random.sample(FACTS, count), someone, strict=True)]
@@ -93,11 +93,11 @@ def paragraph(random: Random) -> tuple[str, list[tuple[str, str]]]:
 
 
 def about(text: str, asked: str, answer: str) -> Problem:
-    """A question behind its paragraph."""
+    """Return a question after its paragraph."""
     return Problem("questions", f"{text} {asked}", f"{text} {asked}", answer, (f"{text} {asked}", f" {answer}"))
 
 
 def question(random: Random) -> Problem:
-    """A paragraph and one question."""
+    """Return a paragraph and one question."""
     text, asked = paragraph(random)
     return about(text, *asked[0])

@@ -1,10 +1,10 @@
-"""Pairs of English texts that mean the same in different words.
+"""Pairs of English texts with the same meaning in different words.
 
 A pattern has slots and wordings; a pair takes two wordings of one pattern and fills both with the same values. A value
-may itself be said in several ways: 345 or three hundred forty-five, small or little.
+can have several wordings too: 345 or three hundred forty-five, small or little.
 """
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 import re
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from presets.corpora.numbers import in_words
 from presets.corpora.problem import Problem
 
 Said = tuple[str, ...]
-"""Ways to say one thing."""
+"""Wordings of one value."""
 
 
 def _one_of(*values: str) -> Callable[[Random], Said]:
-    """Values separated by slashes are ways to say the same."""
+    """Return a generator of values; those separated by slashes are wordings of one value."""
     return lambda random: tuple(random.choice(values).split("/"))
 
 
@@ -124,7 +124,7 @@ PATTERNS: dict[str, list[list[str]]] = {
 
 
 def pair(random: Random, kind: str | None = None) -> Problem:
-    """Two wordings of one meaning, of one kind of pattern or of any, as question and answer; its key is the meaning."""
+    """Return two wordings of one meaning, of one kind or of any, as question and answer; the key is the meaning."""
     kind = kind or random.choice(list(PATTERNS))
     wordings = random.choice(PATTERNS[kind])
     first, second = random.sample(wordings, 2)

@@ -1,4 +1,4 @@
-"""Problems with one right answer, and the rule that keeps some of them out of all training."""
+"""Problems with one right answer, and the rule that keeps some of them out of all training data."""
 
 import hashlib
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from random import Random
 
 HELD_OUT = 20
-"""One problem in so many is held out."""
+"""One problem in HELD_OUT is held out."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One question to a model and the answer that is right.
+    """One question to a model and its right answer.
 
-    key: what is asked, however it is worded; it alone decides whether the problem is held out. question and answer: as
-    turns of a chat. plain: the same as a text to be continued and how it goes on, where that makes sense. system: the
-    message that the chat begins with, where the answer depends on it.
+    key: identifies what is asked, in whichever words; it alone decides whether the problem is held out. question and
+    answer: as turns of a chat. plain: the same as a text to continue and its continuation, where that makes sense.
+    system: the first message of the chat, where the answer depends on it.
     """
 
     skill: str
@@ -27,7 +27,7 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        """Whether the problem is never trained on."""
+        """Return whether the problem is never trained on."""
         return is_held_out(f"{self.skill}: {self.key}")
 
 
@@ -35,13 +35,13 @@ Generator = Callable[[Random], Problem]
 
 
 def is_held_out(key: str) -> bool:
-    """The same answer on every machine and in every version of Python, whose own hash changes from run to run."""
+    """Return whether a key is held out: the same on every machine and in every version of Python, unlike its hash()."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % HELD_OUT == 0
 
 
 def draw(generator: Generator, random: Random, *, held_out: bool) -> Problem:
-    """Draw problems until one is on the wished side of the split."""
+    """Draw problems until one is on the requested side of the split."""
     while True:
         problem = generator(random)
         if problem.held_out == held_out:
@@ -49,7 +49,7 @@ def draw(generator: Generator, random: Random, *, held_out: bool) -> Problem:
 
 
 def draw_held_out(generator: Generator, random: Random, count: int) -> list[Problem]:
-    """Different held-out problems; fewer than count where so many draws do not find more."""
+    """Return different held-out problems; fewer than `count` if as many draws do not find more."""
     found: dict[str, Problem] = {}
     for _ in range(50 * HELD_OUT * count):
         problem = generator(random)

@@ -1,6 +1,6 @@
 """Short stories: a hero, a friend, a plot, an end."""
 
-# ruff: noqa: SIM905 - words in a row read better than a list of quotes
+# ruff: noqa: SIM905 - split() on one string is easier to read than a list of quoted words
 
 import tomllib
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from presets.corpora.problem import Problem
 
 @dataclass(frozen=True)
 class Plot:
-    """topic: what to call the story in a request. slots: the values to choose from. steps: their wordings."""
+    """topic: the name of the story in a request. slots: values to choose from. steps: their wordings."""
 
     topic: str
     slots: dict[str, list[str]]
@@ -55,7 +55,7 @@ REQUESTS = ["Tell me a story about {topic}.", "Write a short story about {topic}
 
 
 def story(random: Random) -> Problem:
-    """A story, and a request for it; its key is the text itself."""
+    """Return a story and a request for it; the key is the text itself."""
     hero, friend = cast(random, 2)
     plot = random.choice(PLOTS)
     words = _words(random, hero, friend, plot)
@@ -65,7 +65,7 @@ def story(random: Random) -> Problem:
     sentences += map(random.choice, plot.steps)
     if random.random() < 0.6:
         sentences.append(random.choice(ENDINGS))
-    # A value may hold slots of its own.
+    # A value may contain slots of its own.
     text = " ".join(sentences).format_map(words).format_map(words)
     topic = random.choice([plot.topic, with_article(hero.kind), f"{with_article(hero.kind)} named {hero.name}"])
     asked = random.choice(REQUESTS).format(topic=topic.format_map(words))
