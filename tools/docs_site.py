@@ -5,6 +5,7 @@ leaves docs/ is right on GitHub; the site gets it as a URL of the repository. Wh
 `mkdocs build --strict` fails on those.
 """
 
+import ast
 import logging
 import os
 import posixpath
@@ -82,7 +83,34 @@ def families() -> str:
     return "\n".join(["| `model_type` | what it reads |", "|---|---|", *rows])
 
 
-GENERATED: dict[str, Callable[[], str]] = {"command_line": command_line, "families": families}
+def public_names(package: str) -> str:
+    """Return mkdocstrings' directives for every name in `__all__` of a package: functions first, then classes."""
+    facade = ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    names: list[str] = []
+    modules: dict[str, str] = {}
+    for node in ast.walk(facade):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules.update({alias.asname or alias.name: node.module for alias in node.names})
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            names = ast.literal_eval(node.value)
+
+    def path(name: str) -> str:
+        """A function that is named like the module which holds it is found by its own path alone."""
+        module = modules.get(name, package)
+        own = SOURCE / module.replace(".", "/") / f"{name}.py"
+        return f"{module}.{name}.{name}" if own.exists() else f"{package}.{name}"
+
+    return "\n\n".join(f"::: {path(name)}" for name in sorted(names, key=lambda name: (name[0].isupper(), name)))
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "command_line": command_line,
+    "families": families,
+    "edgeformer_export": lambda: public_names("edgeformer.export"),
+    "edgeformer_runtime": lambda: public_names("edgeformer.runtime"),
+    "edgeformer_ops": lambda: public_names("edgeformer.ops"),
+    "edgeformer_config": lambda: public_names("edgeformer.config"),
+}
 
 
 def _usage(command: click.Command, context: click.Context) -> str:
@@ -107,17 +135,17 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def _names(option: click.Parameter) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-    if getattr(option, "is_flag", False):
+    if getattr(option, "is_flag", False) or isinstance(option.type, click.Choice):
         return names
-    if isinstance(option.type, click.Choice):
-        return f"{names} {' · '.join(f'`{choice}`' for choice in option.type.choices)}"
-    metavar = option.metavar or option.type.name.upper()
-    return f"{names} *{metavar}*"
+    return f"{names} *{option.metavar or option.type.name.upper()}*"
 
 
 def _meaning(option: click.Parameter, context: click.Context) -> str:
     record = option.get_help_record(context) if isinstance(option, click.Option) else None
-    return re.sub(r"([|\[\]<>])", r"\\\1", _text(record[1])) if record else ""
+    meaning = re.sub(r"([|\[\]<>])", r"\\\1", _text(record[1])) if record else ""
+    if isinstance(option.type, click.Choice):
+        meaning = f"{meaning} One of {', '.join(f'`{choice}`' for choice in option.type.choices)}."
+    return meaning
 
 
 def _text(text: str | None) -> str:
