@@ -195,21 +195,21 @@ def causal_lms() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-ABOUT = """# Models of transformers without a family file
+ABOUT = """# transformers backend
 
-`edgeformer export --model FOLDER --backend transformers` exports the module that transformers has for a checkpoint,
-with its attention, RMSNorm and RoPE patched to our ops (extra `transformers`). The bundle is like any other, and so are
-its gates.
+`edgeformer export --model FOLDER --backend transformers` exports the module that transformers has for a checkpoint, for
+models without a family file (extra `transformers`). Its attention, RMSNorm and RoPE are patched to call our ops. The
+bundle is like any other, and it passes the same gates.
 
-1. The module is run as shapes alone, without weights, to see how it attends: heads, scale, softcap, sinks, and which
+1. The module runs on shapes alone, without weights, to see how it attends: heads, scale, soft-cap, sinks, and which
    tokens its own masks show. What its norms and rotations compute is found by running them on random numbers; nothing
-   is told by a name. What cannot be routed is refused, with the reason.
-2. The rerouted module is compared with transformers' own, in float64 on the real weights: a ragged batch and single
-   steps against one run over the text. Where they differ there is no export, and the error names the layer.
-3. From there on the rerouted module is what graphs are measured by.
+   is decided by a name. What cannot be patched is refused, with the reason.
+2. The patched module is compared with transformers' own, in float64 on the real weights: a ragged batch and single
+   steps against one run over the text. Where they differ nothing is exported, and the error names the layer.
+3. From there on the patched module is the reference of verification.
 
-What no op of ours computes (LayerNorms, activations, embeddings) is exported as it is written. Checkpoints whose
-tensors are quantized, or which transformers rearranges when it loads them, are refused.
+What no op of ours computes (LayerNorms, activations, embeddings) is exported as it is. Checkpoints whose tensors are
+quantized, or which transformers rearranges when it loads them, are refused.
 """
 
 
@@ -233,23 +233,25 @@ def report(outcomes: list[Outcome], line: str) -> str:
         "",
         "## What passes",
         "",
-        "This is what became of the causal language models of transformers, with",
+        "All causal language models of transformers were tried, as small random models",
+        "(`tools/checkpoints/tiny_transformers.py`), with",
         "",
-        f"    {line}",
+        "```sh",
+        line,
+        "```",
         "",
-        f"and {packages}, Python {platform.python_version()}, on small random",
-        "models (tools/checkpoints/tiny_transformers.py):",
+        f"and {packages}, Python {platform.python_version()}.",
         "",
         f"**{verdicts['passes']} of {len(outcomes)} pass; {len(new)} of them have no family file here, and in "
         f"{len(complete)} of those",
         f"RMSNorm, RoPE and attention are all our ops.** {verdicts['refused']} are refused, {verdicts['fails']} fail, "
         f"{verdicts['untried']} cannot be tried.",
         "",
-        "Exported with the quick gates of parity, and compared with the untouched module in float32 by running the",
-        f"graph in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. Error: largest difference of a",
-        "logit over the largest logit. Ops: ours in the canonical graph; of the rotations, those *in attention* become",
-        "part of its kernel. Models with a family file are marked; they are exported through it unless you say",
-        "otherwise.",
+        "Each model was exported with the quick verification, and its graph was compared with the untouched module in",
+        f"float32 by running it in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. *Error* is the",
+        "largest difference of a logit over the largest logit. *attention*, *RMSNorm* and *RoPE* count our ops in the",
+        "canonical graph; the rotations *in attention* become part of its kernel. Models with a family file are",
+        "marked; they are exported by it unless `--backend` is given.",
         "",
         "| model_type | family | attention | RMSNorm | RoPE | in attention | error | notes |",
         "|---|---|---|---|---|---|---|---|",
