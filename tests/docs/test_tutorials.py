@@ -1,4 +1,4 @@
-"""Every command and every Python block on the tutorial pages runs, and prints what the pages show."""
+"""Every command and Python block on the tutorial pages, and on one how-to page, runs and prints what is shown."""
 
 from collections import Counter
 
@@ -6,10 +6,11 @@ import docs_pages
 import pytest
 from docs_pages import DOCS, Block, blocks, commands, is_shown, run_page
 
-TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+TUTORIALS = [*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "how-to" / "control-generation.md"]
 
 # Blocks that a test cannot run, by page: how many, and why.
 NOT_RUN = {
+    "control-generation.md": {"needs a model of the Hugging Face hub": 2},
     "first-export.md": {"installs packages": 1},
     "into-a-browser.md": {"needs npm": 1},
     "into-an-app.md": {"installs packages": 1},
