@@ -1,7 +1,7 @@
-"""Ways to feed a graph. Each is a way that clients use; each returns logits of positions whose float64 value is known.
+"""Feed a decoder graph in the ways that clients do: in one run, token by token, in chunks, and in padded batches.
 
-Every run over a static cache starts from one that is full of NaN, or of the worst that the graph bears, so that reading
-one element too many shows.
+Every run over a static cache starts from a cache full of NaN, or of large numbers where the graph cannot take NaN, so
+that a graph which reads one slot too many gives visibly wrong logits.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,31 +29,31 @@ Tokens = NDArray[np.int64]
 Side = Literal["right", "left"]
 
 SPARE = 7
-"""Slots of the cache that no token ever takes, as far as the context leaves any."""
+"""Slots of a static cache behind the last token, and tokens of padding in front of a text."""
 
 LARGE = 1e4
-"""Larger than any key or value, and a number of float16."""
+"""A number that float16 can hold and that is larger than any key or value."""
 
 Cache = tuple[NDArray[Any], NDArray[Any]]
-"""Keys and values of a layer [B, K, n, D]."""
+"""Keys and values of a layer: [B, K, n, D] each."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """An open graph of a decoder and what is needed to feed it.
+    """An open decoder graph and what is needed to feed it.
 
-    sources: what its rows read, of an encoder-decoder. view: another graph for prompts.
+    encoder_outputs: what the rows of an encoder-decoder read. prefill: a prefill graph, which runs the prompts.
     """
 
     session: Any
     manifest: Manifest
     provider: Provider
-    sources: EncoderOutputs | None = None
-    view: PrefillSession | None = None
+    encoder_outputs: EncoderOutputs | None = None
+    prefill: PrefillSession | None = None
 
     @property
     def fillings(self) -> tuple[float, ...]:
-        """What a static cache may hold where no token is, the worst first; a growing one has no such place."""
+        """Numbers that the unused slots of a static cache may hold, the worst first; none for a dynamic cache."""
         if self.manifest.cache_form == "dynamic":
             return ()
         if self.manifest.cache_scales is not None:
@@ -61,7 +61,7 @@ class Graph:
         return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
 
     def read(self, decoder: Decoder, length: int) -> list[Cache]:
-        """What the caches of a decoder mean, of the first `length` tokens: keys and values of each layer."""
+        """Return the keys and values of each layer for the first `length` tokens, dequantized if the cache is int8."""
         caches = decoder.cache.read(length)
         if self.manifest.cache_scales is None:
             return caches
@@ -69,7 +69,7 @@ class Graph:
         return [(key * scales[0], value * scales[1]) for (key, value), scales in pairs]
 
     def stored(self, layer: int, cache: Cache) -> Cache:
-        """Keys and values as the cache of a layer holds them; an int8 cache must be able to."""
+        """Return keys and values as the cache of a layer stores them; an int8 cache must represent them exactly."""
         if self.manifest.cache_scales is None:
             return cache
         key, value = (
@@ -79,7 +79,7 @@ class Graph:
 
     @cached_property
     def scales(self) -> list[Cache]:
-        """Of an int8 cache: scales of each layer's keys and values, float32 [K, 1, D]."""
+        """Return the scales of an int8 cache: float32 [K, 1, D] for the keys and the values of each layer."""
         scales, geometry = self.manifest.cache_scales, self.manifest.cache
         assert scales is not None
         shape = geometry.num_kv_heads, 1, geometry.head_dim
@@ -87,34 +87,39 @@ class Graph:
         return [(np.array(key, "f").reshape(shape), np.array(value, "f").reshape(shape)) for key, value in pairs]
 
     @property
-    def sides(self) -> tuple[Side, ...]:
-        """Where the prompts of a batch may be padded."""
+    def padding_sides(self) -> tuple[Side, ...]:
+        """The sides on which the prompts of a batch may be padded."""
         return ("right", "left") if self.manifest.cache_form == "dynamic" else ("right",)
 
     def decoder(self, rows: int, tokens: int, filling: float | None = None) -> Decoder:
-        """A fresh cache of `rows` × `tokens` (and some to spare); a static one is filled, with the worst by default."""
-        # onnxruntime refuses a buffer that is longer than the table of positions, however few tokens it holds.
+        """Return a decoder with a fresh cache for `rows` × `tokens`, and SPARE slots more if the context allows it.
+
+        filling: the number in every slot of a static cache, by default the first of `fillings`.
+        """
+        # onnxruntime refuses a buffer that is longer than the position tables, however few tokens it holds.
         capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
-        decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.sources, self.view)
+        decoder = new_decoder(
+            self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs, self.prefill
+        )
         if isinstance(decoder, StaticDecoder):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder
 
 
 def prefill(graph: Graph, tokens: Tokens, filling: float | None = None) -> tuple[Logits, Decoder]:
-    """The whole text in one run: logits [n, V], and the decoder with its cache."""
+    """Run a whole text at once; return its logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens), filling)
     return decoder.prefill_all(0, tokens, chunk=len(tokens)), decoder
 
 
 def single_steps(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
-    """The text token by token from an empty cache: logits [n, V], and the decoder with its cache."""
+    """Run a text token by token from an empty cache; return its logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens]), decoder
 
 
 def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
-    """The text in chunks of 1, 2, 3, 5, 8… tokens: logits [n, V], and the decoder with its cache."""
+    """Run a text in chunks of 1, 2, 3, 5, 8… tokens; return its logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     pieces, start, sizes = [], 0, (1, 2)
     while start < len(tokens):
@@ -124,7 +129,7 @@ def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
 
 
 def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
-    """A free-running greedy text: prompt and new tokens [p + steps], and the logits that chose each new one."""
+    """Generate greedily; return prompt and new tokens [p + steps], and the logits [steps, V] that chose the latter."""
     decoder = graph.decoder(1, len(prompt) + steps)
     logits = [decoder.prefill(0, prompt).copy()]
     tokens = [*prompt, int(logits[0].argmax())]
@@ -136,14 +141,13 @@ def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
 
 def ragged_batch(
     graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int, side: Side = "right"
-) -> list[Logits]:
-    """Prompts of `lengths` in one run, padded on one side, then `steps` single steps of all.
+) -> tuple[list[Logits], Decoder]:
+    """Run prompts of `lengths` together, padded on one side, then `steps` single steps of all rows.
 
-    Returns the logits of each row, in order, without its padding.
+    Returns each row's logits [length + steps, V], and the decoder with its cache.
     """
     decoder = graph.decoder(len(rows), max(lengths) + steps)
-    slots = np.arange(max(lengths))
-    ends = np.array(lengths)[:, None]
+    slots, ends = np.arange(max(lengths)), np.array(lengths)[:, None]
     mask = slots < ends if side == "right" else slots >= len(slots) - ends
     padded = np.zeros(mask.shape, np.int64)
     for row, tokens in enumerate(rows):
@@ -153,38 +157,40 @@ def ragged_batch(
     else:
         assert isinstance(decoder, DynamicDecoder)
         first = decoder.prefill_padded(padded, mask)
-    logits = [[first[row, mask[row]]] for row in range(len(rows))]
+    return _steps(decoder, rows, [first[row, mask[row]] for row in range(len(rows))], steps), decoder
+
+
+def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
+    """Run prompts of `lengths` one after the other, then `steps` single steps of all rows; return each row's logits."""
+    decoder = graph.decoder(len(rows), max(lengths) + steps)
+    prompts = zip(rows, lengths, strict=True)
+    return _steps(
+        decoder, rows, [decoder.prefill_all(row, text[:length]) for row, (text, length) in enumerate(prompts)], steps
+    )
+
+
+def _steps(decoder: Decoder, rows: Sequence[Tokens], prompts: Sequence[Logits], steps: int) -> list[Logits]:
+    """Run single steps of all rows behind prompts with these logits; return the logits of prompts and steps."""
+    logits = [[prompt] for prompt in prompts]
     for step in range(steps):
-        tokens_of_step = [tokens[length + step] for tokens, length in zip(rows, lengths, strict=True)]
-        for row, new in enumerate(decoder.decode_one_token(tokens_of_step)):
-            logits[row].append(new[None].copy())
+        tokens = [row[len(prompt) + step] for row, prompt in zip(rows, prompts, strict=True)]
+        for made, new in zip(logits, decoder.decode_one_token(tokens), strict=True):
+            made.append(new[None].copy())
     return [np.concatenate(pieces) for pieces in logits]
 
 
 def behind_padding(graph: Graph, tokens: Tokens, padding: int) -> Logits:
-    """The whole text in one run, behind slots of padding that hold a token: logits [n, V]."""
+    """Run a whole text at once behind SPARE slots of padding with the token `padding`; return its logits [n, V]."""
     decoder = graph.decoder(1, SPARE + len(tokens))
     assert isinstance(decoder, DynamicDecoder)
     ids = np.concatenate([np.full(SPARE, padding), tokens])
     return decoder.prefill_padded(ids[None], np.arange(len(ids))[None] >= SPARE)[0, SPARE:]
 
 
-def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int) -> list[Logits]:
-    """Prompts of `lengths`, each in its own run, then `steps` single steps of all: logits of each row, in order."""
-    decoder = graph.decoder(len(rows), max(lengths) + steps)
-    prompts = zip(rows, lengths, strict=True)
-    logits = [[decoder.prefill_all(row, tokens[:length])] for row, (tokens, length) in enumerate(prompts)]
-    for step in range(steps):
-        tokens_of_step = [tokens[length + step] for tokens, length in zip(rows, lengths, strict=True)]
-        for row, new in enumerate(decoder.decode_one_token(tokens_of_step)):
-            logits[row].append(new[None].copy())
-    return [np.concatenate(pieces) for pieces in logits]
-
-
 def after_past(graph: Graph, tokens: Tokens, length: int, past: Callable[[int], Cache], chunk: int = 0) -> Logits:
-    """A chunk, then single steps behind a past of `length` tokens, keys and values [1, K, length, D] by layer.
+    """Run a chunk of tokens and then single steps behind a given past of `length` tokens; return the logits [n, V].
 
-    Returns logits [n, V].
+    past: returns the keys and values of a layer, [1, K, length, D].
     """
     decoder = graph.decoder(1, length + len(tokens))
     decoder.cache.write(length, lambda layer: graph.stored(layer, past(layer)))

@@ -1,10 +1,10 @@
-"""Graphs whose integer products round nothing: what is left of them can be held to float64 like any other graph.
+"""Replace the integer products of a graph by float64 products without rounding, so that it can be held to float64.
 
     steps   = QuantizeLinear(x, step, zeros)                            becomes   x / step + zeros, from 0 to 255
     product = MatMulIntegerToFloat(steps, W, scale, scales of W, zero)  becomes   (steps − zero) · W · scale · scales
 
-in float64, so that this arithmetic adds nothing to what the other nodes err. Every scale, zero point and integer is the
-one that the graph reads. A product of another form is left as it is, and rounds: no check of float32 lets that pass.
+in float64, so that this arithmetic adds no error to that of the other nodes. Every scale, zero point and integer is the
+one that the graph reads. A product of another form is left as it is; it rounds, so the checks of float32 fail.
 """
 
 from pathlib import Path
@@ -21,34 +21,35 @@ from edgeformer.manifest import Provider
 from edgeformer.runtime.session import onnxruntime_errors
 
 PRODUCT, ROUNDING = "MatMulIntegerToFloat", "QuantizeLinear"
-BOUNDS = {"unrounded/lowest": 0.0, "unrounded/highest": 255.0}
+BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}
+"""Names and values of the constants that bound a uint8 activation."""
 
 
-def open_unrounded(path: Path, provider: Provider) -> Any:
-    """Open an `onnxruntime.InferenceSession` on a graph without the rounding of its integer products.
+def open_with_float_products(path: Path, provider: Provider) -> Any:
+    """Open an `onnxruntime.InferenceSession` on a graph whose integer products are replaced by float64 ones.
 
-    Products in blocks (MatMulNBits) round nothing in it, either, since no weight is prepacked. Raises BundleError for a
-    graph that onnxruntime cannot load.
+    Products in blocks (MatMulNBits) do not round activations in it, either, since no weight is prepacked. Raises
+    BundleError for a graph that onnxruntime cannot load.
     """
     model = load_onnx(path)
-    remove_rounding(model.graph)
+    replace_integer_products(model.graph)
     try:
         return open_model(model, path.parent, provider, optimise=False)
     except onnxruntime_errors() as error:
-        raise BundleError(f"onnxruntime cannot load {path} without its rounding: {first_line(error)}") from error
+        raise BundleError(f"onnxruntime cannot load {path} with float products: {first_line(error)}") from error
 
 
-def remove_rounding(graph: onnx.GraphProto) -> int:
-    """Replace integer products, and the rounding of what they read, which may be shared; return how many products."""
-    count = _remove_rounding(graph)
+def replace_integer_products(graph: onnx.GraphProto) -> int:
+    """Replace integer products, and the rounding of their inputs, in place; return the number of products."""
+    count = _replace(graph)
     graph.initializer.extend(numpy_helper.from_array(np.array(bound), name) for name, bound in BOUNDS.items())
     return count
 
 
-def _remove_rounding(graph: onnx.GraphProto) -> int:
-    """The same of one graph and of the branches in it."""
+def _replace(graph: onnx.GraphProto) -> int:
+    """Replace the products of one graph and of the branches in it; return their number."""
     branches = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
-    within = sum(map(_remove_rounding, branches))
+    within = sum(map(_replace, branches))
     roundings = {node.output[0]: node for node in graph.node if node.op_type == ROUNDING}
     products = [
         node for node in graph.node if node.op_type == PRODUCT and len(node.input) <= 5 and node.input[0] in roundings
@@ -62,20 +63,20 @@ def _remove_rounding(graph: onnx.GraphProto) -> int:
 
 
 class _Formula:
-    """Nodes in place of one, in the order in which they are written."""
+    """The nodes that replace one node, in topological order."""
 
     def __init__(self, node: NodeProto):
         self.nodes: list[NodeProto] = []
-        self._prefix = f"{node.output[0]}/unrounded"
+        self._prefix = f"{node.output[0]}/float_product"
 
     def __call__(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its output."""
+        """Add a node; return the name of its output."""
         name = output or f"{self._prefix}/{op}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
         return name
 
     def wide(self, value: str) -> str:
-        """The same as float64."""
+        """Cast a value to float64; return its name."""
         return self("Cast", value, to=TensorProto.DOUBLE)
 
 

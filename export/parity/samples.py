@@ -1,6 +1,5 @@
-"""What a verification feeds: texts in several languages, random tokens, one token repeated."""
+"""The texts that a verification feeds: natural ones in several languages, and random tokens."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +21,13 @@ TEXTS = {
 }
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Token ids int64 [n] with a name for people."""
-
-    name: str
-    tokens: NDArray[np.int64]
-
-
 def random_tokens(length: int, vocab_size: int, salt: int = 0) -> NDArray[np.int64]:
-    """Seeded token ids from the whole vocabulary."""
+    """Return seeded token ids, int64 [length], from the whole vocabulary; each salt gives other ones."""
     return np.random.default_rng((SEED, salt)).integers(0, vocab_size, length)
 
 
-def text_samples(tokenizer_folder: Path, length: int) -> list[Sample]:
-    """The texts as tokens, each cut or repeated to `length`, so that they are computed together."""
+def text_samples(tokenizer_folder: Path, length: int) -> list[NDArray[np.int64]]:
+    """Return the token ids of every text, each cut or repeated to `length`, so that they can be computed together."""
     tokenizer = Tokenizer(tokenizer_folder)
-    tokens = {name: np.array(tokenizer.encode(text), np.int64) for name, text in TEXTS.items()}
-    return [Sample(name, np.resize(ids, length)) for name, ids in tokens.items() if len(ids)]
+    tokens = [np.array(tokenizer.encode(text), np.int64) for text in TEXTS.values()]
+    return [np.resize(ids, length) for ids in tokens if len(ids)]

@@ -1,1 +1,1 @@
-"""Run a model in PyTorch: in float64 for the truth, and in the graph's own precision for its rounding."""
+"""Run a model in PyTorch: in float64 as the reference, and in the graph's own precision as the measure of rounding."""

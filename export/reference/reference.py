@@ -1,5 +1,6 @@
-"""References of any module: in float64 what graphs are measured by, in the graph's own precision what rounding alone
-does.
+"""Run any module in eager PyTorch: in float64 as the reference of a graph, and in the graph's own precision.
+
+The errors of the latter show how much rounding alone changes the outputs of this model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,17 +14,18 @@ from edgeformer.cache_scales import CacheScales
 from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
-from edgeformer.export.reference.weight_streaming import streamed
+from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.layers import Cache
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 
 
 class Reference:
-    """A module over given weights, which are read when it runs and let go after.
+    """A module that reads its parameters from `weights` for each run and releases them afterwards.
 
-    Unless its model spec says that it streams, all of its parameters are in memory at once, in `dtype`. entrance: what
-    its keys and values pass before attention reads them. orders: in how many orders of its sums it runs each time.
+    A module whose model spec has `streams` set holds the parameters of one layer at a time; any other holds all of them
+    in `dtype` while it runs. entrance: a mode that changes keys and values before attention reads them, such as the
+    rounding of an int8 cache. summation_orders: the number of summation orders of each run (`summation_orders.py`).
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class Reference:
         weights: Mapping[str, Tensor],
         dtype: torch.dtype = torch.float64,
         entrance: CacheEntrance | None = None,
-        orders: int = 1,
+        summation_orders: int = 1,
     ):
         with torch.device("meta"):
             self.module: Any = model_spec.build(dtype).eval()
@@ -40,21 +42,21 @@ class Reference:
         self._model_spec = model_spec
         self._weights = weights
         self._entrance = entrance
-        self._orders = orders
+        self._summation_orders = summation_orders
         constants = model_spec.constants()
         first: dict[int, str] = {}
         for name, buffer in list(self.module.named_buffers(remove_duplicate=False)):
             owner, _, last = name.rpartition(".")
-            value = constants[first.setdefault(id(buffer), name)]  # a buffer of several names is given by its first
+            value = constants[first.setdefault(id(buffer), name)]  # a shared buffer is stored by its first name
             value = value.to(dtype) if value.is_floating_point() else value
             setattr(self.module.get_submodule(owner), last, value)
 
     def run(self, input_ids: Tensor, past: Callable[[int], Cache] | None = None) -> tuple[Tensor, list[Cache]]:
-        """Let a decoder read texts of equal length int64 [B, S]: logits after every token, [B, S, V], and the present
-        caches.
+        """Run a decoder on texts of equal length, int64 [B, S]; return logits [B, S, V] and each layer's present cache.
 
-        past: keys and values of a layer before the text; by default none. With a past, no caches come back. Attention
-        is causal, so the logits of a prefix are a prefix of the logits.
+        past: returns the keys and values [B, K, T, D] of a layer that come before the text; by default none. With a
+        past, the returned list of caches is empty. Attention is causal, so the logits of a prefix of the text are a
+        prefix of the logits.
         """
         batch, length = input_ids.shape
         before = past or (lambda layer: self.empty_cache(batch))
@@ -67,13 +69,13 @@ class Reference:
         return logits.to(self.dtype), list(presents) if past is None else []
 
     def empty_cache(self, batch: int) -> Cache:
-        """Key and value of one layer before the first token."""
+        """Return the keys and values of one layer before the first token: two tensors [B, K, 0, D]."""
         geometry = self._model_spec.cache
         empty = torch.empty(batch, geometry.num_kv_heads, 0, geometry.head_dim, dtype=self.dtype)
         return empty, empty
 
     def forward(self, *inputs: Any) -> Any:
-        """What the module itself returns; one of the user keeps the contract only once that has been checked."""
+        """Return what the module returns. A user's module may break the contract until `check_contract` has run."""
 
         def run() -> Any:
             with self.loaded(), self._entrance or nullcontext():
@@ -82,20 +84,20 @@ class Reference:
         return self.in_summation_orders(run)
 
     def in_summation_orders(self, run: Callable[[], T]) -> T:
-        """What a run of `module` gives, in all orders of its sums; it is loaded by the run itself."""
-        return run_in_summation_orders(self.module, self._orders, run)
+        """Call `run`, which must load and run `module`, once for each summation order; return the typical outputs."""
+        return run_in_summation_orders(self.module, self._summation_orders, run)
 
     @contextmanager
     def loaded(self) -> Iterator[None]:
-        """For the length of a `with` block, `module` has its parameters."""
-        filled = streamed if self._model_spec.streams else _filled
-        with torch.no_grad(), filled(self.module, self._weights, self.dtype):
+        """Give `module` its parameters for the duration of a `with` block."""
+        loading = streaming_parameters if self._model_spec.streams else _all_parameters
+        with torch.no_grad(), loading(self.module, self._weights, self.dtype):
             yield
 
 
 @contextmanager
-def _filled(module: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Give a module all of its parameters; one of several names is read by its first."""
+def _all_parameters(module: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Give a module all of its parameters; a shared parameter is read by its first name."""
     places: dict[str, list[tuple[nn.Module, str]]] = {}
     first: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -122,22 +124,26 @@ def references(
     dtype: torch.dtype,
     activations: Mapping[str, WeightFormat] | None = None,
     scales: CacheScales | None = None,
-    orders: int = 1,
+    summation_orders: int = 1,
 ) -> tuple[Reference, Reference]:
-    """The module over weights as a graph stores them: in float64, and in the graph's own arithmetic.
+    """Return a model over the weights that a graph stores: in float64, and in `dtype` with the graph's own rounding.
 
-    The latter rounds what the graph rounds. activations: the formats of weights whose products round their inputs;
-    scales: of an int8 cache; orders: in how many orders of its sums the latter runs.
+    activations: formats of the weights whose products round their inputs to int8, by parameter name. scales: those of
+    an int8 cache. Both, and the number of summation orders, apply to the second reference alone.
     """
-    stored = Rounded(weights, dtype)
-    exact = Reference(model_spec, stored)
-    eager = Reference(model_spec, stored, dtype, None if scales is None else RoundedCaches(scales), orders)
+    stored = CastWeights(weights, dtype)
+    float64 = Reference(model_spec, stored)
+    entrance = None if scales is None else RoundedCaches(scales)
+    eager = Reference(model_spec, stored, dtype, entrance, summation_orders)
     round_activations(eager.module, activations or {})
-    return exact, eager
+    return float64, eager
 
 
-class Rounded(Mapping[str, Tensor]):
-    """Weights as a graph stores them: rounding them is the user's choice of precision, not an error of the graph."""
+class CastWeights(Mapping[str, Tensor]):
+    """Weights cast to the precision in which a graph stores them.
+
+    Graph and reference both read them, so this rounding is a choice of the user and not an error of the graph.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor], dtype: torch.dtype):
         self._weights = weights

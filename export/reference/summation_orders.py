@@ -1,8 +1,8 @@
-"""Run a module in several orders of its sums, for a measure of how much it amplifies rounding.
+"""Run a module in several summation orders, as a measure of how much it amplifies rounding.
 
-Most positions of a text amplify the rounding errors of a model a little, and a few of them ten times as much. What one
-run errs there is one draw of chance, which may happen to be small: a graph whose own draw is not would seem wrong. Runs
-that add the same products in other orders draw again.
+Most positions of a text amplify the rounding errors of a model a little, and a few amplify them ten times as much. The
+error of a single run at such a position is one random draw, which may be small by chance; a correct graph with an
+ordinary draw would then look wrong. Runs that add the same products in other orders give more draws.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,22 +17,22 @@ from torch.nn import functional as F
 T = TypeVar("T")
 
 
-def run_in_summation_orders(module: nn.Module, orders: int, run: Callable[[], T]) -> T:
-    """What a run of a module gives: tensors, in tuples and lists. The first of several orders is the module's own.
+def run_in_summation_orders(module: nn.Module, count: int, run: Callable[[], T]) -> T:
+    """Call `run`, which runs `module`, in `count` summation orders; return tensors of its structure (tuples and lists).
 
-    Of several, each vector is one whose distance from the mean of all is their root mean square or just above: it errs
-    as much as such a vector does.
+    The first order is the module's own, and the only one for a count of 1. Of several outcomes, each vector (last axis)
+    is taken from the run whose distance from their mean is the root mean square distance of all, or just above it.
     """
     outcomes = []
-    for index in range(orders):
+    for index in range(count):
         with _reordered(module, index):
             outcomes.append(run())
-    return outcomes[0] if orders == 1 else _typical(outcomes)
+    return outcomes[0] if count == 1 else _typical(outcomes)
 
 
 @contextmanager
 def _reordered(module: nn.Module, index: int) -> Iterator[None]:
-    """Let every linear layer add its products in another order, one for each index over 0."""
+    """Let every linear layer add its products in the order of this index; index 0 is the layer's own order."""
     layers = [layer for layer in module.modules() if index and type(layer) is nn.Linear]
     for layer in layers:
         shuffled = torch.randperm(layer.in_features, generator=torch.Generator().manual_seed(index))
@@ -41,7 +41,7 @@ def _reordered(module: nn.Module, index: int) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            layer.__dict__.pop("forward", None)  # who streams the parameters has put its own there, and taken it away
+            layer.__dict__.pop("forward", None)  # streaming_parameters replaces and removes it, too
 
 
 def _linear(layer: nn.Linear, order: Tensor, x: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ def _typical(outcomes: Sequence[Any]) -> Any:
     first = outcomes[0]
     if isinstance(first, tuple | list):
         return type(first)(_typical(each) for each in zip(*outcomes, strict=True))
-    every = torch.stack(list(outcomes))
-    exact = every.double()
-    squares = (exact - exact.mean(0)).square().mean(-1)
+    stacked = torch.stack(list(outcomes))
+    wide = stacked.double()
+    squares = (wide - wide.mean(0)).square().mean(-1)
     chosen = torch.where(squares >= squares.mean(0), squares, torch.inf).argmin(0)
-    return every.gather(0, chosen[None, ..., None].expand_as(every[:1]))[0]
+    return stacked.gather(0, chosen[None, ..., None].expand_as(stacked[:1]))[0]

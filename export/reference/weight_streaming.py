@@ -1,6 +1,6 @@
-"""Run a module whose parameters are on the meta device: each is read when its owner runs, and let go after.
+"""Run a module whose parameters are on the meta device: each is read while its layer runs, and released afterwards.
 
-A reference of a model needs no more memory than its largest matrix, in whatever precision it is run.
+So a reference needs memory for the largest single matrix of a model rather than for all of its weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,17 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# A larger matrix is multiplied with in parts: a float64 copy of a large vocabulary would not fit.
 LARGE = 2**24
+"""Elements of a matrix above which it is multiplied in parts: 128 MiB in float64. The head of a model with a vocabulary
+of 128,000 and a hidden size of 4,096 would take 4 GiB at once."""
 ROWS = 8192
+"""Rows (output features) of each such part."""
 
 
 @contextmanager
-def streamed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Let `model` read its parameters from `weights`, by their names in it, for the length of a `with` block.
+def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Let `model` read its parameters from `weights`, by name, for the duration of a `with` block.
 
-    A parameter of several names is read by its first. Requires that a parameter is read only while the module that owns
-    it runs.
+    A shared parameter is read by its first name. A parameter must be used only while the module that owns it runs.
     """
     first: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -40,7 +41,7 @@ def _forward(
     module: nn.Module, forward: Callable[..., Any], names: Mapping[str, str], weights: Mapping[str, Tensor],
     dtype: torch.dtype, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Run a module's own forward with its parameters in place."""
+    """Run a module's own forward with its parameters loaded."""
     if type(module) is nn.Embedding:
         return F.embedding(args[0], weights[names["weight"]]).to(dtype)
     if type(module) is nn.Linear and module.weight.numel() > LARGE:

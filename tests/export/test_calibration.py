@@ -646,7 +646,7 @@ def test_a_verified_bundle_has_its_integers_and_those_of_the_view_judged(bundles
     every = "calibrated steps", "calibrated ranges"
     judged = {f"weights: {each}" for each in ("unquantized", "block error", "calibrated zero points", *every)}
     # An embedding that no text can round is looked up; the view shares it.
-    assert names == judged | {f"view for prompts, {each}" for each in judged}
+    assert names == judged | {f"prefill graph, {each}" for each in judged}
 
 
 DOWN = "blocks.1.feed_forward.down.weight"

@@ -43,7 +43,7 @@ from edgeformer.config import (
 from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.lower import ort as lower_ort
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe
-from edgeformer.export.reference.reference import Reference, Rounded
+from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 
@@ -282,7 +282,7 @@ def test_a_bug_in_the_lowering_of_cross_attention_is_found(monkeypatch, tmp_path
 def test_reference_values_are_those_of_the_eager_module(make_clean, name):
     *_, weights, locator = make_clean(name)
     model_spec = model_spec_of(CONFIGS[name])
-    reference = Reference(model_spec, Rounded(weights, torch.float32))
+    reference = Reference(model_spec, CastWeights(weights, torch.float32))
     for graph, spec in zip(locator.graphs, model_spec.graphs, strict=True):
         for place, feed in enumerate(graph.values.feeds):
             inputs = [torch.from_numpy(feed.inputs[tensor.name]) for tensor in spec.inputs]

@@ -11,7 +11,7 @@ from test_verify_quantized import MODELS, failures, ratios
 
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model, verify
-from edgeformer.export.parity.float_products import remove_rounding
+from edgeformer.export.parity.float_products import replace_integer_products
 from edgeformer.export.reference import reference
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.manifest import Manifest
@@ -246,7 +246,7 @@ def test_what_is_left_are_the_products_in_float(tmp_path):
     x = np.random.default_rng(1).uniform(-1, 1, (4, 16)).astype(np.float32)
     x[0, 0] = 3  # beyond the range of a byte
     rounded = run(model, x)
-    assert remove_rounding(model.graph) == 2
+    assert replace_integer_products(model.graph) == 2
     exact = run(model, x)
     clipped = np.clip(x / values["steps of rows"].astype(np.float64), -128, 127)
     for i, (without, with_it) in enumerate(zip(exact, rounded, strict=True), start=1):
@@ -258,7 +258,7 @@ def test_what_is_left_are_the_products_in_float(tmp_path):
 def test_products_of_another_form_still_round():
     model, _ = small_graph(planted=["", "scales1"])
     before = [node.SerializeToString() for node in model.graph.node]
-    assert remove_rounding(model.graph) == 1
+    assert replace_integer_products(model.graph) == 1
     assert model.graph.node[-1].SerializeToString() == before[-1]
 
 
@@ -286,7 +286,7 @@ def test_a_bundle_by_itself_passes_too(bundle):
 def test_with_their_rounding_the_exact_runs_would_fail(bundle, monkeypatch):
     # The package has a function of the same name.
     module = importlib.import_module("edgeformer.export.parity.verify")
-    monkeypatch.setattr(module, "open_unrounded", open_session)
+    monkeypatch.setattr(module, "open_with_float_products", open_session)
     failed = {check.name for check in verify(*bundle("bert"), mode="quick").failures()}
     assert {"text, logits: median ratio", "text, last_hidden_state: median ratio"} <= failed
     assert not any(name.startswith(ACTIVATIONS) for name in failed)

@@ -192,7 +192,7 @@ def test_heads_of_every_kind_are_cut(make_model, crossover, tmp_path, family):
     [cut] = (done for done in result.graphs[VIEW].passes if done.name == "last_token")
     assert {"head/MatMul", "blocks.1.attention.output/MatMul"} < set(cut.places)
     assert not any(place.startswith("blocks.0.") for place in cut.places)
-    assert any(check.name.startswith("view for prompts, prompts") for check in result.report.checks)
+    assert any(check.name.startswith("prefill graph, prompts") for check in result.report.checks)
     manifest = Manifest.read(tmp_path / "bundle")
     assert manifest.windowed_graph is None, "both graphs run over the same caches, which are whole"
     load(tmp_path / "bundle").generate(PROMPT[:20], max_new_tokens=8)
@@ -261,13 +261,13 @@ def test_faults_in_it_are_found(bundle, llama_folder, tmp_path, fault):
     report = verify_graph(tmp_path / "faulty", subject.manifest, subject.model_spec, subject.weights)
     failed = {check.name for check in report.failures()}
     assert failed
-    assert all(name.startswith("view for prompts, ") for name in failed)
+    assert all(name.startswith("prefill graph, ") for name in failed)
 
 
 def test_a_clean_bundle_passes_against_its_checkpoint(bundle, llama_folder):
     report = verify(bundle, llama_folder, mode="quick")
     assert report.passed, report.describe()
-    assert "view for prompts, weights: block error" in {check.name for check in report.checks}
+    assert "prefill graph, weights: block error" in {check.name for check in report.checks}
 
 
 @pytest.mark.parametrize(

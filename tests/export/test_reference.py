@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edgeformer import ops
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.parity.figures import Errors, log_softmax, margins, relative_rmse, worst_of
-from edgeformer.export.reference.reference import Reference, Rounded
+from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.families import read_model_config
 from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.models import Decoder, model_constants
@@ -137,7 +137,7 @@ def test_a_past_continues_a_text():
 def test_rounded_weights_are_those_that_the_graph_stores():
     model = config()
     weights = RandomWeights(model, 0)
-    rounded = Rounded(weights, torch.float16)
+    rounded = CastWeights(weights, torch.float16)
     assert set(rounded) == set(weights)
     assert rounded["embedding.weight"].dtype == torch.float16
 

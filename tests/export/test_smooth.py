@@ -240,7 +240,7 @@ def test_calibrated_rounding_comes_after_it_and_all_graphs_have_it(checkpoint, t
         checkpoint, tmp_path / "view", prefill="int8", calibration=TEXTS, smooth=True, verify="quick"
     )  # fmt: skip
     names = {check.name for check in result.report.checks}
-    assert {"smoothing: same model", "view for prompts, weights: calibrated steps"} <= names
+    assert {"smoothing: same model", "prefill graph, weights: calibrated steps"} <= names
     subject = open_subject(result.path, checkpoint)
     assert not locate(subject.folder, subject.manifest, subject.model_spec, subject.weights).suspects
 

@@ -35,7 +35,7 @@ from edgeformer.config import (
 from edgeformer.contract import past_names
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.lower import LoweringOptions, lower
-from edgeformer.export.reference.reference import Reference, Rounded
+from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.families import read_model_config
 from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
@@ -104,7 +104,7 @@ class Captured:
 
 def captured(config, dtype=torch.float32, seed=0):
     """Capture a model with random weights."""
-    model_spec, weights = model_spec_of(config), Rounded(RandomWeights(config, seed), dtype)
+    model_spec, weights = model_spec_of(config), CastWeights(RandomWeights(config, seed), dtype)
     graphs = [capture(spec, model_spec, weights, dtype) for spec in model_spec.graphs]
     texts = make_texts(config)
     return Captured(config, graphs, dtype, texts, reference(config, weights, texts))

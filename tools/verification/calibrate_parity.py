@@ -24,7 +24,7 @@ from torch import Tensor
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.figures import Errors
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
-from edgeformer.export.reference.reference import Reference, Rounded
+from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.manifest import Precision
 from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
@@ -79,7 +79,7 @@ def main(models: int) -> None:
     for index in track(range(models), console=Console(stderr=True)):
         config = random_model(draw)
         precision: Precision = ("fp32", "fp16")[index % 2]  # type: ignore[assignment]
-        weights = Rounded(RandomWeights(config, index), TORCH_PRECISIONS[precision])
+        weights = CastWeights(RandomWeights(config, index), TORCH_PRECISIONS[precision])
         ids = torch.from_numpy(np.random.default_rng(index).integers(0, config.vocab_size, (1, 24)))
         exact = plain(Reference(model_spec_of(config), weights), ids).numpy()
         narrow = Reference(model_spec_of(config), weights, TORCH_PRECISIONS[precision])

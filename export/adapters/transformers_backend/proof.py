@@ -19,7 +19,7 @@ from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
 from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, build_patched
 from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights
-from edgeformer.export.reference.weight_streaming import streamed
+from edgeformer.export.reference.weight_streaming import streaming_parameters
 
 LOGIT_TOLERANCE = 1e-9
 """Largest difference of a logit over the largest logit: float64 sums in another order differ by 1e-13 or so, a wrong
@@ -52,10 +52,10 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
     patched = build_patched(config, plan, torch.float64)
     lengths = [length - STEPS, max(1, (length - STEPS) // 2)]
     with torch.no_grad(), computing_in_float64():
-        with streamed(original, weights, torch.float64), _recorded(original, plan) as expected_states:
+        with streaming_parameters(original, weights, torch.float64), _recorded(original, plan) as expected_states:
             expected = _logits(original, tokens)
         with (
-            streamed(patched.causal_lm, PatchedWeights(weights, plan), torch.float64),
+            streaming_parameters(patched.causal_lm, PatchedWeights(weights, plan), torch.float64),
             _recorded(patched.causal_lm, plan) as states,
         ):
             pieces = _run_ragged(patched, tokens, lengths)
@@ -93,7 +93,7 @@ def _logits(original: Any, tokens: Tensor, **options: Tensor) -> Tensor:
 def _positions_matter(original: Any, weights: Mapping[str, Tensor], tokens: Tensor, expected: Tensor) -> bool:
     """Return whether transformers' own module computes something else when it is given positions from 0 on."""
     positions = torch.arange(tokens.shape[1]).unsqueeze(0)
-    with torch.no_grad(), computing_in_float64(), streamed(original, weights, torch.float64):
+    with torch.no_grad(), computing_in_float64(), streaming_parameters(original, weights, torch.float64):
         given = _logits(original, tokens, position_ids=positions)
     return not torch.allclose(given, expected, rtol=0, atol=LOGIT_TOLERANCE * expected.abs().max().item())
 

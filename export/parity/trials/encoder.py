@@ -1,157 +1,123 @@
-"""One verification of an encoder: texts alone and in padded batches, their states and what its head makes of them."""
+"""The trial of an encoder: texts alone and in padded batches, their states, and the outputs of its head."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from edgeformer.config import EncoderConfig, MaskedLMHead
-from edgeformer.export.graph.tensors import TORCH_PRECISIONS
-from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of
-from edgeformer.export.parity.judge import Judge, Piece
-from edgeformer.export.parity.report import Greedy
 from edgeformer.export.parity.samples import random_tokens
-from edgeformer.export.parity.trials.decoder import Extent
-from edgeformer.export.progress import Progress
-from edgeformer.export.reference.reference import references
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import WeightFormat
+from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
+from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.encoder_outputs import pad_right
 
-Array = NDArray[Any]
-
-MORE_TEXTS = 12
-SHORT = 12
-"""So many texts more, of so many tokens, for a model that makes one vector of each."""
-
-
-@dataclass
-class _Known:
-    """A text with what float64 and eager PyTorch make of it, by the names of the graph's outputs: [n, V] each."""
-
-    tokens: NDArray[np.int64]
-    types: NDArray[np.int64]
-    expected: dict[str, Array]
-    eager: dict[str, Array]
-
-    def piece(self, output: str, graph: Array) -> Piece:
-        """What a graph gave for this text alone, with what it should be held to."""
-        return Piece(graph, self.eager[output], self.expected[output])
+MORE_TEXTS, SHORT = 12, 12
+"""Number of further texts, and tokens of each, for a model that computes one vector per text: eager's error of only a
+few such vectors is a matter of chance (measured: docs/explanation/parity.md)."""
+FAR = 1024
+"""Tokens of the longest text that is run alone, where the context length is not shorter."""
+TYPES_SALT = 1000
+"""Distinguishes the random token types of a text from its random tokens."""
 
 
-@dataclass
-class EncoderTrial:
-    """One verification on its way; `run` lets `judge` collect checks."""
+class EncoderTrial(Trial):
+    """The trial of an encoder graph."""
 
-    graph: Graph
-    config: EncoderConfig
-    model_spec: ModelSpec
-    weights: Mapping[str, Tensor]
-    extent: Extent
-    progress: Progress
-    activations: Mapping[str, WeightFormat] | None = None
-    orders: int = 1
-    greedy: Greedy = field(default_factory=lambda: Greedy(steps=0))
-
-    def __post_init__(self) -> None:
-        arithmetic = self.graph.manifest.arithmetic
-        dtype = TORCH_PRECISIONS[arithmetic]
-        self.judge = Judge(arithmetic)
-        self.exact, self.rounding_only = references(
-            self.model_spec, self.weights, dtype, self.activations, orders=self.orders
-        )
-        self.outputs = self.model_spec.graphs[0].outputs
+    def __init__(self, setup: Setup, sessions: Sequence[Any]):
+        super().__init__(setup, sessions)
+        assert isinstance(setup.model_spec.config, EncoderConfig)
+        self.config = setup.model_spec.config
+        self.outputs = setup.model_spec.graphs[0].outputs
 
     def run(self) -> None:
-        """Texts alone, then in batches, then what must not differ by a bit."""
-        extent, longest = self.extent, self.config.context_length
-        rows = max(extent.batches)
-        lengths = [max(1, min(extent.main, longest) // (1 + index)) for index in range(rows)]
-        lengths += [length for length in extent.lengths if length < longest]
-        if extent.far:
-            lengths.append(min(longest, 1024))
-        known, more = [], []
+        """Run every check of the extent."""
+        batches, count = self.extent.batches, max(self.extent.batches)
+        lengths, rows, more = self._lengths(), [], []
         for index, length in enumerate(lengths):
-            self.progress("computing the float64 reference", 0.6 * index / len(lengths))
-            known += self._know(length, [index])
+            self.setup.progress("computing the float64 reference", 0.6 * index / len(lengths))
+            rows += self._rows(length, [index])
         if len(self.outputs) > 1 and not isinstance(self.config.head, MaskedLMHead):
-            # One vector a text, perhaps of one number: of only a few of them, chance picks how well eager does.
-            more = self._know(min(SHORT, longest), list(range(len(known), len(known) + MORE_TEXTS)))
+            short = min(SHORT, self.config.context_length)
+            more = self._rows(short, list(range(len(rows), len(rows) + MORE_TEXTS)))
         self._worst = {
-            output: worst_of((each.eager[output], each.expected[output]) for each in known + more)
+            output: worst_of((row.eager.vectors[output], row.expected.vectors[output]) for row in rows + more)
             for output in self.outputs
         }
-        self.progress("running the graph", 0.6)
-        alone = [self._run([each])[0] for each in known + more]
-        self._judge("text", "texts of several lengths, each alone", alone, known + more)
-        for count in extent.batches:
-            if count > 1:
-                texts = known[:count] + more
-                batch = self._run(texts)
-                name = f"batch of {len(texts)}"
-                sizes = dict.fromkeys(str(len(each.tokens)) for each in texts)
-                what = f"{len(texts)} texts of {', '.join(sizes)} tokens, padded"
-                self._judge(name, what, batch, texts)
-                for output in self.outputs:
-                    solo = alone[:count] + alone[len(known) :]
-                    pairs = [(row[output], by_itself[output]) for row, by_itself in zip(batch, solo, strict=True)]
-                    eager = np.concatenate([each.eager[output] for each in texts])
-                    expected = np.concatenate([each.expected[output] for each in texts])
-                    self.judge.agreement(f"{name} against solo: {output}", pairs, eager, expected)
-        once = self._run(known[:rows])
+        self.setup.progress("running the graph", 0.6)
+        alone = [self._run([row])[0] for row in rows + more]
+        self._judge("text", "texts of several lengths, each alone", alone, rows + more)
+        for size in batches:
+            if size > 1:
+                self._judge_batch(rows[:size] + more, alone[:size] + alone[len(rows) :])
+        once = self._run(rows[:count])
         for name, what, again in (
-            ("repeat", "a second run of the same batch", self._run(known[:rows])),
-            ("padding", "other tokens behind the texts", self._run(known[:rows], padding=1)),
+            ("repeat", "a second run of the same batch", self._run(rows[:count])),
+            ("padding", "other tokens behind the texts", self._run(rows[:count], padding=1)),
         ):
             for output in self.outputs:
-                values = [np.concatenate([row[output].ravel() for row in runs]) for runs in (once, again)]
+                values = [np.concatenate([row[output].ravel() for row in run]) for run in (once, again)]
                 self.judge.identical(f"{name}: {output}", what, *values)
 
-    def _judge(self, run: str, what: str, found: list[dict[str, Array]], known: list[_Known]) -> None:
+    def _lengths(self) -> list[int]:
+        """Return the length of every text in tokens; the first ones form the batches."""
+        extent, longest = self.extent, self.config.context_length
+        lengths = [max(1, min(extent.main, longest) // (1 + index)) for index in range(max(extent.batches))]
+        lengths += [length for length in extent.lengths if length < longest]
+        return lengths + ([min(longest, FAR)] if extent.far else [])
+
+    def _judge_batch(self, rows: list[Row], alone: list[dict[str, Array]]) -> None:
+        """Judge texts as one padded batch, which must agree with what the graph computes for each alone."""
+        batch, name = self._run(rows), f"batch of {len(rows)}"
+        sizes = dict.fromkeys(str(len(row.tokens)) for row in rows)
+        self._judge(name, f"{len(rows)} texts of {', '.join(sizes)} tokens, padded", batch, rows)
         for output in self.outputs:
-            pieces = (each.piece(output, row[output]) for row, each in zip(found, known, strict=True))
-            name = f"{run}, {output}"
+            pairs = [(row[output], solo[output]) for row, solo in zip(batch, alone, strict=True)]
+            eager = np.concatenate([row.eager.vectors[output] for row in rows])
+            expected = np.concatenate([row.expected.vectors[output] for row in rows])
+            self.judge.agreement(f"{name} against solo: {output}", pairs, eager, expected)
+
+    def _judge(self, run: str, what: str, found: list[dict[str, Array]], rows: list[Row]) -> None:
+        for output in self.outputs:
+            pieces = (row.piece(each[output], output=output) for each, row in zip(found, rows, strict=True))
+            name, worst = f"{run}, {output}", self._worst[output]
             if output == "logits" and isinstance(self.config.head, MaskedLMHead):
-                self.judge.eager_worst = self._worst[output]
+                self.judge.eager_worst = worst
                 self.judge.logits(name, what, pieces)
             else:
-                few, worst = len(found[0][output]) == 1, self._worst[output]
-                self.judge.vectors(name, what, pieces, few=few, worst=worst)
+                self.judge.vectors(name, what, pieces, few=len(found[0][output]) == 1, worst=worst)
 
-    def _know(self, length: int, salts: list[int]) -> list[_Known]:
-        """Random texts of one length, a salt each, computed together."""
+    def _rows(self, length: int, salts: list[int]) -> list[Row]:
+        """Run both references on random texts of one length, one for each salt."""
         tokens = np.stack([random_tokens(length, self.config.vocab_size, salt) for salt in salts])
-        types = np.stack([random_tokens(length, max(self.config.token_types, 1), 1000 + salt) for salt in salts])
-        ids, kinds = torch.from_numpy(tokens), torch.from_numpy(types)
-        given = [ids, torch.ones_like(ids), *([kinds] if self.config.token_types > 1 else [])]
-        expected, eager = (
-            dict(zip(self.outputs, (value.numpy() for value in reference.forward(*given)), strict=True))
-            for reference in (self.exact, self.rounding_only)
-        )
-        return [
-            _Known(
-                tokens[row], types[row],
-                *({name: np.atleast_2d(value[row]) for name, value in made.items()} for made in (expected, eager)),
-            )
-            for row in range(len(salts))
-        ]  # fmt: skip
+        types = [random_tokens(length, max(self.config.token_types, 1), TYPES_SALT + salt) for salt in salts]
+        ids = torch.from_numpy(tokens)
+        inputs = [ids, torch.ones_like(ids)]
+        if self.config.token_types > 1:
+            inputs.append(torch.from_numpy(np.stack(types)))
 
-    def _run(self, texts: list[_Known], padding: int = 0) -> list[dict[str, Array]]:
-        """Run texts as one batch, padded on the right with a token: the outputs of each, at its own positions."""
-        ids, mask = pad_right([each.tokens.tolist() for each in texts], padding)
+        def outputs(reference: Reference) -> list[Outputs]:
+            values = dict(zip(self.outputs, reference.forward(*inputs), strict=True))
+            return [
+                Outputs({name: np.atleast_2d(value[row].numpy()) for name, value in values.items()})
+                for row in range(len(salts))
+            ]
+
+        pairs = enumerate(self.compute(outputs))
+        return [Row(tokens[row], *pair, types=types[row]) for row, pair in pairs]
+
+    def _run(self, rows: list[Row], padding: int = 0) -> list[dict[str, Array]]:
+        """Run texts as one batch, padded on the right with a token; return each row's outputs at its own positions."""
+        ids, mask = pad_right([row.tokens.tolist() for row in rows], padding)
         feeds = {"input_ids": ids, "attention_mask": mask}
         if self.config.token_types > 1:
-            feeds["token_type_ids"] = pad_right([each.types.tolist() for each in texts], 0)[0]
-        arrays = dict(zip(self.outputs, self.graph.session.run(list(self.outputs), feeds), strict=True))
+            feeds["token_type_ids"] = pad_right([row.types.tolist() for row in rows], 0)[0]
+        arrays = dict(zip(self.outputs, self.graphs[0].session.run(list(self.outputs), feeds), strict=True))
         return [
             {
-                name: np.atleast_2d(array[row][: len(each.tokens)] if array.ndim == 3 else array[row])
+                name: np.atleast_2d(array[index][: len(row.tokens)] if array.ndim == 3 else array[index])
                 for name, array in arrays.items()
             }
-            for row, each in enumerate(texts)
+            for index, row in enumerate(rows)
         ]

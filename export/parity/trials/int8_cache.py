@@ -20,14 +20,14 @@ from torch import Tensor
 from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import present_names
 from edgeformer.export.bundle.ort_format import load_onnx
-from edgeformer.export.parity import feeding as runs
+from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation, tensors
-from edgeformer.export.reference.reference import Reference, Rounded
+from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
 
@@ -61,7 +61,7 @@ def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, 
         tuple(_stacked([row.caches[layer][part] for row in rows]) for part in (0, 1))
         for layer in range(model_spec.cache.num_layers)
     ]
-    stored = Rounded(weights, torch.float32)
+    stored = CastWeights(weights, torch.float32)
     (exact, expected), (eager, rounded) = (
         _run(model_spec, stored, dtype, torch.from_numpy(ids), _GivenCaches(caches, scales))
         for dtype in (torch.float64, torch.float32)
@@ -90,34 +90,22 @@ def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, 
 
 
 def _feed(graph: Graph) -> list[_Row]:
+    """Run a prefill, single steps, chunks, and a batch of right-padded prompts with steps behind them."""
     length = min(LENGTH, graph.manifest.context_length)
     texts = [random_tokens(length, graph.manifest.vocab_size, salt=20 + index) for index in range(len(PROMPTS))]
     rows = []
-    feeds = {"prefill": runs.prefill, "steps": runs.single_steps, "chunks": runs.chunks}
+    feeds = {"prefill": feeding.prefill, "steps": feeding.single_steps, "chunks": feeding.chunks}
     for (run, feed), tokens in zip(feeds.items(), texts, strict=True):
         logits, decoder = feed(graph, tokens)
         rows.append(_Row(run, tokens, logits, _flat(decoder.cache.read(length), 0, length)))
-    return [*rows, *_feed_batch(graph, texts)]
-
-
-def _feed_batch(graph: Graph, texts: Sequence[NDArray[np.int64]]) -> list[_Row]:
-    """Right-padded prompts in one run, then steps of all rows."""
-    length = len(texts[0])
     lengths = [max(1, min(prompt, length - STEPS)) for prompt in PROMPTS]
     steps = min(STEPS, length - max(lengths))
-    decoder = graph.decoder(len(texts), length)
-    first = decoder.prefill_batch(
-        _stacked([text[:prompt] for text, prompt in zip(texts, lengths, strict=True)]), lengths
-    )
-    later = [
-        decoder.decode_one_token([text[prompt + step] for text, prompt in zip(texts, lengths, strict=True)]).copy()
-        for step in range(steps)
+    batch, decoder = feeding.ragged_batch(graph, texts, lengths, steps)
+    caches = decoder.cache.read(max(lengths) + steps)
+    return rows + [
+        _Row("batch", texts[row][: len(logits)], logits, _flat(caches, row, len(logits)))
+        for row, logits in enumerate(batch)
     ]
-    caches, rows = decoder.cache.read(length), []
-    for row, (text, prompt) in enumerate(zip(texts, lengths, strict=True)):
-        logits = np.concatenate([first[row, :prompt], *(step[row, None] for step in later)])
-        rows.append(_Row("batch", text[: prompt + steps], logits, _flat(caches, row, prompt + steps)))
-    return rows
 
 
 def _flat(caches: Sequence[tuple[Array, Array]], row: int, length: int) -> list[tuple[Array, Array]]:
