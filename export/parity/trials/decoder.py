@@ -135,7 +135,9 @@ class DecoderTrial(TextTrial):
             key, value = (torch.randn(shape, generator=generator) * size for size in sizes[layer])
             if manifest.cache_scales is not None:
                 scales = map(torch.from_numpy, self.graphs[0].scales[layer])
-                key, value = (fake_quantize_cache(part, scale) for part, scale in zip((key, value), scales, strict=True))
+                key, value = (
+                    fake_quantize_cache(part, scale) for part, scale in zip((key, value), scales, strict=True)
+                )
             return key.to(dtype), value.to(dtype)
 
         def arrays(layer: int) -> tuple[Array, Array]:
