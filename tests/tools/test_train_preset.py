@@ -581,7 +581,7 @@ def test_ctrl_c_writes_a_checkpoint_after_the_step(tmp_path, monkeypatch):
     monkeypatch.setattr(training.Trainer, "train_step", interrupted)
     result = make(tmp_path, "--steps", 3)
     assert result.exit_code == 1
-    assert "stopped at step 2; the same command goes on from" in result.stderr
+    assert "stopped at step 2; the same command continues from" in result.stderr
     assert not (tmp_path / "tiny-llama").exists()
 
     result = make(tmp_path, "--steps", 3)
