@@ -154,10 +154,15 @@ def test_the_reader_of_imports_sees_lazy_ones():
 
 
 def test_facades_offer_what_they_say():
+    import edgeformer.check
     import edgeformer.export
     import edgeformer.runtime
+    import edgeformer.runtime.benchmarking
+    import edgeformer.runtime.evaluation
 
-    for facade in (edgeformer.export, edgeformer.runtime):
+    runtime = edgeformer.runtime
+    facades = edgeformer, edgeformer.check, edgeformer.export, runtime, runtime.benchmarking, runtime.evaluation
+    for facade in facades:
         assert all(hasattr(facade, name) for name in facade.__all__)
         assert facade.__all__ == sorted(facade.__all__)
 

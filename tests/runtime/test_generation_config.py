@@ -1,0 +1,124 @@
+"""One typed config says how a model generates; its fields are the keywords of `generate`."""
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+import transformers
+
+from edgeformer.errors import BundleError, RequestError
+from edgeformer.runtime import GenerationConfig, load_causal_lm
+from edgeformer.runtime.beam_search import BeamSearch
+from edgeformer.runtime.generation_config import GenerationOptions
+from edgeformer.runtime.logits_rules import Rules
+from edgeformer.runtime.sampling import Sampling
+
+
+@pytest.fixture(scope="module")
+def model(tiny_llama_bundle):
+    return load_causal_lm(tiny_llama_bundle)
+
+
+def names(kind):
+    return {field.name for field in fields(kind)}
+
+
+def test_the_keywords_of_generate_are_the_fields_of_the_config():
+    assert set(GenerationOptions.__annotations__) == names(GenerationConfig)
+
+
+def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_default():
+    parts = names(Sampling) | names(Rules) | names(BeamSearch) - {"num_return_sequences"}
+    assert names(GenerationConfig) == parts | {"max_new_tokens", "max_length", "stop"}
+    config = GenerationConfig()
+    assert (config.sampling, config.rules, config.beam_search()) == (Sampling(), Rules(), BeamSearch())
+
+
+def test_every_field_reaches_its_part():
+    values = {
+        "top_k": 5, "top_p": 0.5, "min_p": 0.25, "seed": 3, "temperature": 0.5, "repetition_penalty": 2.0,
+        "no_repeat_ngram_size": 3, "bad_words_ids": ((1, 2),), "min_length": 4, "min_new_tokens": 2,
+        "forced_bos_token_id": 6, "forced_eos_token_id": 7, "suppress_tokens": (8,), "begin_suppress_tokens": (9,),
+        "num_beams": 4, "length_penalty": 2.0, "early_stopping": "never",
+    }  # fmt: skip
+    for name, value in values.items():
+        config = GenerationConfig(**{name: value})
+        part = next(each for each in (config.rules, config.sampling, config.beam_search()) if hasattr(each, name))
+        assert getattr(part, name) == value != getattr(type(part)(), name)
+
+
+def test_fields_are_named_as_in_transformers():
+    known = set(transformers.GenerationConfig().to_dict())
+    assert names(GenerationConfig) - known == {"stop", "seed"}
+
+
+def test_a_config_takes_the_place_of_the_models_own_and_keywords_override_it(model):
+    config = GenerationConfig(max_new_tokens=6, temperature=0.9, seed=3)
+    expected = model.generate("Once", max_new_tokens=6, temperature=0.9, seed=3)
+    assert model.generate("Once", config=config).token_ids == expected.token_ids
+    assert model.stream("Once", config=config).finish().token_ids == expected.token_ids
+    assert model.generate("Once", config=config, max_new_tokens=4).token_ids == expected.token_ids[:4]
+    other = model.generate("Once", config=config, seed=4).token_ids
+    assert other == model.generate("Once", max_new_tokens=6, temperature=0.9, seed=4).token_ids != expected.token_ids
+
+
+def test_rules_and_max_length_work_in_a_decoder_too(model):
+    free = model.generate("Once upon a time", max_new_tokens=8).token_ids
+    ruled = model.generate("Once upon a time", max_new_tokens=8, suppress_tokens=free[:1]).token_ids
+    assert free[0] not in ruled
+    prompt = model.encode("Once upon a time")
+    assert len(model.generate(prompt, config=GenerationConfig(max_length=len(prompt) + 3)).token_ids) == 3
+    with pytest.raises(RequestError, match="max_length allows 2 with the new ones"):
+        model.generate(prompt, max_length=2)
+
+
+def test_lists_make_equal_configs_and_every_config_is_hashable():
+    one = GenerationConfig(stop="x", bad_words_ids=[[1, 2]], suppress_tokens=[3])
+    other = GenerationConfig(stop=["x"], bad_words_ids=((1, 2),), suppress_tokens=(3,))
+    assert one == other and hash(one) == hash(other)
+    assert replace(one, stop=()) != one
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temprature": 1}, "^there is no option temprature; there are bad_words_ids, .*, max_new_tokens, stop.$"),
+        ({"top_p": 2.0}, "^top_p is 2.0; it must be above 0 and at most 1"),
+        ({"min_length": -1}, "^min_length is -1; it must be 0"),
+        ({"num_beams": 2}, "^beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.$"),
+        ({"num_beams": 2, "temperature": 1.0}, "^num_beams searches and temperature draws; give only one of them.$"),
+        ({"forced_bos_token_id": 9999}, "^forced_bos_token_id has the token id 9999, outside 0 to 2047"),
+    ],
+)
+def test_what_a_decoder_cannot_do_says_why(model, options, message):
+    with pytest.raises(RequestError, match=message):
+        model.generate("Hi", **options)
+
+
+def test_an_unknown_keyword_is_a_type_error_too():
+    with pytest.raises(TypeError, match="there is no option prompts"):
+        GenerationConfig().override({"prompts": 1})
+
+
+def test_the_file_of_a_checkpoint_is_read_as_transformers_reads_it(tmp_path):
+    data = {
+        "do_sample": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "eos_token_id": [1, 2],
+        "max_length": 40, "suppress_tokens": None, "transformers_version": "5.0",
+    }  # fmt: skip
+    (tmp_path / "generation_config.json").write_text(json.dumps(data))
+    read = GenerationConfig.from_folder(tmp_path)
+    assert read == GenerationConfig(temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.1, max_length=40)
+    # Without do_sample the temperature has no effect, as in transformers.
+    assert GenerationConfig.from_dict(data | {"do_sample": False}) == replace(read, temperature=0, top_k=0, top_p=1.0)
+
+
+def test_the_file_of_a_bundle_can_be_read(model):
+    assert GenerationConfig.from_folder(model.folder) == GenerationConfig() == model.generation_config
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_file_that_cannot_be_read_says_why(tmp_path, content):
+    if content is not None:
+        (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(BundleError, match=r"generation_config\.json cannot be read: "):
+        GenerationConfig.from_folder(tmp_path)
