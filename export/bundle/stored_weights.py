@@ -10,8 +10,8 @@ from torch import Tensor
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
-from edgeformer.export.quantize.packing import unpack
 from edgeformer.export.quantize.quantized_tensor import dequantized
+from edgeformer.export.quantize.rounding import unpack
 from edgeformer.manifest import Manifest, StoredWeight
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,23 +67,21 @@ def run_observed(
     with its input and its output, which they may change in place. The run ends as soon as `until()` is true after an
     observer of `before`; as a rule that saves the logits [B, S, V].
     """
-
-    def hook_before(observe: Callable[[Tensor], None]) -> Any:
-        def hook(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-            observe(inputs[0])
-            if until():
-                raise _StopForward
-
-        return hook
-
-    def hook_after(observe: Callable[[Tensor, Tensor], None]) -> Any:
-        return lambda layer, inputs, output: observe(inputs[0], output)
-
     with ExitStack() as stack:
         for layer, observe in before:
-            stack.callback(layer.register_forward_pre_hook(hook_before(observe)).remove)
-        for layer, observe_output in after:
-            stack.callback(layer.register_forward_hook(hook_after(observe_output)).remove)
+            stack.callback(layer.register_forward_pre_hook(partial(_before, observe, until)).remove)
+        for layer, observe_both in after:
+            stack.callback(layer.register_forward_hook(partial(_after, observe_both)).remove)
         stack.enter_context(reference.loaded())
         stack.enter_context(suppress(_StopForward))
         let_read(reference, model_spec, ids, mask)
+
+
+def _before(observe: Callable[[Tensor], None], until: Callable[[], bool], layer: nn.Module, inputs: Any) -> None:
+    observe(inputs[0])
+    if until():
+        raise _StopForward
+
+
+def _after(observe: Callable[[Tensor, Tensor], None], layer: nn.Module, inputs: Any, output: Tensor) -> None:
+    observe(inputs[0], output)

@@ -15,8 +15,8 @@ Gram matrices [K, K] of its inputs, 2.6 GB in all for 8,192 tokens and the layer
 Quantized matrices wait on disk.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -45,20 +45,17 @@ With it, tiny-llama in 4 bits in blocks of 128 lost 8 % less than without."""
 
 
 class Layer(NamedTuple):
-    """A linear layer to quantize. tied: its weight is an embedding, too. compensates: it has error compensation."""
+    """A linear layer or an embedding whose weight is quantized.
 
-    module: nn.Linear
+    gathered: its weight is an embedding's, so that a linear layer is a tied head. compensates: a linear layer has error
+    compensation.
+    """
+
+    module: nn.Linear | nn.Embedding
     name: str
     form: WeightFormat
-    tied: bool
+    gathered: bool
     compensates: bool = True
-
-
-class Table(NamedTuple):
-    """An embedding that is stored quantized: the name of its weight, and the format."""
-
-    name: str
-    form: WeightFormat
 
 
 class InputStatistics(NamedTuple):
@@ -82,21 +79,20 @@ def calibrate(
     ExportError for weights or hidden states that are not finite.
     """
     reference, result = Reference(model_spec, weights, torch.float32), Calibrated(folder)
-    layers = list(_layers(reference.module, quantization, isinstance(model_spec.config, Seq2SeqConfig)))
-    heads, others = [layer for layer in layers if layer.tied], [layer for layer in layers if not layer.tied]
+    found = list(_quantized_layers(reference.module, quantization, isinstance(model_spec.config, Seq2SeqConfig)))
+    tables = [layer for layer in found if isinstance(layer.module, nn.Embedding)]
+    layers = [layer for layer in found if type(layer.module) is nn.Linear and layer.form.rounding == "gptq"]
     (ids, mask), total = padded(text), len({layer.name for layer in layers})
-    if heads:
+    if heads := [layer for layer in layers if layer.gathered]:
         run = _Calibrator(weights, result, {head.name for head in heads}, total, mask.bool(), progress)
         before = [(head.module, partial(run.quantize_tied_head, head)) for head in heads]
         run_observed(reference, model_spec, ids, mask, until=run.done, before=before)
-    if others:
+    if others := [layer for layer in layers if not layer.gathered]:
         ids, mask = ids.repeat(2, 1), mask.repeat(2, 1)
         run = _Calibrator(weights, result, {layer.name for layer in others}, total, mask.bool(), progress)
         before = [(layer.module, partial(run.quantize_layer, layer)) for layer in others]
-        after = [
-            *((module, partial(run.add_embedding_error, table)) for module, table in _tables(reference, quantization)),
-            *((layer.module, partial(run.add_layer_error, layer)) for layer in others),
-        ]
+        after = [(table.module, partial(run.add_embedding_error, table)) for table in tables]
+        after += [(layer.module, partial(run.add_layer_error, layer)) for layer in others]
         run_observed(reference, model_spec, ids, mask, until=run.done, before=before, after=after)
     return result
 
@@ -121,39 +117,20 @@ def calibrated_lowering(
     return replace(lowering, quantization=quantization, calibrated=calibrated)
 
 
-def _layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:
-    names = _names(module)
+def _quantized_layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:
+    """Yield the linear layers and embeddings whose weights are quantized."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
     embeddings = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
     for layer in module.modules():
-        if type(layer) is nn.Linear:
-            name, tied = names[id(layer.weight)], id(layer.weight) in embeddings
-            form = quantization.format_of(name, gathered=tied)
-            fitted = form and form.fitted(layer.in_features)
-            if fitted and fitted.rounding == "gptq":
+        if type(layer) is nn.Linear or isinstance(layer, nn.Embedding):
+            name, gathered = names[id(layer.weight)], id(layer.weight) in embeddings
+            form = quantization.format_of(name, gathered=gathered)
+            if form := form and form.fitted(layer.weight.shape[1]):
                 compensates = not (encoder_decoder and name.startswith("decoder."))
-                yield Layer(layer, name, fitted, tied, compensates)
+                yield Layer(layer, name, form, gathered, compensates)
 
 
-def _tables(reference: Reference, quantization: Quantization) -> Iterator[tuple[nn.Embedding, Table]]:
-    """Yield the quantized embeddings. Those that are no tied head are rounded by `mse` instead of `gptq`."""
-    names = _names(reference.module)
-    for table in reference.module.modules():
-        if isinstance(table, nn.Embedding):
-            name = names[id(table.weight)]
-            form = quantization.format_of(name, gathered=True)
-            fitted = form and form.fitted(table.embedding_dim)
-            if fitted:
-                yield table, Table(name, replace(fitted, rounding="mse") if fitted.rounding == "gptq" else fitted)
-
-
-def _names(module: nn.Module) -> dict[int, str]:
-    """Return the names of parameters by their identity, the first name of a shared one."""
-    names: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), name)
-    return names
-
-
+@dataclass
 class _Calibrator:
     """Observers of a run that quantize its layers.
 
@@ -162,81 +139,73 @@ class _Calibrator:
     those that are computed with quantized weights.
     """
 
-    def __init__(
-        self,
-        weights: Mapping[str, Tensor],
-        result: Calibrated,
-        pending: Iterable[str],
-        total: int,
-        valid: Tensor,
-        progress: Progress,
-    ):
-        self._weights = weights
-        self._result = result
-        self._pending = set(pending)
-        self._total = total
-        self._valid = valid
-        self._progress = progress
-        self._last: tuple[Tensor, InputStatistics] | None = None
+    weights: Mapping[str, Tensor]
+    result: Calibrated
+    pending: set[str]
+    total: int
+    valid: Tensor
+    progress: Progress
+    last: tuple[Tensor, InputStatistics] | None = None
 
     def done(self) -> bool:
         """Whether all weights of this run are quantized."""
-        return not self._pending
+        return not self.pending
 
     def quantize_tied_head(self, head: Layer, x: Tensor) -> None:
         """Quantize a head that is an embedding, on its inputs x [B, S, K], unless that has been done."""
-        if head.name in self._pending:
-            tokens = valid_tokens(x, self._valid)
+        if head.name in self.pending:
+            tokens = valid_tokens(x, self.valid)
             gram = self._gram(head, tokens, tokens)
             gram.diagonal().add_(GATHER_WEIGHT * gram.diagonal().mean())
             self.quantize(head, InputStatistics(costs_of(gram)))
 
     def quantize_layer(self, layer: Layer, x: Tensor) -> None:
         """Quantize a layer on its inputs x [B, S, K], unless that has been done."""
-        if layer.name in self._pending:
+        if layer.name in self.pending:
             self.quantize(layer, self.statistics(layer, x))
 
     def quantize(self, layer: Layer, inputs: InputStatistics) -> None:
         """Quantize a layer's weight."""
-        self._progress(f"calibrating {layer.name}", len(self._result.formats) / self._total)
-        rows = self._weights[layer.name].float()
+        self.progress(f"calibrating {layer.name}", len(self.result.formats) / self.total)
+        rows = self.weights[layer.name].float()
         check_finite(rows, [layer.name])
         targets = rows if inputs.compensation is None else rows.addmm(rows, inputs.compensation)
-        self._result.add(layer.name, round_for_inputs(rows, inputs.costs, layer.form, targets), layer.form)
-        self._pending.remove(layer.name)
+        self.result.add(layer.name, round_for_inputs(rows, inputs.costs, layer.form, targets), layer.form)
+        self.pending.remove(layer.name)
 
     def statistics(self, layer: Layer, x: Tensor) -> InputStatistics:
         """Return the statistics of a layer's inputs x [..., K], computed once for layers that read the same tensor.
 
         An input without rows of the batch, such as a table of positions, is the same for both halves.
         """
-        if self._last is None or self._last[0] is not x:
-            self._last = None  # the factor [K, K] before is released before the next one is computed
-            tokens = valid_tokens(x, self._valid)
-            exact, actual = tokens.chunk(2) if len(x) == len(self._valid) else (tokens, tokens)
+        if self.last is None or self.last[0] is not x:
+            self.last = None  # the factor [K, K] before is released before the next one is computed
+            tokens = valid_tokens(x, self.valid)
+            exact, actual = tokens.chunk(2) if len(x) == len(self.valid) else (tokens, tokens)
             gram, compensation = self._gram(layer, actual, actual), None
             if layer.compensates:
                 compensation = error_compensation(gram, self._gram(layer, exact - actual, actual))
-            self._last = x, InputStatistics(costs_of(gram), compensation)
-        return self._last[1]
+            self.last = x, InputStatistics(costs_of(gram), compensation)
+        return self.last[1]
 
     def add_layer_error(self, layer: Layer, x: Tensor, y: Tensor) -> None:
         """Add to a layer's output, in its quantized half, what quantization changes in it."""
-        change = self._result[layer.name].weights().flatten(1) - self._weights[layer.name].float()
+        change = self.result[layer.name].weights().flatten(1) - self.weights[layer.name].float()
         self._quantized_half(y).add_(F.linear(self._quantized_half(x), change))
 
-    def add_embedding_error(self, table: Table, token_ids: Tensor, y: Tensor) -> None:
+    def add_embedding_error(self, table: Layer, token_ids: Tensor, y: Tensor) -> None:
         """Add to an embedding's output, in its quantized half, what quantization changes in it."""
         ids = self._quantized_half(token_ids)
-        rows = self._weights[table.name][ids.flatten()].float()
-        if table.name in self._result.formats:
-            blocks = QuantizedBlocks(*(part[ids.flatten()] for part in vars(self._result[table.name]).values()))
-        else:
-            blocks = round_blocks(rows.unflatten(1, (-1, table.form.block or rows.shape[1])), table.form)
+        rows, form = self.weights[table.name][ids.flatten()].float(), table.form
+        if table.name in self.result.formats:
+            blocks = QuantizedBlocks(*(part[ids.flatten()] for part in vars(self.result[table.name]).values()))
+        else:  # no tied head: `gptq` has no products to go by
+            form = replace(form, rounding="mse") if form.rounding == "gptq" else form
+            blocks = round_blocks(rows.unflatten(1, (-1, form.block or rows.shape[1])), form)
         self._quantized_half(y).add_((blocks.weights().flatten(1) - rows).view(*ids.shape, -1))
 
     def _quantized_half(self, x: Tensor) -> Tensor:
-        return x.chunk(2)[1] if len(x) == len(self._valid) else x
+        return x.chunk(2)[1] if len(x) == len(self.valid) else x
 
     def _gram(self, layer: Layer, x: Tensor, y: Tensor) -> Tensor:
         """Return Σ xᵀy [K, K] of inputs [n, K]."""

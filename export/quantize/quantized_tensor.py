@@ -7,7 +7,7 @@ Whoever reads many tensors takes them from `by_matrix`: each matrix is quantized
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import onnx_ir as ir
@@ -17,14 +17,14 @@ from torch import Tensor
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
-from edgeformer.export.quantize.packing import pack, unpack
-from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, round_blocks
+from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, pack, round_blocks, unpack
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
 
 Part = Literal["integers", "scales", "zero_points"]
 
 
+@dataclass(eq=False)
 class QuantizedMatrix:
     """A matrix that is quantized once for all of its parts.
 
@@ -32,14 +32,13 @@ class QuantizedMatrix:
     outputs or tokens, K inputs. calibrated: the blocks of parameters whose rounding is `gptq`.
     """
 
-    def __init__(
-        self, tensor: StreamedTensor, form: WeightFormat, *, columns: bool, calibrated: Calibrated | None = None
-    ):
-        self.tensor = tensor
-        self.form = form
-        self.columns = columns
-        self.calibrated = calibrated
-        self.outputs, self.inputs = reversed(tensor.sizes) if columns else tensor.sizes
+    tensor: StreamedTensor
+    form: WeightFormat
+    columns: bool
+    calibrated: Calibrated | None = None
+
+    def __post_init__(self) -> None:
+        self.outputs, self.inputs = reversed(self.tensor.sizes) if self.columns else self.tensor.sizes
         self._blocks: QuantizedBlocks | None = None
 
     def parts(self, *, flat: bool = False) -> list["QuantizedTensor"]:
@@ -53,14 +52,12 @@ class QuantizedMatrix:
 
         Raises ExportError for weights that are not finite.
         """
-        if self._blocks is not None:
-            yield self._blocks
-            return
-        self._blocks = self._quantize()
+        outer = self._blocks
+        self._blocks = outer or self._quantize()
         try:
             yield self._blocks
         finally:
-            self._blocks = None
+            self._blocks = outer
 
     def _quantize(self) -> QuantizedBlocks:
         source, values = self.tensor.source, self.tensor.values
@@ -69,7 +66,8 @@ class QuantizedMatrix:
             assert self.calibrated is not None and by_rows
             return concatenate([self.calibrated[name] for name in source.parameters])
         parameters = [values[name].float() for name in source.parameters]
-        rows = _concatenate(parameters, 0) if by_rows else _concatenate(parameters, -1).t()
+        joined = torch.cat(parameters, 0 if by_rows else -1) if len(parameters) > 1 else parameters[0]
+        rows = joined if by_rows else joined.t()
         check_finite(rows, source.parameters)
         return round_blocks(rows.reshape(self.outputs, -1, self.form.block or self.inputs), self.form)
 
@@ -127,13 +125,9 @@ def _shape(matrix: QuantizedMatrix, part: Part, flat: bool) -> tuple[int, ...]:
     if form.block is None:
         return (outputs,) if part == "scales" else (inputs, outputs)
     blocks = inputs // form.block
-    match part:
-        case "integers":
-            return (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8)
-        case "scales":
-            return outputs, blocks
-        case "zero_points":
-            return outputs, -(-blocks * form.bits // 8)
+    if part == "integers":
+        return (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8)
+    return outputs, blocks if part == "scales" else -(-blocks * form.bits // 8)
 
 
 @contextmanager
@@ -167,11 +161,6 @@ def concatenate_matrices(name: str, matrices: Sequence[QuantizedMatrix]) -> Quan
     first = matrices[0]
     tensor = join(name, [matrix.tensor for matrix in matrices])
     return QuantizedMatrix(tensor, first.form, columns=first.columns, calibrated=first.calibrated)
-
-
-def _concatenate(parameters: list[Tensor], axis: int) -> Tensor:
-    """Concatenate matrices; a single one is not copied."""
-    return parameters[0] if len(parameters) == 1 else torch.cat(parameters, axis)
 
 
 def is_finite(x: Tensor) -> bool:

@@ -6,7 +6,7 @@ eager PyTorch that rounds the same way.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +16,17 @@ from edgeformer.quantization import WeightFormat
 
 def round_activations(module: nn.Module, formats: Mapping[str, WeightFormat]) -> None:
     """Make every layer that multiplies with a quantized weight round its input. formats: by parameter name."""
-    first: dict[int, str] = {}
+    first = {id(parameter): name for name, parameter in module.named_parameters()}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        form = formats.get(first.setdefault(id(parameter), name))
+        form = formats.get(first[id(parameter)])
         owner = module.get_submodule(name.rpartition(".")[0])
         if form is not None and not isinstance(owner, nn.Embedding):
-            owner.register_forward_pre_hook(_rounding(form.block))
+            owner.register_forward_pre_hook(partial(_round_input, form.block))
 
 
-def _rounding(block: int | None) -> Any:
-    def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x, *rest = inputs
-        return (fake_quantize_activations(x, block) if x.is_floating_point() else x, *rest)
-
-    return hook
+def _round_input(block: int | None, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    x, *rest = inputs
+    return (fake_quantize_activations(x, block) if x.is_floating_point() else x, *rest)
 
 
 def fake_quantize_activations(x: Tensor, block: int | None) -> Tensor:

@@ -466,7 +466,7 @@ def test_a_decoder_makes_up_for_nothing_on_the_text_of_its_encoder(tmp_path, mon
     whole = calibrate_module._Calibrator.quantize
 
     def noting(self, layer, inputs):
-        if not layer.tied:
+        if not layer.gathered:
             made_up[layer.name] = inputs.compensation
         whole(self, layer, inputs)
 

@@ -27,9 +27,8 @@ from edgeformer.export.lower.build import build_graph
 from edgeformer.export.parity.trials.quantized_weights import SLACK, _worst
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
-from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
-from edgeformer.export.quantize.rounding import round_blocks
+from edgeformer.export.quantize.rounding import pack, round_blocks, unpack
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of
