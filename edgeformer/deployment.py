@@ -40,16 +40,15 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """A target of `edgeformer export`.
+    """A place where bundles run: the options that it proposes, and the files that it has a use for.
 
-    decoder, encoder, seq2seq: what it proposes for such models. cuda: the precision for a GPU of that kind; None where
-    there can be none. block_kernels: whether its onnxruntime has kernels for products and lookups in blocks of
-    integers; where it has none, lookups are primitives, and embeddings and heads are rounded token by token as well.
-    plain_lookups: lookups are primitives in any case. shared_data: whether graphs may read one file of weights.
-    largest_data: bytes that such a file may have. ort_format: graphs are .ort files, with their weights in them.
-    windowed: whether there is a use for a second graph of models with windows. certificate: for the report of the
-    verification. clients: for configs of transformers.js and of onnxruntime-genai. copied_files: of the model's
-    folder.
+    decoder, encoder, seq2seq: options proposed for models of that kind. cuda: the precision proposed for a GPU; None
+    where there can be none. block_kernels: its onnxruntime has kernels for products and gathers of matrices that are
+    quantized in blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations
+    per token as well. primitive_gathers: gathers are made of primitive ops in any case. shared_data: graphs may share
+    one file of weights. largest_data: bytes that a file of weights may have. ort_format: graphs are .ort files, which
+    contain their weights. windowed: models with windows get a windowed graph too. certificate: the bundle has the
+    report of its verification. clients: whose configs are written. copied_files: copied from the model's folder.
     """
 
     name: DeploymentName | None
@@ -169,8 +168,8 @@ _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
-# Memory is plentiful and requests come in batches: 8 bits lose a fortieth of what 4 do, and products of many rows are
-# fastest between integers.
+# A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
+# rows are fastest between integers.
 _SERVER = Deployment(
     name="server",
     decoder=Proposal(precision="int8", prefill="int8"),
@@ -179,7 +178,8 @@ _SERVER = Deployment(
     cuda="fp16",
 )
 
-# One user: what counts is the bytes that a token has to read. A head of 8 bits costs little and halves the loss.
+# A desktop has one user: the bytes that a token has to read bound its speed. An int8 head costs little and halves the
+# loss.
 _DESKTOP = Deployment(
     name="desktop",
     decoder=Proposal(precision="int4", head="int8", prefill="int8"),
@@ -188,8 +188,8 @@ _DESKTOP = Deployment(
     cuda="fp16",
 )
 
-# WebAssembly has no kernels for products in blocks (it writes out the whole matrix every time) and none at all for
-# lookups in them; products of int8 with int8 it has.
+# onnxruntime's WebAssembly has no kernels for products in blocks (it dequantizes the whole matrix every time), and none
+# for gathers from them. It has products of int8 with int8.
 _WEB = Deployment(
     name="web",
     decoder=_PER_TOKEN,
@@ -205,8 +205,8 @@ _WEB = Deployment(
     copied_files=READ_TODAY,
 )
 
-# An .ort file is not rewritten when it is loaded, as products token by token are on some processors. In it tensors
-# cannot share bytes, so lookups read what products read.
+# onnxruntime does not optimize an .ort file when it loads it, and on some processors per-token products need that. Tensors
+# of an .ort file cannot share bytes, so gathers read the tensors of the products.
 _MOBILE = Deployment(
     name="mobile",
     decoder=Proposal(precision="int4", head="int8"),

@@ -52,7 +52,7 @@ class ModelSpec:
 
     @property
     def task(self) -> Task:
-        """What bundles of the model are for; a module that is not ours is a decoder."""
+        """The task of the model's bundles; a module that is not ours is a decoder."""
         match self.config:
             case Seq2SeqConfig():
                 return "seq2seq-lm"

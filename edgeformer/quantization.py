@@ -177,7 +177,7 @@ are faster (docs/explanation/quantization.md)."""
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationOverrides:
-    """What a user asks for instead of the defaults of a precision. None and () override nothing.
+    """The fields that a user sets instead of the defaults of a precision. None and () override nothing.
 
     block, symmetric, rounding: fields of `WeightFormat`, for all quantized matrices. activations: int8 only, how the
     inputs of products are quantized. head: the precision of the head and the embeddings (`fp32`, `int8`, `int4`).

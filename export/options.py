@@ -1,4 +1,4 @@
-"""What can be asked of an export: plain data, the same from the command line and from Python.
+"""The options of an export: plain data, the same from the command line and from Python.
 
 `ExportOptions` says what a user wants; `plan.make_plan` decides from it, once, what an export does.
 """
@@ -63,7 +63,7 @@ class OptionKeywords(ModuleOptionKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What is asked of an export. None leaves a choice to the deployment, and without one to the default.
+    """The options of an export. None leaves a choice to the deployment, and without one to the default.
 
     deployment: where the bundle is to run. It decides which files are written, and proposes precision, quantization and
     prefill graph; by default every file is written and weights stay float32. precision: of weights and arithmetic;

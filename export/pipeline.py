@@ -50,7 +50,7 @@ UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the gr
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What an export made. graphs: what was done to each graph, by its file. report: None where it was not verified."""
+    """The result of an export. graphs: passes and rules by graph file. report: None where it was not verified."""
 
     path: Path
     manifest: Manifest
@@ -60,7 +60,7 @@ class ExportResult:
 
     @property
     def lowered(self) -> Lowered:
-        """What was done to all graphs together."""
+        """The passes and rules of all graphs together."""
         return joined(list(self.graphs.values()))
 
 

@@ -18,7 +18,7 @@ from edgeformer.quantization import Quantization
 
 @dataclass(frozen=True, kw_only=True)
 class ExportPlan:
-    """What an export does.
+    """The decisions of an export.
 
     quantization: None where weights are no integers. The other fields are those of `ExportOptions`, decided.
     """

@@ -17,7 +17,7 @@ from edgeformer.errors import EdgeformerError
 
 @dataclass(frozen=True)
 class Entry:
-    """What the help of `edgeformer` shows of a subcommand, known without importing it."""
+    """The line of a subcommand in the help of `edgeformer`, known without importing it."""
 
     section: str
     summary: str

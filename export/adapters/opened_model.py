@@ -1,4 +1,4 @@
-"""What every way into an export comes down to: a model spec, its weights, and where they come from."""
+"""The result of every way into an export: a model spec, its weights, and where they come from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

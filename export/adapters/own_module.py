@@ -22,7 +22,7 @@ from edgeformer.model_spec import ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleDescription:
-    """What no module says about itself.
+    """The facts that a module does not tell about itself.
 
     context_length: positions that it can tell apart. num_layers, num_kv_heads, head_dim: of its caches. name: of the
     model, by default that of the output folder. tokenizer_folder: holds tokenizer.json and what belongs to it. eos: ids

@@ -1,0 +1,85 @@
+"""The words of the project: docstrings are sentences, and a concept has one name, the one that the field uses."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("edgeformer", "export", "runtime", "tools")
+
+FRAGMENT = re.compile(r"(What|Of|Those|These|Except|The same|Same|Such|And|But|Which)\b")
+"""First words of docstrings that lean on something else than themselves."""
+
+REPLACED = {
+    "blueprint": "model spec",
+    "view for prompts": "prefill graph",
+    "by token": "per token",
+    "growing cache": "dynamic cache",
+    "straighten": "canonicalize",
+    "written out": "decomposed",
+    "making up": "error compensation",
+    "looked up": "gathered",
+    "lookups": "embedding gathers",
+    "reroute": "patch",
+    "favourite": "top-1",
+    "made nothing": "had no effect",
+    "cries wolf": "false-positive rate",
+}
+"""Words that the project used for a while, and the ones that stand for them now."""
+
+EXCUSED = {
+    "tools/presets": "texts that presets are trained on, and their makers, speak everyday English",
+    "docs/explanation/what-was-tried.md": "a page of history",
+}
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the docstring of a module, and of every class and function in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "module"), text
+
+
+def sources(*suffixes: str) -> list[Path]:
+    """Return files of the packages and of the documentation, but those that are excused."""
+    folders = [ROOT / name for name in (*PACKAGES, "docs", "examples")]
+    found = [path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes]
+    found += [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.suffix in suffixes]
+    names = {path: path.relative_to(ROOT).as_posix() for path in found if "node_modules" not in path.parts}
+    return [path for path, name in names.items() if not any(name.startswith(excused) for excused in EXCUSED)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_begin_like_sentences(package):
+    fragments = [
+        f"{path.relative_to(ROOT)}: {name}: {text.splitlines()[0]}"
+        for path in (ROOT / package).rglob("*.py")
+        for name, text in docstrings(path)
+        if FRAGMENT.match(text)
+    ]
+    assert fragments == []
+
+
+def test_a_fragment_is_seen():
+    assert FRAGMENT.match("What is written.")
+    assert FRAGMENT.match("Of an encoder.")
+    assert not FRAGMENT.match("Whatever runs is counted.")
+    assert not FRAGMENT.match("Return what is written.")
+
+
+def test_words_that_were_replaced_are_gone():
+    pattern = re.compile(rf"\b({'|'.join(REPLACED)})\b", re.IGNORECASE)
+    files = sources(".py", ".md", ".jinja")
+    assert len(files) > 350
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: say {REPLACED[match.group(1).lower()]}: {line.strip()[:80]}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for match in pattern.finditer(line)
+    ]
+    assert found == []
