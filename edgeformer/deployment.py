@@ -205,8 +205,8 @@ _WEB = Deployment(
     copied_files=READ_TODAY,
 )
 
-# onnxruntime does not optimize an .ort file when it loads it, and on some processors per-token products need that. Tensors
-# of an .ort file cannot share bytes, so gathers read the tensors of the products.
+# onnxruntime does not optimize an .ort file when it loads it, and on some processors per-token products need that.
+# Tensors of an .ort file cannot share bytes, so gathers read the tensors of the products.
 _MOBILE = Deployment(
     name="mobile",
     decoder=Proposal(precision="int4", head="int8"),

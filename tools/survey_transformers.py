@@ -1,4 +1,4 @@
-"""List which causal language models of transformers can be exported with `--backend transformers`, and why others cannot.
+"""Which causal language models of transformers can be exported with `--backend transformers`, and why others cannot.
 
     python tools/survey_transformers.py                      all of them, into docs/reference/transformers-backend.md
     python tools/survey_transformers.py olmo3 glm4           some, on the terminal
@@ -38,7 +38,7 @@ PROMPT, STEPS = 40, 8
 
 @dataclass
 class Outcome:
-    """The result of one architecture. verdict: passes, refused, fails or untried; ops: ours in the canonical graph."""
+    """What became of one architecture. verdict: passes, refused, fails or untried; ops: ours in the canonical graph."""
 
     model_type: str
     verdict: str

@@ -49,11 +49,7 @@ class Block:
 
 
 def block_prefix(graph: onnx.GraphProto, number: int) -> str:
-<<<<<<< HEAD
     """Return the prefix of node names in a block. Raises ClickException unless exactly one block has this number."""
-=======
-    """Return the prefix of the names of nodes in a block. Raises ClickException unless there is one such block."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     found = dict.fromkeys((match[0], int(match[1])) for node in graph.node if (match := BLOCK.match(node.name)))
     prefixes = [prefix for prefix, which in found if which == number]
     if len(prefixes) == 1:

@@ -125,11 +125,7 @@ def table(counts: dict[str, Counts]) -> Table:
 
 
 def notes(counts: dict[str, Counts]) -> Iterator[str]:
-<<<<<<< HEAD
     """Yield what the table does not show: the meaning of its stars, unread initializers, and the nodes of functions."""
-=======
-    """Return notes below the table: what its stars mean, who reads nothing, and what functions hold."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     if any(op.shared for count in counts.values() for op in count.ops.values()):
         yield "* some of these initializers are read by other ops too; the total counts each once"
     for name, count in counts.items():

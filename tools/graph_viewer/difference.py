@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Compare two graphs and list their differences as hunks of lines.
-=======
-"""The differences between two graphs, as hunks of lines: none of names of values, of nodes, or of the order of nodes.
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
 Names of values and nodes and the order of nodes do not count. Every node without a match is in a hunk, and so is every
 matched pair that reads different values. If there are no hunks, and interfaces and weights are equal, so are the

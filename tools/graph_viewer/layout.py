@@ -21,11 +21,7 @@ STRAIGHT = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-<<<<<<< HEAD
     """A box to place. ports: x of its outputs, relative to its centre. Lengths are in any unit."""
-=======
-    """A box to place. ports: where its outputs leave it, from its centre. Lengths are in any unit."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
     width: float
     height: float

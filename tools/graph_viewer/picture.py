@@ -70,11 +70,7 @@ class Text:
 
     @property
     def width(self) -> float:
-<<<<<<< HEAD
         """Return the width of the text."""
-=======
-        """Return the width of the letters."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
         return _width(self.text, self.size, self.bold)
 
     @property
@@ -136,11 +132,7 @@ class _Card:
         return figure
 
     def _draw_domains(self, axes: Axes, x: float, y: float) -> None:
-<<<<<<< HEAD
         """Draw the legend of colours."""
-=======
-        """Draw the legend of the colours."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
         for domain in self.domains:
             fill, edge = COLOURS.get(domain, OTHER)
             axes.add_patch(_rounded(x, y - 0.055, 0.16, 0.11, 0.02, fill, edge))
@@ -194,11 +186,7 @@ class _Card:
 
 
 def _texts(part: Part) -> list[Text]:
-<<<<<<< HEAD
     """Return the lines of text in a box, from top to bottom."""
-=======
-    """Return the lines of a box, from top to bottom."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     if part.domain is None:
         return [Text(_short(part.title), SMALL, INK, bold=True), Text(_short(part.name), SMALL, MUTED)]
     constants = [_short(", ".join(part.constants))] if part.constants else []
@@ -242,11 +230,7 @@ def _rows(layout: Layout, boxes: Sequence[Box]) -> tuple[list[float], list[float
 
 
 def _symbols(block: Block) -> list[str]:
-<<<<<<< HEAD
     """Return what the symbols in shapes stand for."""
-=======
-    """Return the legend of the letters in shapes."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     used = {dim for part in block.parts for _, dims in part.outputs for dim in dims or ()}
     meanings = [f"{symbol} {name}" for name, symbol in SYMBOLS.items() if name in used]
     return [" · ".join(meanings)] if meanings else []

@@ -55,10 +55,6 @@ def read_graph(path: Path) -> onnx.ModelProto:
 
 
 def label_of(path: Path, file: Path) -> str:
-<<<<<<< HEAD
     """Return the label of a graph: its file's name, or its bundle's name if a bundle was given."""
-=======
-    """Return a name for a graph beside others: its file's name, or its bundle's where that is what was given."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     name = path.resolve().name
     return name if path == file or len(Manifest.read(path).graphs) == 1 else f"{name}/{file.stem}"

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Describe a graph's structure independently of the names of its values and the order of its nodes.
-=======
-"""The structure of a graph, whatever its values are called and in whatever order its nodes are listed.
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
 A Constant node counts as the tensor that it holds.
 """
@@ -71,11 +67,7 @@ class Tensors:
         return Source(label=f"tensor {name}", digest=_hash(identity), tensor=name)
 
     def identity(self, tensor: Initializer) -> str:
-<<<<<<< HEAD
         """Return what identifies a tensor."""
-=======
-        """Return the facts that identify a tensor."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
         by_name = tensor.inside is None or tensor.name in self.outside
         return f"{tensor.type} {tensor.name if by_name or tensor.inside is None else digest(tensor.inside)}"
 

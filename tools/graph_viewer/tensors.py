@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Read what a graph says of its tensors, without external data: types, sizes, hashes, small values."""
-=======
-"""The facts that a graph holds about its tensors, without reading what is stored beside it: types, sizes, hashes, small values."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
 import hashlib
 import math

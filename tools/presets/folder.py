@@ -45,11 +45,7 @@ steps from seed {seed} in {minutes:.0f} minutes on {threads} CPU thread{plural} 
 
 @dataclass(frozen=True)
 class Training:
-<<<<<<< HEAD
     """What the model card says of the training. seconds: in the loop. command: the line that repeats it."""
-=======
-    """The facts of a training run for the model card. seconds: in the loop; command: the line that repeats it."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
     command: str
     steps: int

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """What distinguishes one preset from another."""
-=======
-"""The differences between presets."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -103,11 +103,7 @@ def vectors(module: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> Tensor
 
 
 def loss(tokenizer: Tokenizer) -> Loss:
-<<<<<<< HEAD
     """Return the loss of choosing each text's partner in the batch, in both directions (InfoNCE, arXiv 1807.03748)."""
-=======
-    """Return the loss of choosing a text's partner among those of the batch, in both directions (InfoNCE, arXiv 1807.03748)."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         found: dict[str, Problem] = {}

@@ -111,11 +111,7 @@ def predictions(module: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def loss(tokenizer: Tokenizer) -> Loss:
-<<<<<<< HEAD
     """Return the next-token loss over a batch of packed documents."""
-=======
-    """Return the loss of the next token, over a batch of packed documents."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         return cross_entropy(*predictions(module, batch(tokenizer, random)), options.z_loss)
@@ -136,11 +132,7 @@ def questions(seed: int) -> list[Question]:
 
 
 def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> list[bool]:
-<<<<<<< HEAD
     """Return which answers the module generates completely."""
-=======
-    """Return which answers the module writes to the end."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     documents = [
         encode(tokenizer, [(each.prompt, False), (each.answer + (STOP if START in each.prompt else END), True)])
         for each in asked

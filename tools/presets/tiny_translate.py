@@ -39,11 +39,7 @@ SKILLS = {"numbers": (number, 20), "dates": (day, 35), "times": (time_of_day, 10
 
 
 def prefix(source: str, target: str) -> str:
-<<<<<<< HEAD
     """Return the start of a request for a translation."""
-=======
-    """Return the prefix of a request for a translation."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     return f"translate {LANGUAGES[source]} to {LANGUAGES[target]}: "
 
 
@@ -149,11 +145,7 @@ def predictions(module: nn.Module, pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def loss(tokenizer: Tokenizer) -> Loss:
-<<<<<<< HEAD
     """Return the next-token loss of the translation."""
-=======
-    """Return the loss of the next token of the translation."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         return cross_entropy(*predictions(module, batch(tokenizer, random)), options.z_loss)
@@ -171,11 +163,7 @@ def questions(seed: int) -> list[Question]:
 
 
 def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> list[bool]:
-<<<<<<< HEAD
     """Return which translations the module generates completely."""
-=======
-    """Return which translations the module writes to the end."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     right = []
     for start in range(0, len(asked), PAIRS):
         some = pad(tokenizer, [(each.prompt, each.answer) for each in asked[start : start + PAIRS]])

@@ -32,11 +32,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special_tokens: Seque
 
 
 def tokenizer_config(**special_tokens: Any) -> dict[str, Any]:
-<<<<<<< HEAD
     """Return the content of tokenizer_config.json."""
-=======
-    """Return the tokenizer_config.json that transformers reads beside tokenizer.json."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **special_tokens,

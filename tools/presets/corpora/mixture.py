@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The training data of tiny-llama: plain texts and chats in fixed proportions, none of them held out."""
-=======
-"""The training texts of tiny-llama: plain texts and chats in fixed parts, all of them from the training side of the split."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
 
 from random import Random
 

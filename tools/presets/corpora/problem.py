@@ -35,11 +35,7 @@ Generator = Callable[[Random], Problem]
 
 
 def is_held_out(key: str) -> bool:
-<<<<<<< HEAD
     """Return whether a key is held out: the same on every machine and in every version of Python, unlike its hash()."""
-=======
-    """Decide alike on every machine and in every version of Python, whose own hash changes from run to run."""
->>>>>>> fb62e00 (Words: a test holds that docstrings are sentences and replaced words are gone)
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % HELD_OUT == 0
 
