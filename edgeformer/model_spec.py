@@ -27,7 +27,7 @@ class ModelSpec:
 
     A decoder's forward takes input_ids int64 [B, S], attention_mask int64 [B, T] and per layer the past key and value,
     each [B, K, P, D]; it returns logits [B, S, V] and per layer the present key and value, each [B, K, T, D]. It must
-    build and trace alike in every dtype; its float64 results are the reference of verification.
+    build and trace in the same way in every dtype; its float64 results are the reference of verification.
 
     Attributes:
         build: returns the module with all float parameters and buffers in a dtype and without values. It is called
@@ -52,7 +52,7 @@ class ModelSpec:
 
     @property
     def task(self) -> Task:
-        """The task of the model's bundles; a module that is not ours is a decoder."""
+        """Return the task of the model's bundles; a module without config is a decoder."""
         match self.config:
             case Seq2SeqConfig():
                 return "seq2seq-lm"

@@ -58,7 +58,7 @@ def _manifest(folder: Folder) -> Iterator[Finding]:
         )
     if graph.cache_form is not None and graph.cache_form != manifest.cache_form:
         yield error(
-            f"{FILE_NAME} says that the cache is {manifest.cache_form!r}, and {graph.file} is {graph.cache_form!r}."
+            f"The cache form is {manifest.cache_form!r} in {FILE_NAME}, and {graph.cache_form!r} in {graph.file}."
         )
     logits = graph.outputs.get("logits")
     if graph.pasts and logits and isinstance(logits.dims[-1], int) and logits.dims[-1] != manifest.vocab_size:

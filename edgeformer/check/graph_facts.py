@@ -58,7 +58,7 @@ class ExternalTensor:
         tensor: name of the weight.
         location: file, relative to the graph.
         offset: first byte.
-        length: bytes that the graph says it has.
+        length: bytes according to the graph.
         needed: bytes that its shape and data type imply.
     """
 

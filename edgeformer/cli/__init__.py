@@ -1,1 +1,1 @@
-"""The command line: one thin file a verb, each a parser over a function that Python users call too."""
+"""The command line: one file per subcommand, each a parser of options for a public Python function."""

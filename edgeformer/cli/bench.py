@@ -37,7 +37,7 @@ SHOWN = 0.01
 )  # fmt: skip
 @option("--rounds", type=int, metavar="N", help="Repetitions of every measurement. [default: 5]")
 @execution_options
-@option("--profile", is_flag=True, topic=OUTPUT, help="Show where the time goes, op by op, too.")
+@option("--profile", is_flag=True, topic=OUTPUT, help="Show the time by op, too.")
 @option("--plot", type=click.Path(path_type=Path), topic=OUTPUT, help="Draw a roofline into this PNG file.")
 @json_option
 def bench_command(bundle: Path, plot: Path | None, as_json: bool, profile: bool, **options: Any) -> None:
@@ -94,14 +94,14 @@ def _show(result: "BenchmarkResult") -> None:
     what, new_tokens = TEXTS[result.task], result.workloads[0].new_tokens
     click.echo()
     print_table(
-        [(*_place(each), *_reading(each)) for each in result.workloads],
-        what, "batch", "first token, ms" if new_tokens else "ms", "tokens/s read", "of fp32", "of int8",
+        [(*_place(each), *_prefill(each)) for each in result.workloads],
+        what, "batch", "TTFT, ms" if new_tokens else "ms", "prefill tokens/s", "fp32 peak", "int8 peak",
     )  # fmt: skip
     if new_tokens:
-        click.echo(f"\ndecoding {new_tokens} tokens")
+        click.echo(f"\ndecode of {new_tokens} tokens")
         print_table(
-            [(*_place(each), *_decoding(each)) for each in result.workloads],
-            what, "batch", "tokens/s", "bytes/token", "of bandwidth", "of fp32",
+            [(*_place(each), *_decode(each)) for each in result.workloads],
+            what, "batch", "tokens/s", "bytes/token", "bandwidth", "fp32 peak",
         )  # fmt: skip
     for workload in result.workloads:
         _show_kernels(what, workload)
@@ -112,17 +112,17 @@ def _show(result: "BenchmarkResult") -> None:
 
 
 def _show_kernels(what: str, workload: "Workload") -> None:
-    """Print where the time goes, if the workload was profiled."""
+    """Print the time by op, if the workload was profiled."""
     place = f"a {what} of {workload.tokens:,} tokens, batch {workload.batch_size}"
-    for phase, name in ((workload.prefill, f"reading {place}"), (workload.decode, f"a step behind {place}")):
+    for phase, name in ((workload.prefill, f"prefill of {place}"), (workload.decode, f"decode step after {place}")):
         if phase is None or phase.kernels is None:
             continue
-        click.echo(f"\nwhere the time goes: {name}")
-        told = [each for each in phase.kernels if each.fraction >= SHOWN]
-        rows = [_kernel_row(each.op, [each]) for each in told]
-        if rest := phase.kernels[len(told) :]:
+        click.echo(f"\ntime by op: {name}")
+        shown = [each for each in phase.kernels if each.fraction >= SHOWN]
+        rows = [_kernel_row(each.op, [each]) for each in shown]
+        if rest := phase.kernels[len(shown) :]:
             rows.append(_kernel_row("all others", rest))
-        print_table(rows, "op", "of the time", "kernels", "µs each")
+        print_table(rows, "op", "fraction", "kernels", "µs each")
 
 
 def _kernel_row(name: str, kernels: Sequence["Kernels"]) -> tuple[str, ...]:
@@ -136,22 +136,22 @@ def _roof_rows(result: "BenchmarkResult") -> list[tuple[str, str]]:
     if roofs is None:
         return []
     return [
-        ("this machine reads", _spread(roofs.bandwidth, 1e-9, " GB/s")),
-        ("  multiplies fp32", _spread(roofs.fp32, 1e-9, " GFLOP/s")),
-        ("  multiplies int8", _spread(roofs.int8, 1e-9, " GOP/s")),
+        ("memory bandwidth", _spread(roofs.bandwidth, 1e-9, " GB/s")),
+        ("fp32 peak", _spread(roofs.fp32, 1e-9, " GFLOP/s")),
+        ("int8 peak", _spread(roofs.int8, 1e-9, " GOP/s")),
     ]
 
 
 def _startup_rows(result: "BenchmarkResult") -> list[tuple[str, str]]:
     rows = [
-        ("loading", _spread(result.load_seconds, 1, " s")),
-        ("  importing before", _spread(result.import_seconds, 1, " s")),
+        ("load time", _spread(result.load_seconds, 1, " s")),
+        ("import time", _spread(result.import_seconds, 1, " s")),
     ]
     memory = result.memory
     if memory is not None:
         rows.append(("peak memory", _bytes(memory.peak_bytes)))
         if memory.private_bytes is not None and memory.file_bytes is not None:
-            parts = f"private {_bytes(memory.private_bytes)}, of files {_bytes(memory.file_bytes)}"
+            parts = f"private {_bytes(memory.private_bytes)}, file-backed {_bytes(memory.file_bytes)}"
             rows[-1] = ("peak memory", f"{_bytes(memory.peak_bytes)}; {parts}")
         rows.append(("  before loading", _bytes(memory.before_load_bytes)))
     return rows
@@ -161,7 +161,7 @@ def _place(workload: "Workload") -> tuple[str, str]:
     return f"{workload.tokens:,}", str(workload.batch_size)
 
 
-def _reading(workload: "Workload") -> tuple[str, ...]:
+def _prefill(workload: "Workload") -> tuple[str, ...]:
     phase = workload.prefill
     return (
         _spread(workload.first_token_seconds or workload.seconds, 1e3),
@@ -171,7 +171,7 @@ def _reading(workload: "Workload") -> tuple[str, ...]:
     )
 
 
-def _decoding(workload: "Workload") -> tuple[str, ...]:
+def _decode(workload: "Workload") -> tuple[str, ...]:
     phase = workload.decode
     assert phase is not None
     return (

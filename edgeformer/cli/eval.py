@@ -71,7 +71,7 @@ def eval_command(
 
     Problems have one right answer each, and an answer has to match it exactly.
 
-    Several bundles, such as exports of one model in several precisions, are shown side by side.
+    Several bundles, such as exports of one model in several precisions, are shown in one table.
     """
     from edgeformer.runtime import load
     from edgeformer.runtime.evaluation.exact_match import evaluate
@@ -140,17 +140,17 @@ def _show(scored: Sequence[Scored]) -> None:
     evaluations = [each.evaluation for each in scored if each.evaluation]
     if len(evaluations) > 1:
         click.echo("\nexact match, % (95 % interval)")
-        _side_by_side(names, evaluations, _exact)
+        _print_columns(names, evaluations, _exact)
         if evaluations[0].total.perplexity is not None:
             click.echo("\nperplexity of the right answers")
-            _side_by_side(names, evaluations, _perplexity)
+            _print_columns(names, evaluations, _perplexity)
         click.echo()
         for name, other in zip(names[1:], evaluations[1:], strict=True):
             lost, won = evaluations[0].changes(other)
             click.echo(f"{name}: wrong where {names[0]} is right {lost:,} times, right where it is wrong {won:,} times")
     texts = [each.text for each in scored if each.text]
     if texts:
-        click.echo(f"\na text of {texts[0].bytes:,} bytes")
+        click.echo(f"\ntext of {texts[0].bytes:,} bytes")
         rows = [
             (name, f"{text.tokens:,}", f"{text.window:,}", _number(text.perplexity), f"{text.bits_per_byte:.4f}")
             for name, text in zip(names, texts, strict=True)
@@ -174,12 +174,12 @@ def _show_one(scored: Scored) -> None:
         low, high = score.interval
         row = [score.skill, f"{score.problems:,}", f"{100 * score.exact:.1f}", f"{100 * low:.1f}–{100 * high:.1f}"]
         rows.append((*row, *([] if score.perplexity is None else [_number(score.perplexity)])))
-    header = ("skill", "of", "exact, %", "95 % interval", "perplexity")
+    header = ("skill", "problems", "exact, %", "95 % interval", "perplexity")
     click.echo()
     print_table(rows, *header[: len(rows[0])])
 
 
-def _side_by_side(
+def _print_columns(
     names: Sequence[str], evaluations: Sequence["Evaluation"], cell: Callable[["SkillScore"], str]
 ) -> None:
     """Print tables with one row per skill and one column per bundle, of at most `COLUMNS` bundles each."""
@@ -190,7 +190,7 @@ def _side_by_side(
             (of_skill[0].skill, f"{of_skill[0].problems:,}", *map(cell, of_skill))
             for of_skill in zip(*scores, strict=True)
         ]
-        print_table(rows, "skill", "of", *names[start : start + COLUMNS])
+        print_table(rows, "skill", "problems", *names[start : start + COLUMNS])
 
 
 def _perplexity(score: "SkillScore") -> str:

@@ -67,8 +67,8 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
         print_json(data)
         return
     click.echo(
-        f"{manifest.source}: {cache.num_layers} layers, {cache.num_kv_heads} heads of {cache.head_dim} for keys and "
-        f"values, vocabulary {manifest.vocab_size:,}"
+        f"{manifest.source}: {cache.num_layers} layers, {cache.num_kv_heads} kv heads of {cache.head_dim}, "
+        f"vocabulary {manifest.vocab_size:,}"
     )
     print_table(
         [
@@ -120,18 +120,18 @@ def _show_model(
     if isinstance(stack, DecoderConfig):
         rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, element_bytes)
     rows += [
-        ("FLOPs a token", f"{numbers.flops_per_token:,}"),
+        ("FLOPs per token", f"{numbers.flops_per_token:,}"),
         (
-            f"  and for each token in the {'cache' if isinstance(stack, DecoderConfig) else 'text'}",
+            f"  plus, per token in the {'cache' if isinstance(stack, DecoderConfig) else 'text'}",
             f"{numbers.attention_flops_per_token:,}",
         ),
     ]
     if numbers.source is not None:
         rows += [
-            ("  and for each token of the source", f"{numbers.source.step_flops_per_token:,}"),
-            ("cache bytes a token of the source", f"{numbers.source.cache_bytes_per_token:,}"),
-            ("FLOPs a token of the source", f"{numbers.source.flops_per_token:,}"),
-            ("  and for each token of the source", f"{numbers.source.attention_flops_per_token:,}"),
+            ("  plus, per source token", f"{numbers.source.step_flops_per_token:,}"),
+            ("cache bytes per source token", f"{numbers.source.cache_bytes_per_token:,}"),
+            ("FLOPs per source token", f"{numbers.source.flops_per_token:,}"),
+            ("  plus, per source token", f"{numbers.source.attention_flops_per_token:,}"),
         ]
     rows += _file_rows(files)
     both = f"encoder of {_described(config.encoder)}; decoder of " if isinstance(config, Seq2SeqConfig) else ""
@@ -159,18 +159,18 @@ def _described(config: DecoderConfig | EncoderConfig) -> str:
     attention = config.blocks[0].attention
     text = f"{len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of {attention.head_dim}"
     if attention.num_kv_heads != attention.num_heads:
-        text += f" ({attention.num_kv_heads} for keys and values)"
+        text += f" ({attention.num_kv_heads} kv heads)"
     text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
     if isinstance(config, DecoderConfig):
         return text + (", head tied to the embedding" if config.tied_head else "")
-    heads = {"masked_lm": "masked words", "classification": "labels", "pooling": "one vector a text"}
-    return text + ("" if config.head is None else f", head for {heads[config.head.kind]}")
+    heads = {"masked_lm": "masked-LM head", "classification": "classification head", "pooling": "sentence embedding"}
+    return text + ("" if config.head is None else f", {heads[config.head.kind]}")
 
 
 def _cache_rows(
     geometry: CacheGeometry, windows: Sequence[int | None], context_length: int, size: int
 ) -> list[tuple[str, str]]:
-    rows = [("cache bytes a token", f"{geometry.elements(1, 1) * size:,}")]
+    rows = [("cache bytes per token", f"{geometry.elements(1, 1) * size:,}")]
     if any(windows):
         distinct = sorted({window for window in windows if window})
         kept = geometry.elements(1, context_length, windows) * size

@@ -17,7 +17,12 @@ from edgeformer.errors import EdgeformerError
 
 @dataclass(frozen=True)
 class Entry:
-    """The line of a subcommand in the help of `edgeformer`, known without importing it."""
+    """A subcommand in the help of `edgeformer`, which does not import it.
+
+    Attributes:
+        section: title of its section.
+        summary: first line of its help.
+    """
 
     section: str
     summary: str
@@ -35,11 +40,11 @@ COMMANDS = {
     "check": Entry("Prove", "Say which clients will load BUNDLE, and why one won't."),
     "models": Entry("Look up", "List the presets and the model families that can be exported."),
 }
-"""Every subcommand NAME, which `NAME_command` in edgeformer/cli/NAME.py implements."""
+"""All subcommands; NAME is implemented by `NAME_command` in edgeformer/cli/NAME.py."""
 
 
 class _Group(click.Group):
-    """Imports a subcommand when it is used; prints an EdgeformerError as one message, and exits with 1 then."""
+    """A group that imports a subcommand when it is used, and that prints an EdgeformerError as one message."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

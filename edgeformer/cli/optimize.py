@@ -11,13 +11,13 @@ from edgeformer.cli._output import note, print_json, print_table
 
 @click.command("optimize", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--threads", **COUNT, help="Threads of the measurement. [default: all usable cores]")
-@option("--remove", "removes", is_flag=True, help="Remove the optimized graphs of every machine.")
+@option("--threads", **COUNT, help="CPU threads of the measurement. [default: all usable cores]")
+@option("--remove", "removes", is_flag=True, help="Remove the prepacked graphs of all machines.")
 @json_option
 def optimize_command(bundle: Path, threads: int | None, removes: bool, as_json: bool) -> None:
     """Let BUNDLE load faster and take less memory on this machine.
 
-    Writes its graphs a second time, with the weights in the layout that this processor's kernels use. On another
+    Writes prepacked graphs: copies with the weights in the layout that this processor's kernels use. On another
     processor, or with another onnxruntime, the bundle runs as before.
     """
     from edgeformer.runtime.prepack import optimize, remove
@@ -32,7 +32,7 @@ def optimize_command(bundle: Path, threads: int | None, removes: bool, as_json: 
     rows = []
     for what, startup in (("before", done.before), ("after", done.after)):
         private = None if startup.memory is None else startup.memory.private_bytes
-        told = "?" if private is None else f"{private / 1e6:.0f} MB"
-        rows.append((what, f"{startup.load_seconds:.2f} s", told))
-    print_table(rows, "", "loading", "memory of its own")
-    click.echo(f"wrote {done.bytes / 1e6:.1f} MB to {done.folder}; answers are the same, bit for bit")
+        shown = "?" if private is None else f"{private / 1e6:.0f} MB"
+        rows.append((what, f"{startup.load_seconds:.2f} s", shown))
+    print_table(rows, "", "load time", "private memory")
+    click.echo(f"wrote {done.bytes / 1e6:.1f} MB to {done.folder}; outputs are equal bit for bit")

@@ -46,8 +46,8 @@ def verify_command(
             )
             for check in report.checks
         ]  # fmt: skip
-        orders = f", in {report.orders} orders of its sums" if report.orders > 1 else ""
-        click.echo(f"reference: {report.reference}; eager: the same by PyTorch, rounding as the graph does{orders}")
+        orders = f", in {report.orders} summation orders" if report.orders > 1 else ""
+        click.echo(f"reference: {report.reference}; eager: PyTorch with the rounding of the graph{orders}")
         print_table(rows, "check", "graph", "eager", "limit", "")
         click.echo(report.greedy.describe())
         if where:

@@ -16,8 +16,10 @@ FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attenti
 
 def vary_attention(config: Config, changes: Iterable[Mapping[str, Any]]) -> Config:
     """Return the config with changed fields of AttentionConfig, `changes` per layer."""
-    pairs = zip(config.blocks, changes, strict=True)
-    blocks = (replace(block, attention=replace(block.attention, **change)) for block, change in pairs)
+    blocks = (
+        replace(block, attention=replace(block.attention, **change))
+        for block, change in zip(config.blocks, changes, strict=True)
+    )
     return replace(config, blocks=tuple(blocks))
 
 

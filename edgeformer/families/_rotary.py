@@ -28,17 +28,17 @@ DEFAULT_BASE = 10000.0
 
 
 def read_context_length(
-    fields: Fields, wished: int | None, name: str = "max_position_embeddings", unused: int = 0
+    fields: Fields, requested: int | None, name: str = "max_position_embeddings", unused: int = 0
 ) -> int:
     """Return the context length of the export: all positions of the model, or the requested number.
 
-    wished: the requested context length, or None. name: field with the number of positions. unused: how many of these
-    no token can have. Raises ConfigError for a number that the model does not have.
+    requested: a context length, or None. name: field with the number of positions. unused: how many of these no token
+    can have. Raises ConfigError for more positions than the model has.
     """
     available = fields.take(name) - unused
-    if wished is not None and not 0 < wished <= available:
-        raise ConfigError(f"--context-length is {wished}; this model has positions 1 to {available}.")
-    return wished or available
+    if requested is not None and not 0 < requested <= available:
+        raise ConfigError(f"--context-length is {requested}; this model has positions 1 to {available}.")
+    return requested or available
 
 
 def read_rotary(
@@ -64,8 +64,8 @@ def read_rotary(
     parameters.update(fields.take("rope_scaling", {}))
     base = fields.take("rope_theta", base)
     if fraction is not None:
-        beside = fields.take("partial_rotary_factor", fraction)
-        fraction = parameters.pop("partial_rotary_factor", None) or beside
+        outside = fields.take("partial_rotary_factor", fraction)
+        fraction = parameters.pop("partial_rotary_factor", None) or outside
     return _read_rotary(fields, parameters, base, head_dim, context_length, interleaved, fraction)
 
 

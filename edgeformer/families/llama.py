@@ -77,15 +77,10 @@ def read_llama(
         rotary = read_rotary(fields, head_dim, context_length, interleaved=interleaved, fraction=fraction)
         attention = {"rotary": rotary, **attention}
     norm = norm or read_norm(fields)
+    heads = {"num_heads": num_heads, "num_kv_heads": fields.take("num_key_value_heads", num_heads)}
     plain = BlockConfig(
         attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=fields.take("num_key_value_heads", num_heads),
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
-            qkv_bias=False,
-            output_bias=False,
-            rotary=None,
+            **heads, head_dim=head_dim, scale=head_dim**-0.5, qkv_bias=False, output_bias=False, rotary=None
         ),
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("intermediate_size"),

@@ -35,8 +35,8 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     qk_norm = QKNormConfig(norm=norm, over="head", after_rotary=True) if fields.take("use_qk_norm") else None
     # Up to position floor_scale − 2 the factor is one, so that shorter contexts need no table.
     floor, scale = fields.take("floor_scale"), fields.take("attn_scale")
-    grows = fields.take("attn_temperature_tuning") and floor <= config.context_length
-    temperature = QueryTemperature(floor_scale=floor, scale=scale) if grows else None
+    scales = fields.take("attn_temperature_tuning") and floor <= config.context_length
+    temperature = QueryTemperature(floor_scale=floor, scale=scale) if scales else None
 
     def of_layer(kind: str, rotates: int) -> dict[str, Any]:
         position = {"qk_norm": qk_norm} if rotates else {"rotary": None, "query_temperature": temperature}

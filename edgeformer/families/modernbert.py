@@ -15,7 +15,7 @@ from edgeformer.config import (
 )
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
-from edgeformer.families._encoder import HEAD_ACTIVATIONS, read_head, read_labels
+from edgeformer.families._encoder import HEAD_ACTIVATIONS, Head, read_head, read_labels
 from edgeformer.families._family import Family, Fields, packed_gate_up, packed_qkv
 from edgeformer.families._layers import FULL, SLIDING, read_layer_types, vary_attention, within
 from edgeformer.families._rotary import read_context_length, read_rotary_by_type
@@ -31,23 +31,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     fields.choice("position_embedding_type", {"absolute": None}, "absolute")  # no code reads it
     hidden_size, layers = fields.take("hidden_size"), fields.take("num_hidden_layers")
     norm = NormConfig(kind="layer_norm", eps=fields.take("norm_eps"), bias=fields.take("norm_bias"))
-    pooling = fields.choice("classifier_pooling", {"cls": "first", "mean": "mean"})
-    dense = {"norm": norm, "dense_bias": fields.take("classifier_bias")}
-    activation = fields.choice("classifier_activation", HEAD_ACTIVATIONS)
-    tied, bias = fields.take("tie_word_embeddings"), fields.take("decoder_bias")
-    head = read_head(
-        fields,
-        "ModernBert",
-        {
-            "ForMaskedLM": lambda: MaskedLMHead(activation=activation, **dense, tied=tied, bias=bias),
-            "ForSequenceClassification": lambda: ClassificationHead(
-                labels=read_labels(fields), pooling=pooling, dense=activation, **dense
-            ),
-            "ForTokenClassification": lambda: ClassificationHead(
-                labels=read_labels(fields), pooling=None, dense=activation, **dense
-            ),
-        },
-    )
+    head = _read_head(fields, norm)
     block = BlockConfig(
         attention=multi_head(
             hidden_size, fields.take("num_attention_heads"), bias=fields.take("attention_bias"), causal=False
@@ -83,6 +67,27 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     # Half of local_attention on each side.
     windows = {FULL: None, SLIDING: within(fields.take("local_attention") // 2 + 1, config)}
     return vary_attention(config, ({"rotary": rotary[kind], "window": windows[kind]} for kind in types))
+
+
+def _read_head(fields: Fields, norm: NormConfig) -> Head:
+    """Read the head, whose dense layer has the norm of the blocks."""
+    pooling = fields.choice("classifier_pooling", {"cls": "first", "mean": "mean"})
+    dense = {"norm": norm, "dense_bias": fields.take("classifier_bias")}
+    activation = fields.choice("classifier_activation", HEAD_ACTIVATIONS)
+    tied, bias = fields.take("tie_word_embeddings"), fields.take("decoder_bias")
+    return read_head(
+        fields,
+        "ModernBert",
+        {
+            "ForMaskedLM": lambda: MaskedLMHead(activation=activation, **dense, tied=tied, bias=bias),
+            "ForSequenceClassification": lambda: ClassificationHead(
+                labels=read_labels(fields), pooling=pooling, dense=activation, **dense
+            ),
+            "ForTokenClassification": lambda: ClassificationHead(
+                labels=read_labels(fields), pooling=None, dense=activation, **dense
+            ),
+        },
+    )
 
 
 FAMILY = Family(

@@ -31,8 +31,8 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     rotated = fields.take("no_rope_layers", [(layer + 1) % interval for layer in range(layers)])
     rotated = of_each_layer("no_rope_layers", rotated, layers)
     window = read_used_window(fields)
-    types = read_layer_types(fields, [FULL if turns or window is None else SLIDING for turns in rotated])
-    config = vary_attention(config, ({} if turns else {"rotary": None} for turns in rotated))
+    types = read_layer_types(fields, [FULL if rotates or window is None else SLIDING for rotates in rotated])
+    config = vary_attention(config, ({} if rotates else {"rotary": None} for rotates in rotated))
     return with_windows(config, types, window)
 
 

@@ -41,13 +41,39 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
     if context_length is not None and context_length <= 0:
         raise ConfigError(f"--context-length is {context_length}; it must be positive.")
     hidden_size, vocab_size = fields.take("d_model"), fields.take("vocab_size")
-    num_heads, head_dim = fields.take("num_heads"), fields.take("d_kv")
     num_layers = fields.take("num_layers")
     norm = NormConfig(eps=fields.take("layer_norm_epsilon", 1e-6))
     bias = T5BiasConfig(
         num_buckets=fields.take("relative_attention_num_buckets", 32),
         max_distance=fields.take("relative_attention_max_distance", 128),
     )
+    block = _read_block(fields, norm, bias)
+    bidirectional = replace(block.attention, causal=False, relative=replace(bias, bidirectional=True))
+    length = context_length or POSITIONS
+    return Seq2SeqConfig(
+        encoder=EncoderConfig(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            context_length=length,
+            blocks=(replace(block, attention=bidirectional, cross_attention=None),) * num_layers,
+            final_norm=norm,
+        ),
+        decoder=DecoderConfig(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            context_length=length,
+            blocks=(block,) * fields.take("num_decoder_layers", num_layers),
+            final_norm=norm,
+            tied_head=tied,
+            logit_scale=hidden_size**-0.5 if scaled else 1.0,
+        ),
+        shared_embedding=True,
+    )
+
+
+def _read_block(fields: Fields, norm: NormConfig, bias: T5BiasConfig) -> BlockConfig:
+    """Read the block of the decoder."""
+    num_heads, head_dim = fields.take("num_heads"), fields.take("d_kv")
     # T5 does not scale scores; the initialization of queries includes the factor.
     attention = AttentionConfig(
         num_heads=num_heads,
@@ -64,7 +90,7 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
     activation = "gated-gelu_new" if activation == "gated-gelu" else activation
     if activation.removeprefix("gated-") not in ACTIVATIONS:
         raise ConfigError(f"config.json has feed_forward_proj = {activation!r}, which is not supported here.")
-    block = BlockConfig(
+    return BlockConfig(
         attention=attention,
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("d_ff"),
@@ -76,27 +102,6 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
         cross_attention=CrossAttentionConfig(
             num_heads=num_heads, head_dim=head_dim, scale=1.0, qkv_bias=False, output_bias=False
         ),
-    )
-    both_ways = replace(attention, causal=False, relative=replace(bias, bidirectional=True))
-    length = context_length or POSITIONS
-    return Seq2SeqConfig(
-        encoder=EncoderConfig(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            context_length=length,
-            blocks=(replace(block, attention=both_ways, cross_attention=None),) * num_layers,
-            final_norm=norm,
-        ),
-        decoder=DecoderConfig(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            context_length=length,
-            blocks=(block,) * fields.take("num_decoder_layers", num_layers),
-            final_norm=norm,
-            tied_head=tied,
-            logit_scale=hidden_size**-0.5 if scaled else 1.0,
-        ),
-        shared_embedding=True,
     )
 
 

@@ -22,18 +22,18 @@ class Block(nn.Module):
         super().__init__()
         self.config = config
         before = config.norm if config.norm_placement != "output" else None
-        behind = config.norm if config.norm_placement in ("output", "sandwich") else None
+        after = config.norm if config.norm_placement in ("output", "sandwich") else None
         second = None if config.residual == "parallel_one_norm" else before
         self.attention_norm = make_norm(before if config.attention_norm else None, hidden_size, dtype=dtype)
         self.attention = Attention(config.attention, hidden_size, dtype)
-        self.attention_output_norm = make_norm(behind, hidden_size, dtype=dtype)
+        self.attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
         if config.cross_attention is not None:
             self.cross_attention_norm = make_norm(before, hidden_size, dtype=dtype)
             self.cross_attention = CrossAttention(config.cross_attention, hidden_size, source_size, dtype)
-            self.cross_attention_output_norm = make_norm(behind, hidden_size, dtype=dtype)
+            self.cross_attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
         self.feed_forward_norm = make_norm(second, hidden_size, dtype=dtype)
         self.feed_forward = FeedForward(config.feed_forward, hidden_size, dtype)
-        self.feed_forward_output_norm = make_norm(behind, hidden_size, dtype=dtype)
+        self.feed_forward_output_norm = make_norm(after, hidden_size, dtype=dtype)
 
     def forward(
         self, x: Tensor, past: Cache | None, context: Context, encoder_cache: Cache | None = None

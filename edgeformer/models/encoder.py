@@ -61,7 +61,7 @@ class Encoder(Stack):
         """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
         if self.config.token_types == 1:
-            token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # for all tokens alike
+            token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # the same for all tokens
         if token_type_ids is not None:
             x = x + self.token_type_embedding(token_type_ids)
         batch, length, _ = x.shape

@@ -57,7 +57,7 @@ def test_a_loop_over_onnxruntime(bundles, expected):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_one_buffer_as_past_and_present(bundles, expected, spoil, name):
-    """As the C++ example binds it: here by telling the Python one that the cache is not growing."""
+    """As the C++ example binds it: here by telling the Python one that the cache is not dynamic."""
     folder = spoil(bundles[name], lambda edit: edit.json("edgeformer.json", "cache_form", "any"))
     if check(bundles[name]).verdict("onnxruntime-cpp") == "loads":
         assert in_onnxruntime(folder) == expected[name]
@@ -76,7 +76,7 @@ def test_onnxruntime_genai(bundles, expected):
         og.Model(str(bundles["bert"]))
 
 
-def test_a_shared_buffer_of_a_growing_cache_crashes_genai(bundles, spoil):
+def test_a_shared_buffer_of_a_dynamic_cache_crashes_genai(bundles, spoil):
     share = "search/past_present_share_buffer"
     folder = spoil(bundles["dynamic"], lambda edit: edit.json("genai_config.json", share, True))
     assert check(folder).verdict("onnxruntime-genai") == "does not load"

@@ -251,7 +251,7 @@ def test_a_manifest_is_held_against_the_graph(talker, spoil):
     assert not report.keeps_contract
     for words in (
         "declares a context of 4,096 tokens, and the tables of positions in onnx/model.onnx have 1,024 rows",
-        "says that the cache is 'static', and onnx/model.onnx is 'any'",
+        "The cache form is 'static' in edgeformer.json, and 'any' in onnx/model.onnx.",
         "has a vocabulary of 9, and onnx/model.onnx returns logits of 2,048",
     ):
         assert any(words in str(each) for each in report.contract), report.contract

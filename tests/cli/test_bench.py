@@ -116,8 +116,8 @@ def test_the_tables(found):
     found(result())
     lines = run("bench", "somewhere").stdout.splitlines()
     assert lines[:2] == ["smollm2-135m: fp32, op set ort", "CPU, 2 threads; median (range) of 5 rounds"]
-    assert "this machine reads  40.0 GB/s (20.0–60.0)" in lines
-    assert "peak memory         943 MB; private 788 MB, of files 156 MB" in lines
+    assert "memory bandwidth    40.0 GB/s (20.0–60.0)" in lines
+    assert "peak memory         943 MB; private 788 MB, file-backed 156 MB" in lines
     assert any(
         line.split() == ["128", "1", "800", "(400–1,200)", "1,200", "(600–1,800)", "82%", "22%"] for line in lines
     )
@@ -138,14 +138,14 @@ def test_where_the_time_goes(found):
     )
     found(result(workloads=(profiled, workload(512, 1))))
     lines = run("bench", "somewhere", "--profile").stdout.splitlines()
-    place = lines.index("where the time goes: a step behind a prompt of 128 tokens, batch 1")
+    place = lines.index("time by op: decode step after a prompt of 128 tokens, batch 1")
     assert [line.split() for line in lines[place + 1 : place + 5]] == [
-        ["op", "of", "the", "time", "kernels", "µs", "each"],
+        ["op", "fraction", "kernels", "µs", "each"],
         ["MatMulNBits", "68%", "121", "73.8"],
         ["SkipSimplifiedLayerNormalization", "30%", "60", "12,500"],
         ["all", "others", "1.6%", "10", "12.0"],
     ]
-    assert "where the time goes: reading a prompt of 128 tokens, batch 1" in lines
+    assert "time by op: prefill of a prompt of 128 tokens, batch 1" in lines
     assert not any("512 tokens" in line for line in lines), "nobody asked for it there"
     assert max(map(len, lines)) <= 80
 
@@ -162,7 +162,7 @@ def test_a_figure_that_is_not_known_says_why(found):
     unknown = (workload(128, 1, None, cost=False),)
     found(result(roofs=None, memory=None, workloads=unknown, notes=("the model ran on CUDA", "no memory")))
     shown = run("bench", "somewhere").stdout
-    assert "this machine" not in shown and "peak memory" not in shown
+    assert "memory bandwidth" not in shown and "peak memory" not in shown
     assert any(line.split() == ["128", "1", "67.0", "(33.5–100)", "?", "?", "?"] for line in shown.splitlines())
     assert shown.endswith("\n– the model ran on CUDA\n– no memory\n")
 
@@ -172,7 +172,7 @@ def test_an_encoder_has_one_table(found):
     found(result(task="encoder", workloads=(read,)))
     shown = run("bench", "somewhere").stdout
     assert "text  batch                     ms" in shown
-    assert "decoding" not in shown
+    assert "decode" not in shown
 
 
 def test_a_plot_of_nothing_says_why(found, tmp_path):
@@ -180,7 +180,7 @@ def test_a_plot_of_nothing_says_why(found, tmp_path):
     done = run("bench", "somewhere", "--plot", tmp_path / "roof.png")
     assert done.exit_code == 1
     assert done.stderr == "error: a roofline cannot be drawn: the model ran on CUDA. Leave out the plot.\n"
-    assert "decoding 64 tokens" in done.stdout  # minutes of measuring are not lost
+    assert "decode of 64 tokens" in done.stdout  # minutes of measuring are not lost
     assert not list(tmp_path.iterdir())
 
 

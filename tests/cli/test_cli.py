@@ -214,7 +214,7 @@ def test_info_of_an_encoder_decoder_counts_what_transformers_counts(make_model):
     assert data["flops_per_token"] == 2 * (sum(size for _, size in products) - of_source)
     text = run("info", folder).stdout
     assert "encoder of 2 layers of 32, 4 heads of 8, vocabulary 131; decoder of 3 layers of 32" in text
-    assert "cache bytes a token of the source" in text
+    assert "cache bytes per source token" in text
 
 
 def test_info_of_an_encoder_counts_what_transformers_counts(make_model):
@@ -229,8 +229,8 @@ def test_info_of_an_encoder_counts_what_transformers_counts(make_model):
     linear = [module.weight.numel() for module in model.modules() if type(module).__name__ == "Linear"]
     assert data["flops_per_token"] == 2 * sum(linear)
     text = run("info", folder).stdout
-    assert "2 layers of 32, 4 heads of 8, vocabulary 131, head for masked words" in text
-    assert "and for each token in the text" in text
+    assert "2 layers of 32, 4 heads of 8, vocabulary 131, masked-LM head" in text
+    assert "plus, per token in the text" in text
 
 
 def test_info_of_a_bundle_lists_its_files(llama_bundle, llama_folder):

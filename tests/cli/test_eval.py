@@ -80,7 +80,9 @@ def test_a_table_of_skills(tiny_llama_bundle, problems):
     assert dates.right >= 4 and none.right == 0
     head, _, header, *rows = shown(tiny_llama_bundle, "--problems", problems).splitlines()
     assert head == f"{tiny_llama_bundle}: fp32, op set ort for CPU"
-    assert header.split("  ")[0] == "skill" and header.rstrip().endswith("of  exact, %  95 % interval  perplexity")
+    assert header.split("  ")[0] == "skill" and header.rstrip().endswith(
+        "problems  exact, %  95 % interval  perplexity"
+    )
     low, high = dates.interval
     cells = ["dates", "5", f"{20 * dates.right:.1f}", f"{100 * low:.1f}–{100 * high:.1f}", f"{dates.perplexity:.4f}"]
     assert rows[0].split() == cells
@@ -102,7 +104,7 @@ def test_bundles_side_by_side(tiny_llama_bundle, others, problems):
     printed = shown(tiny_llama_bundle, *others, "--problems", problems)
     exact, costs = (part.splitlines() for part in printed.split("\n\n")[1:3])
     assert exact[0] == "exact match, % (95 % interval)"
-    assert exact[1].split() == ["skill", "of", "fp32", "bf16", "int8", "int4"]
+    assert exact[1].split() == ["skill", "problems", "fp32", "bf16", "int8", "int4"]
     first, *same, noisy = exact[2].replace("dates", "").split()[1::2]
     assert same == [first, first] and float(first) >= 80 > 20 >= float(noisy)
     assert costs[0] == "perplexity of the right answers"
@@ -119,7 +121,7 @@ def test_bundles_of_one_precision_are_called_by_their_folders(tiny_llama_bundle,
     printed = shown(tiny_llama_bundle, *others, fifth, "--problems", problems, "--limit", 1)
     exact = printed.split("\n\n")[1]
     header, second = (line.split() for line in exact.splitlines() if line.startswith("skill"))
-    assert header[:3] == ["skill", "of", "tiny-llama"] and second == ["skill", "of", "fifth"]
+    assert header[:3] == ["skill", "problems", "tiny-llama"] and second == ["skill", "problems", "fifth"]
     assert exact.count("(21–100)") + exact.count("(0–79)") == 10
     assert printed.splitlines()[-1] == "fifth: wrong where tiny-llama is right 0 times, right where it is wrong 0 times"
     printed = shown(fifth, fifth, "--problems", problems, "--limit", 1)
@@ -159,7 +161,7 @@ def test_a_text(tiny_llama_bundle, others, text):
     printed = shown(tiny_llama_bundle, others[2], "--text", text)
     head, header, *rows = printed.split("\n\n")[1].splitlines()
     score = score_text(load(tiny_llama_bundle, threads=1), TEXT)
-    assert head == f"a text of {score.bytes} bytes"
+    assert head == f"text of {score.bytes} bytes"
     assert header.split() == ["tokens", "window", "perplexity", "bits", "per", "byte"]
     assert rows[0].split()[:3] == ["fp32", str(score.tokens), "1,024"]
     assert rows[0].split()[4] == f"{score.bits_per_byte:.4f}" < rows[1].split()[4]

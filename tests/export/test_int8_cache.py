@@ -461,7 +461,7 @@ def test_the_command_makes_it_and_everything_says_so(llama_folder, tmp_path):
     line = ["export", "--model", str(llama_folder), "-o", place, "--cache-precision", "int8", "--no-verify"]
     done = CliRunner().invoke(cli, line)
     assert done.exit_code == 0, done.output
-    assert "cache: int8, 192 bytes a token" in done.output
+    assert "cache: int8, 192 bytes per token" in done.output
     info = json.loads(CliRunner().invoke(cli, ["info", place, "--json"]).output)
     assert info["cache_bytes_per_token"] == 192
     assert "192" in CliRunner().invoke(cli, ["info", place]).output

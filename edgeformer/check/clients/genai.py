@@ -176,9 +176,9 @@ def _names(decoder: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
                 f"Rename it, or set its name in model.decoder.{what}s of {GENAI_CONFIG}.",
             )
     given = {*names.values(), *decoder.get("inputs", {}).values(), *pasts}
-    wants = [name for name in graph.inputs if name not in given]
-    if wants:
-        yield error(f"{graph.file} requires {', '.join(wants)}, which it does not provide.")
+    requires = [name for name in graph.inputs if name not in given]
+    if requires:
+        yield error(f"{graph.file} requires {', '.join(requires)}, which it does not provide.")
 
 
 def _caches(decoder: dict[str, Any], search: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:

@@ -10,9 +10,9 @@ GIVEN = ("input_ids", "encoder_hidden_states", "encoder_attention_mask", "use_ca
 
 def merged_findings(graph: GraphFacts) -> Iterator[Finding]:
     """Yield inputs and outputs that a merged decoder lacks, and inputs that clients do not provide."""
-    wants = [name for name in graph.inputs if name not in GIVEN and name not in graph.pasts]
-    if wants:
-        yield error(f"{graph.file} requires {', '.join(wants)}, which no client provides to a merged decoder.")
+    requires = [name for name in graph.inputs if name not in GIVEN and name not in graph.pasts]
+    if requires:
+        yield error(f"{graph.file} requires {', '.join(requires)}, which no client provides to a merged decoder.")
     presents = [name.replace("past_key_values", "present") for name in graph.pasts]
     lacks = [name for name in ("logits", *presents) if name not in graph.outputs]
     if lacks:

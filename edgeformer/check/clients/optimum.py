@@ -44,9 +44,9 @@ def optimum_findings(folder: Folder) -> Iterator[Finding]:
 
 def _decoder(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
     # It treats every input with .key or .value in its name as a cache, in the order of the graph.
-    wants = [name for name in graph.inputs if name not in GIVEN and not (".key" in name or ".value" in name)]
-    if wants:
-        yield error(f"{graph.file} requires {', '.join(wants)}, which it does not provide.")
+    requires = [name for name in graph.inputs if name not in GIVEN and not (".key" in name or ".value" in name)]
+    if requires:
+        yield error(f"{graph.file} requires {', '.join(requires)}, which it does not provide.")
     if "logits" not in graph.outputs:
         yield error(f"{graph.file} has no output logits.")
     if graph.cache_form == "static":

@@ -1,7 +1,7 @@
 """The model_types that transformers < 4.58 knows, which Optimum requires; it does not open later types.
 
 Source: transformers 4.57.6, the maps of `models/auto/modeling_auto.py` for causal, masked, sequence-to-sequence and
-speech models and for classification. optimum-onnx 0.1 wants transformers < 4.58.
+speech models and for classification. optimum-onnx 0.1 requires transformers < 4.58.
 """
 
 _NAMES = """

@@ -157,9 +157,9 @@ def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Dev
 
 def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
     """Yield inputs that it does not provide, and outputs that it reads and the graph lacks."""
-    wants = [name for name in graph.inputs if name not in names and name not in graph.pasts]
-    if wants:
-        yield error(f"{graph.name} requires {', '.join(wants)}, which it does not provide.")
+    requires = [name for name in graph.inputs if name not in names and name not in graph.pasts]
+    if requires:
+        yield error(f"{graph.name} requires {', '.join(requires)}, which it does not provide.")
     odd = [
         tensor.name
         for name in names
