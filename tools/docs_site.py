@@ -6,6 +6,7 @@ leaves docs/ is right on GitHub; the site gets it as a URL of the repository. Wh
 """
 
 import ast
+import functools
 import logging
 import os
 import posixpath
@@ -103,13 +104,18 @@ def public_names(package: str) -> str:
     return "\n\n".join(f"::: {path(name)}" for name in sorted(names, key=lambda name: (name[0].isupper(), name)))
 
 
+FACADES = (
+    "edgeformer.export",
+    "edgeformer.runtime",
+    "edgeformer.runtime.evaluation",
+    "edgeformer.check",
+    "edgeformer.ops",
+    "edgeformer.config",
+)
 GENERATED: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "families": families,
-    "edgeformer_export": lambda: public_names("edgeformer.export"),
-    "edgeformer_runtime": lambda: public_names("edgeformer.runtime"),
-    "edgeformer_ops": lambda: public_names("edgeformer.ops"),
-    "edgeformer_config": lambda: public_names("edgeformer.config"),
+    **{name.replace(".", "_"): functools.partial(public_names, name) for name in FACADES},
 }
 
 

@@ -39,3 +39,19 @@ def test_files_that_a_page_names_exist(page):
     named = {path for piece in code for path in PATH.findall(piece)} - MADE_BY_READERS
     missing = [path for path in named if not (ROOT / path).exists()]
     assert missing == []
+
+
+def test_the_folder_maps_of_the_architecture_are_true():
+    """Each `### Inside FOLDER/` has a table of paths in that folder, and leaves no module or package of it out."""
+    text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### Inside (\w+)/\n(.*?)(?=^##)", text, re.M | re.S))
+    assert set(sections) == {"edgeformer", "export", "runtime"}
+    for folder, section in sections.items():
+        cells = re.findall(r"^\| (`.+?) \|", section, re.M)
+        named = {name for cell in cells for name in re.findall(r"`([\w./]+)`", cell)}
+        files = [path for path in (ROOT / folder).glob("*.py") if not path.name.startswith("__")]
+        packages = [path.parent for path in (ROOT / folder).glob("*/__init__.py")]
+        own = {path.name for path in files} | {f"{path.name}/" for path in packages}
+        elsewhere = {"errors.py"} if folder == "edgeformer" else set()  # the table of folders has it
+        assert {name for name in named if not (ROOT / folder / name).exists()} == set(), folder
+        assert own - named - elsewhere == set(), folder

@@ -1,5 +1,6 @@
 """The documentation site builds without a warning: links, anchors, navigation, references into the code."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -49,15 +50,14 @@ def test_the_command_line_reference_has_every_command_and_its_options(site):
     assert "<code>--target</code>" not in text  # a name of before, which help hides, too
 
 
-def test_the_python_reference_has_every_public_name(site):
-    import edgeformer.export
-    import edgeformer.runtime
-
-    for module, name in ((edgeformer.export, "reference/api-export"), (edgeformer.runtime, "reference/api-runtime")):
-        text = page(site, name)
-        for public in module.__all__:
-            here, there = f"{module.__name__}.{public}", f"{getattr(module, public).__module__}.{public}"
-            assert f'id="{here}"' in text or f'id="{there}"' in text, f"{name} lacks {public}"
+@pytest.mark.parametrize("package", docs_site.FACADES)
+def test_the_python_reference_has_every_public_name(site, package):
+    facade = importlib.import_module(package)
+    name = f"reference/api-{package.split('.')[1]}"
+    text = page(site, name)
+    for public in facade.__all__:
+        here, there = f"{package}.{public}", f"{getattr(getattr(facade, public), '__module__', '')}.{public}"
+        assert f'id="{here}"' in text or f'id="{there}"' in text, f"{name} lacks {public}"
 
 
 def test_families_are_listed(site):
