@@ -1,4 +1,4 @@
-"""Figures of error: logits of a graph and of eager PyTorch, both against float64, position by position."""
+"""Figures of error: vectors of a graph and of eager PyTorch, both against float64, position by position."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Logits = NDArray[np.floating]
-"""[positions, vocabulary]"""
+"""Vectors [positions, V]."""
 
 PIECE = 64
-"""Positions taken at a time: float64 copies of large vocabularies add up."""
+"""Positions computed at a time, which bounds the float64 copies: 64 MiB of them for a vocabulary of 128,000."""
 
 
 @dataclass
 class Errors:
-    """What is kept of each position; logits themselves are let go. `unit` is the unit roundoff of the precision."""
+    """Errors at each position; the vectors themselves are not kept. unit: the unit roundoff of the precision."""
 
     unit: float
     graph_rmse: list[float] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Errors:
     margins: list[float] = field(default_factory=list)
 
     def add(self, graph: Logits, eager: Logits, expected: Logits) -> None:
-        """Take positions [n, V]: of the graph, of eager PyTorch, and in float64."""
+        """Add positions: vectors [n, V] of the graph, of eager PyTorch, and in float64."""
         for start in range(0, len(expected), PIECE):
             part = slice(start, start + PIECE)
             self._add(graph[part].astype(np.float64), eager[part].astype(np.float64), expected[part])
@@ -44,19 +44,19 @@ class Errors:
             rmse += np.sqrt(np.square(difference).mean(-1)).tolist()
             largest += np.abs(difference).max(-1).tolist()
             divergence = np.exp(log_probabilities) * (log_probabilities - log_softmax(actual))
-            kl += np.maximum(divergence.sum(-1), 0).tolist()  # rounding takes it below zero
+            kl += np.maximum(divergence.sum(-1), 0).tolist()  # rounding may make it negative
         self.mean_square += np.square(expected).mean(-1).tolist()
         self.largest_logit += np.abs(expected).max(-1).tolist()
         self.margins += margins(graph, expected).tolist()
 
     def figures(self, worst: "Worst | None" = None) -> dict[str, tuple[float, float | None]]:
-        """Each figure of the graph, with eager's own where it has one.
+        """Return each figure as a pair: the graph's, and eager's own, or None for a ratio of both.
 
-        worst: eager's worst at any position that is known, where these are only a few of them.
+        worst: eager's largest errors at all positions, where these positions are only a few of them.
         """
         worst = worst or Worst()
         graph, eager = np.array(self.graph_rmse), np.array(self.eager_rmse)
-        # Eager is luckily exact at some positions; half a unit in the last place is what it may be measured by.
+        # Eager is exact at some positions by chance; its error then counts as half a unit in the last place.
         floor = self.unit * np.sqrt(np.array(self.mean_square))
         largest_logit = max(self.largest_logit)
         square = sum(self.mean_square)
@@ -73,17 +73,17 @@ class Errors:
         }
 
     def top1_agreement(self, allowed_error: float) -> float:
-        """Part of the positions whose favourite token is that of float64, or tied with it.
+        """Return the fraction of positions whose top-1 token is float64's, or tied with it.
 
-        Two tokens are tied where twice the allowed error of a logit could exchange them. The error that was made is no
-        measure for that: whenever two tokens are exchanged, it is large enough to have exchanged them.
+        Two tokens are tied where their logits differ by at most twice the allowed error. The actual error cannot decide
+        that: whenever two tokens are exchanged, it is large enough to have exchanged them.
         """
         return float(np.mean(np.array(self.margins) <= 2 * allowed_error))
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The largest root mean square error and divergence of any position, and the largest error of any element."""
+    """The largest root mean square error and KL divergence of a position, and the largest error of an element."""
 
     rmse: float = 0.0
     kl: float = 0.0
@@ -91,7 +91,7 @@ class Worst:
 
 
 def worst_of(pairs: Iterable[tuple[Logits, Logits]]) -> Worst:
-    """Of what eager PyTorch gave and what was expected."""
+    """Return the largest errors of eager PyTorch; pairs: its vectors [n, V] and those of float64."""
     errors = Errors(0.0)
     for actual, expected in pairs:
         errors.add(actual, actual, expected)
@@ -99,23 +99,23 @@ def worst_of(pairs: Iterable[tuple[Logits, Logits]]) -> Worst:
 
 
 def margins(graph: Logits, expected: Logits) -> NDArray[np.float64]:
-    """By how much float64 prefers its favourite to the graph's, at each position [n]; 0 where they are the same."""
+    """Return the float64 logit of float64's top-1 token minus that of the graph's, at each position [n]."""
     chosen = graph.argmax(-1)
     return expected.max(-1) - expected[np.arange(len(expected)), chosen]
 
 
 def largest_difference(left: Logits, right: Logits) -> float:
-    """Largest difference of two logits anywhere."""
+    """Return the largest absolute difference of two elements."""
     pieces = (slice(start, start + PIECE) for start in range(0, len(right), PIECE))
     return max(float(np.abs(left[part] - right[part]).max()) for part in pieces)
 
 
 def log_softmax(logits: Logits) -> NDArray[np.float64]:
-    """Logarithms of the probabilities [n, V]."""
+    """Return the logarithms of the probabilities, [n, V]."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def relative_rmse(actual: NDArray[np.floating], expected: NDArray[np.float64]) -> float:
-    """Root mean square error over the root mean square of what is expected."""
+    """Return the root mean square error, divided by the root mean square of `expected`."""
     return float(np.sqrt(np.square(actual - expected).mean() / np.square(expected).mean()))

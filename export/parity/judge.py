@@ -1,6 +1,4 @@
-"""Holds figures to their limits: what a graph gave, beside what eager PyTorch gives in the same precision, against
-float64.
-"""
+"""Compare figures of error with their limits: those of a graph, and of eager PyTorch in the same precision."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,12 +17,12 @@ Caches = Sequence[tuple[Array, Array]]
 """Keys and values of each layer."""
 
 ONLY_LOGITS = ("mean KL", "max KL")
-"""Figures that mean something for logits alone."""
+"""Figures that are defined for logits only."""
 
 
 @dataclass
 class Piece:
-    """Vectors at consecutive positions [n, V]: of the graph, of eager PyTorch, in float64."""
+    """Vectors at consecutive positions from `first` on, [n, V] each: of the graph, of eager PyTorch, and in float64."""
 
     graph: Array
     eager: Array
@@ -36,7 +34,7 @@ class Piece:
 class Judge:
     """Collects checks, and what the certificate draws.
 
-    eager_worst: of any position that is known, since chance picks those of one run.
+    eager_worst: eager PyTorch's largest errors in all runs, since the positions of a single run are a small sample.
     """
 
     precision: Arithmetic
@@ -46,9 +44,9 @@ class Judge:
     eager_worst: Worst = field(default_factory=Worst)
 
     def logits(self, run: str, what: str, pieces: Iterable[Piece], *, behind: int | None = None) -> float:
-        """Hold every figure of one way of feeding to its limit; return the error that a logit may have.
+        """Check every figure of one run over logits; return the absolute error that is allowed for a logit.
 
-        behind: the position of the first, where it stands behind a synthetic past; eager then has figures of its own.
+        behind: the first position of a run behind a synthetic past, whose limits use eager's errors in that run alone.
         """
         errors = self._errors(run, pieces)
         if behind is not None:
@@ -58,7 +56,7 @@ class Judge:
             row = figure if behind is None or "ratio" not in figure else f"far {figure}"
             self.check(f"{run}: {figure}", what, row, value, eager)
         allowed = LIMITS["max error"].of(self.precision, figures["max error"][1]) * max(errors.largest_logit)
-        reason = "the favourite token is float64's, or tied with it within twice the error that a logit may have"
+        reason = "the top-1 token must be float64's, or tied with it within twice the error that is allowed for a logit"
         self.checks.append(
             Check(
                 name=f"{run}: top-1", what=what, value=errors.top1_agreement(allowed), limit=1.0, eager=None,
@@ -70,9 +68,10 @@ class Judge:
     def vectors(
         self, run: str, what: str, pieces: Iterable[Piece], *, few: bool = False, worst: Worst | None = None
     ) -> None:
-        """The same for vectors that are no logits, with the worst that eager has of them anywhere.
+        """Check the figures of one run over vectors that are not logits.
 
-        few: one a text, of which chance picks the median.
+        few: whether a text has only one vector, so that the median is left to chance. worst: eager's largest errors of
+        such vectors in all runs.
         """
         left_out = (*ONLY_LOGITS, "median ratio") if few else ONLY_LOGITS
         for figure, (value, eager) in self._errors(run, pieces).figures(worst).items():
@@ -93,7 +92,7 @@ class Judge:
         return errors
 
     def check(self, name: str, what: str, figure: str, value: float, eager: float | None) -> None:
-        """Hold one figure to its row of the table."""
+        """Compare one figure with its row of the table of limits."""
         limit = LIMITS[figure]
         self.checks.append(
             Check(
@@ -103,11 +102,13 @@ class Judge:
         )  # fmt: skip
 
     def caches(self, run: str, graph: Caches, eager: Caches, expected: Caches) -> list[LayerError]:
-        """Hold keys and values, of equal shapes, to those of float64, layer by layer."""
+        """Check keys and values against those of float64, all of equal shapes; return the error of each layer."""
         layers, worst = [], 0.0
-        for layer, (actual, rounded, exact) in enumerate(zip(graph, eager, expected, strict=True)):
-            ours = [relative_rmse(part, truth) for part, truth in zip(actual, exact, strict=True)]
-            theirs = [relative_rmse(part, truth) for part, truth in zip(rounded, exact, strict=True)]
+        for layer, (graph_pair, eager_pair, expected_pair) in enumerate(zip(graph, eager, expected, strict=True)):
+            ours, theirs = (
+                [relative_rmse(part, exact) for part, exact in zip(pair, expected_pair, strict=True)]
+                for pair in (graph_pair, eager_pair)
+            )
             layers.append(
                 LayerError(
                     layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
@@ -119,25 +120,25 @@ class Judge:
         return layers
 
     def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:
-        """Two ways to the same vectors; eager and expected show how far they may be apart."""
+        """Check that two ways to compute the same vectors agree; eager's error against `expected` sets the limit."""
         scale = max(expected.max(), -expected.min())
         value = float(max(largest_difference(left, right) for left, right in pairs) / scale)
-        what = "largest difference of an element over the largest"
+        what = "largest difference of an element, relative to the largest element"
         self.check(name, what, "difference", value, float(largest_difference(eager, expected) / scale))
 
     def identical(self, name: str, what: str, once: Array, again: Array) -> None:
-        """What must not differ by a bit."""
+        """Check that two runs are equal bit for bit."""
         differing = float(np.count_nonzero(once.view(np.uint32) != again.view(np.uint32)))
-        reason = "nothing that a request did not ask for may change its answer"
+        reason = "what a request does not contain must not change its answer"
         self.checks.append(
             Check(name=f"{name}: differing values", what=what, value=differing, limit=0.0, eager=None, reason=reason)
         )
 
 
 def compare_greedy(logits: Array, expected: Array, allowed_error: float) -> Greedy:
-    """Find where a graph's own text first leaves float64's; whether it may is what the check of `top-1` judges.
+    """Find the first token of a generated text that differs from float64's choice; the check of `top-1` judges it.
 
-    logits: that chose each new token [n, V]; expected: those of float64 on the same tokens.
+    logits: those that chose each new token, [n, V]; expected: those of float64 on the same tokens.
     """
     margin = margins(logits, expected)
     divergences = np.flatnonzero(margin > 0)

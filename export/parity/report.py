@@ -1,4 +1,4 @@
-"""What a verification found: plain data that prints as lines, saves as JSON, and draws as a certificate."""
+"""The result of a verification: plain data that is printed, saved as JSON, and drawn as a certificate."""
 
 import math
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One figure held against its limit. A figure that is NaN has not passed.
+    """One figure and its limit; a figure that is NaN fails.
 
-    name: what was run (`prefill`, `decode`…) and which figure (`prefill: worst ratio`). eager: the same figure for
-    eager PyTorch in the graph's own precision, where there is one. reason: why the limit is what it is. at_least: the
-    limit is a lower bound.
+    name: the run and the figure (`prefill: worst ratio`). what: a description of the run. eager: the same figure for
+    eager PyTorch in the graph's own precision, if it has one. reason: why the limit has its value. at_least: the limit
+    is a lower bound.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the figure keeps its limit."""
+        """Whether the figure is within its limit."""
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def share(self, value: float) -> float:
-        """What part of the limit a value takes: 0 nothing, 1 all of it, more than 1 too much; NaN for NaN.
+        """Return the ratio of a value to the limit: over 1 is beyond the limit; NaN for NaN.
 
-        A lower bound under 1 is one on an agreement: the part is that of the disagreement which it allows.
+        For a lower bound of at most 1, which is one on an agreement, both are replaced by the disagreement, 1 − value.
         """
         limit = self.limit
         if math.isnan(value):
@@ -49,8 +49,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One run, position by position: root mean square errors of the logits against float64, and KL divergence in
-    nats."""
+    """Errors of one run at each position: RMS error of the logits against float64, and KL divergence in nats."""
 
     run: str
     first_position: int
@@ -61,7 +60,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerError:
-    """Error of one layer's cached keys and values against float64: rmse / root mean square of the reference."""
+    """Errors of one layer's cached keys and values: RMS error over the root mean square of the float64 reference."""
 
     layer: int
     graph_key: float
@@ -72,11 +71,11 @@ class LayerError:
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy:
-    """A free-running greedy text of the graph, checked against float64 on the same tokens.
+    """A text that the graph generated greedily, compared with float64 on the same tokens.
 
-    divergence: the first step whose token is not the reference's favourite; None if there is none. margin: by how much
-    the reference prefers its own. allowed_error: the error that a logit may have here; under twice that, it is a tie
-    that rounding decides, and excused.
+    divergence: the first step whose token is not the reference's top-1 token, or None; `token` is the graph's and
+    `expected` the reference's. margin: the difference of their float64 logits. allowed_error: the error allowed for a
+    logit; a margin of at most twice that is a tie that rounding decides, and excused.
     """
 
     steps: int
@@ -88,23 +87,23 @@ class Greedy:
     excused: bool = True
 
     def describe(self) -> str:
-        """One sentence for people."""
+        """Describe the text in a sentence."""
         if self.divergence is None:
             return f"{self.steps} free-running greedy tokens: all are those of float64"
-        kind = "a tie that rounding decides" if self.excused else "and no tie"
+        kind = "a tie that rounding decides" if self.excused else "which is not a tie"
         tie = f"{kind}: the margin is {self.margin:.2g}, an error of {self.allowed_error:.2g} is allowed"
         return (
-            f"{self.steps} free-running greedy tokens: first other than float64's at step {self.divergence} "
+            f"{self.steps} free-running greedy tokens: the first that is not float64's is at step {self.divergence} "
             f"({self.token} instead of {self.expected}), {tie}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """What storing the weights in the graph's precision changes, graph and errors of arithmetic apart: reported, no
-    gate.
+    """How much storing the weights in the graph's precision changes the model; reported, without a limit.
 
-    Both sides are float64 PyTorch: the stored weights against the original ones.
+    Both sides run in float64 PyTorch, with the stored and with the original weights: KL divergences in nats, fraction
+    of positions with the same top-1 token, and normalised mean squared error of the logits.
     """
 
     mean_kl: float
@@ -115,12 +114,12 @@ class Rounding:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that was found about one graph.
+    """The result of a verification of the graphs of one bundle; its fields are those of report.json.
 
-    mode: quick or full. reference: what it was compared with. hashes: SHA-256 of the graph's files, by name.
-    environment: versions, providers, threads, TF32, machine. rounding: what storing the weights changes; quantization:
-    what that changes with all that the graph rounds as it is used: activations, an int8 cache. orders: in how many
-    orders of its sums eager PyTorch ran, to show how much rounding the model amplifies.
+    mode: quick or full. reference: what the graphs were compared with. hashes: SHA-256 of the graphs' files, by name.
+    environment: versions, provider, threads, TF32, machine. rounding: the effect of storing the weights; quantization:
+    that effect together with all rounding of the graph in use, of activations and of an int8 cache. orders: the number
+    of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was checked again.
     """
 
     version: int
@@ -144,15 +143,15 @@ class Report:
         return all(check.passed for check in self.checks)
 
     def failures(self) -> list[Check]:
-        """The checks that did not pass."""
+        """Return the checks that did not pass."""
         return [check for check in self.checks if not check.passed]
 
     def closest(self) -> Check:
-        """The check that is nearest to its limit, or furthest beyond it."""
+        """Return the check that is nearest to its limit, or furthest beyond it."""
         return closest_to_limit(self.checks)
 
     def describe(self) -> str:
-        """A few lines for people: the verdict's grounds, or everything that failed."""
+        """Describe the result in a few lines: the check closest to its limit and the greedy text, or all failures."""
         if not self.passed:
             lines = [
                 f"FAIL {check.name}: {check.value:.2g}, limit {check.limit:.2g} ({check.what})"
@@ -168,7 +167,7 @@ class Report:
         return "\n".join([*lines, *([f"  {self.greedy.describe()}"] if self.greedy.steps else [])])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: the verdict and every figure."""
+        """Return the report as plain data, with `passed` for the report and for every check."""
         data = schema.fields_to_json(self) | {"passed": self.passed}
         for check, plain in zip(self.checks, data["checks"], strict=True):
             plain["passed"] = check.passed
@@ -176,7 +175,7 @@ class Report:
 
 
 def closest_to_limit(checks: Iterable[Check]) -> Check:
-    """The check that is nearest to its limit, or furthest beyond it; one without a number is beyond all others."""
+    """Return the check that is nearest to its limit, or furthest beyond it; NaN is beyond all others."""
 
     def beyond(check: Check) -> float:
         share = check.share(check.value)

@@ -1,14 +1,14 @@
-"""How far a graph may be from float64: one row a figure, each with its reason.
+"""The table of limits: how far each figure of a graph may be from float64, with the reason.
 
-Limits follow the model: eager PyTorch, run in the graph's own precision on the same tokens, shows how much rounding
-this model amplifies, and a graph may be a little worse than that. A limit is
+Limits depend on the model: eager PyTorch, run in the graph's own precision on the same tokens, shows how much this
+model amplifies rounding, and a graph may be a little worse than that. A limit is
 
     max(floor of the precision, factor of the precision × eager's own figure)
 
-so the floor only speaks where eager is luckily exact. Eager differs from itself by up to 1.4 times in its largest
-error, 1.6 in its worst position and 2.4 in its largest divergence when only the order of its sums changes;
-tools/verification/calibrate_parity.py prints it. Factors are above that, and far below what any wrong formula does
-(docs/explanation/parity.md).
+so the floor applies only where eager is nearly exact by chance. When only its summation order changes, eager's largest
+error changes by a factor of up to 1.4, its worst position by 1.6 and its largest KL divergence by 2.4
+(`tools/verification/calibrate_parity.py` measures it). The factors are above that, and far below the effect of any
+wrong formula (docs/explanation/parity.md).
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from edgeformer.manifest import Arithmetic
 
 UNIT_ROUNDOFF: dict[Arithmetic, float] = {"fp32": 2.0**-24, "fp16": 2.0**-11}
-"""Half the distance from 1 to the next number: no arithmetic of this precision is better."""
+"""Half the distance from 1 to the next number: the relative error of a single rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A row of the table; factor and floor by precision."""
+    """A row of the table, with a factor and a floor for each precision."""
 
     figure: str
     factor: dict[Arithmetic, float]
@@ -29,7 +29,7 @@ class Limit:
     reason: str
 
     def of(self, precision: Arithmetic, eager: float | None) -> float:
-        """The limit for a graph beside which eager PyTorch has this figure."""
+        """Return the limit of a graph where eager PyTorch's own figure is `eager`."""
         scaled = 0.0 if eager is None else self.factor[precision] * eager
         return max(self.floor[precision], scaled)
 
@@ -47,20 +47,20 @@ LIMITS: dict[str, Limit] = {
             figure="median ratio",
             factor=NONE,
             floor={"fp32": 2.0, "fp16": 3.0},
-            reason="rmse of the logits over eager's, at the median position: another order of sums, no other maths",
+            reason="RMS error of logits over eager's, at the median position: only summation orders differ",
         ),
         Limit(
             figure="worst ratio",
             factor=NONE,
             floor=_same(3.0),
-            reason="the graph's worst position over eager's worst: chance picks both, and eager's own moves by 1.6",
+            reason="RMS error at the worst position over eager's worst: summation order alone changes it by 1.6",
         ),
         *(
             Limit(
                 figure=f"far {which} ratio",
                 factor=NONE,
                 floor=_same(4.0),
-                reason="behind thousands of tokens a kernel that adds one by one errs more than eager's blocks",
+                reason="behind thousands of tokens, a kernel that adds one by one errs more than eager's blocks",
             )
             for which in ("median", "worst")
         ),
@@ -68,49 +68,49 @@ LIMITS: dict[str, Limit] = {
             figure="max error",
             factor=_same(3.0),
             floor={"fp32": 1e-6, "fp16": 1e-3},
-            reason="largest error of a logit over the largest logit: extremes vary more than means, by up to 3 times",
+            reason="largest error of a logit over the largest logit: extremes vary up to 3 times, more than means",
         ),
         Limit(
             figure="nmse",
             factor=_same(9.0),
             floor={"fp32": 1e-12, "fp16": 1e-6},
-            reason="squared error over squared logits: the square of 3 times eager's",
+            reason="normalised mean squared error: the square of 3 times eager's error",
         ),
         Limit(
             figure="mean KL",
             factor=_same(9.0),
             floor={"fp32": 1e-12, "fp16": 1e-6},
-            reason="divergence of the next-token distribution grows with the square of the error",
+            reason="KL divergence of the next token's distribution: it grows with the square of the error",
         ),
         Limit(
             figure="max KL",
             factor=_same(9.0),
             floor={"fp32": 1e-11, "fp16": 1e-5},
-            reason="the same at the worst position",
+            reason="KL divergence at the worst position: it grows with the square of the error",
         ),
         Limit(
             figure="difference",
             factor=_same(6.0),
             floor={"fp32": 2e-6, "fp16": 2e-3},
-            reason="two ways to the same logits may each be off by the limit of max error, in opposite directions",
+            reason="two ways to the same logits may each err by the limit of max error, in opposite directions",
         ),
         Limit(
             figure="cache ratio",
             factor=NONE,
             floor={"fp32": 2.0, "fp16": 3.0},
-            reason="rmse of a layer's keys or values over eager's, at the worst layer, as for logits",
+            reason="RMS error of a layer's keys or values over eager's, at the worst layer, as for logits",
         ),
         Limit(
             figure="cache step",
             factor=_same(6.0),
             floor=_same(1e-4),
-            reason="an int8 cache may hold either neighbour of what lies halfway, give or take eager's error there",
+            reason="where a value lies halfway between two integers, rounding errors decide which one is cached",
         ),
         Limit(
             figure="clipped",
             factor=NONE,
             floor=_same(0.05),
-            reason="scales are measured: few numbers of other texts may be larger, and those of other scales are many",
+            reason="the scales are measured on a text: of another one few values are out of range",
         ),
     )
 }

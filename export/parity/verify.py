@@ -4,8 +4,8 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from edgeformer import __version__
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.export.adapters.module_contract import check_contract
-from edgeformer.export.adapters.opened_bundle import open_bundle, open_subject
+from edgeformer.export.adapters.opened_bundle import Subject, open_bundle, open_subject
 from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.options import VerifyMode
+from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.decoder import DecoderTrial
@@ -32,9 +33,8 @@ from edgeformer.export.parity.trials.quantized_weights import judge_weights
 from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import CastWeights
-from edgeformer.manifest import Manifest, Provider, sha256
+from edgeformer.manifest import Manifest, sha256
 from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
 
 RECHECK_ORDERS = 8
@@ -57,16 +57,7 @@ def verify(
 
     A graph that computes something else gives a report that has not passed.
     """
-    subject = open_subject(bundle, against, progress)
-    return verify_graph(
-        subject.folder,
-        subject.manifest,
-        subject.model_spec,
-        subject.weights,
-        mode=mode,
-        reference=subject.reference,
-        progress=progress,
-    )
+    return _verify(open_subject(bundle, against, progress), mode, progress)
 
 
 def verify_module(
@@ -86,8 +77,8 @@ def verify_module(
     manifest = open_bundle(folder, progress)
     model_spec, weights = module_spec(module, manifest), ModuleWeights(module)
     check_contract(model_spec, weights, TORCH_PRECISIONS[manifest.arithmetic])
-    reference = f"module {type(module).__qualname__}"
-    return verify_graph(folder, manifest, model_spec, weights, mode=mode, reference=reference, progress=progress)
+    subject = Subject(folder, manifest, model_spec, weights, f"module {type(module).__qualname__}")
+    return _verify(subject, mode, progress)
 
 
 def verify_graph(
@@ -102,190 +93,148 @@ def verify_graph(
 ) -> Report:
     """Compare the graphs in a folder with their model over `weights`, cast to the precision of the graphs, in float64.
 
-    Borderline failures are checked again: limits grow with eager PyTorch's own errors, and at the few positions that
-    amplify rounding most these may be small by chance. The second time, eager PyTorch runs in RECHECK_ORDERS summation
-    orders (`reference/summation_orders.py`). Raises BundleError where the norms of a smoothed bundle cannot come from
-    these weights.
+    reference: whose weights they are, for people. Raises BundleError where the norms of a smoothed bundle cannot come
+    from these weights.
     """
-    verification = Verification(
-        folder=folder, manifest=manifest, model_spec=model_spec, original=weights, mode=mode, reference=reference,
-        progress=progress,
-    )  # fmt: skip
-    report = verification.run()
+    return _verify(Subject(folder, manifest, model_spec, weights, reference), mode, progress)
+
+
+def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
+    """Verify a subject; check borderline failures again beside eager PyTorch in several summation orders.
+
+    Limits grow with eager PyTorch's own errors, which may be small by chance at the few positions that amplify rounding
+    most (`reference/summation_orders.py`).
+    """
+    report = Verification(subject, mode, progress).run()
     failures = report.failures()
-    borderline = all(check.at_least or check.share(check.value) <= BORDERLINE for check in failures)
-    if not failures or not borderline:
+    if not failures or any(not check.at_least and not check.share(check.value) <= BORDERLINE for check in failures):
         return report
-    again = replace(verification, summation_orders=RECHECK_ORDERS).run()
+    again = Verification(subject, mode, progress, RECHECK_ORDERS).run()
     return replace(again, seconds=round(report.seconds + again.seconds, 2))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Verification:
-    """One comparison of the graphs in a folder with a model; `run` makes the report.
+    """One comparison of the graphs of a subject with its model; `run` makes the report."""
 
-    original: the weights of the model as it was given. reference: whose weights they are, for people.
-    """
-
-    folder: Path
-    manifest: Manifest
-    model_spec: ModelSpec
-    original: Mapping[str, Tensor]
-    mode: VerifyMode
-    reference: str
-    progress: Progress
-    summation_orders: int = 1
+    def __init__(self, subject: Subject, mode: VerifyMode, progress: Progress, summation_orders: int = 1):
+        folder, manifest, model_spec = subject.folder, subject.manifest, subject.model_spec
+        self.subject = subject
+        self.summation_orders = summation_orders
+        self.checks: list[Check] = []
+        self._start = time.perf_counter()
+        self._ran = True
+        self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
+        # What the integers of a quantized bundle mean; graph and reference both read that.
+        self._quantized = StoredWeights(folder, manifest, model_spec) if manifest.quantization is not None else None
+        stored = self._weights if self._quantized is None else self._quantized
+        self._setup = Setup(
+            folder=folder,
+            manifest=manifest,
+            provider=choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest),
+            model_spec=model_spec,
+            weights=CastWeights(self._weights, torch.bfloat16) if manifest.precision == "bf16" else stored,
+            mode=mode,
+            progress=progress,
+            summation_orders=summation_orders,
+        )
+        merged = [] if manifest.merged_graph is None else [manifest.merged_graph]
+        self._graphs = [folder / name for name in (*manifest.graphs, *merged)]
 
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
-        start = time.perf_counter()
-        result = _Result(self._trial(self._stored_sessions(), self._held, self.mode))
-        result.run(result.stored.run, result.stored.judge.checks)
-        self._judge_smoothing(result)
-        self._judge_quantized(result)
-        self._judge_int8_cache(result)
-        self._judge_prefill_graph(result)
-        stored = result.stored
-        used = result.used or (None if self.manifest.cache_scales is None else stored)
-        # Where only the stored weights are known, what storing them changed cannot be measured.
-        original = None if isinstance(self.weights, StoredWeights) or not result.ran else self.weights
-        measured = original is not None and (self._quantized is not None or self.mode == "full")
-        return Report(
-            version=REPORT_VERSION,
-            mode=self.mode,
-            reference=f"float64 PyTorch, {self.reference}",
-            precision=self.manifest.precision,
-            environment=_environment(self.provider),
-            hashes=self.manifest.graph_hashes() or {self.manifest.graph: sha256(self.folder / self.manifest.graph)},
-            seconds=round(time.perf_counter() - start, 2),
-            checks=tuple(result.checks),
-            greedy=stored.greedy,
-            layers=tuple(stored.judge.layers),
-            curves=tuple(stored.judge.curves),
-            rounding=stored.rounding(self.weights) if measured else None,
-            quantization=used.rounding(original, by_graph=True) if used is not None and original is not None else None,
-            orders=self.summation_orders,
-        )
+        stored = _trial(self._setup, self._open_stored())
+        self._stage(stored.run, stored.judge.checks)
+        self._judge_smoothing()
+        used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
+        self._judge_int8_cache(stored.graphs[0])
+        self._judge_prefill_graph()
+        return self._report(stored, used)
 
-    @cached_property
-    def provider(self) -> Provider:
-        """The execution provider that runs the graphs."""
-        return choose_provider("cuda" if self.manifest.provider == "cuda" else "cpu", self.manifest)
-
-    @cached_property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The original weights, smoothed as the bundle says."""
-        return smoothed_as_stored(self.folder, self.manifest, self.model_spec, self.original)
-
-    @cached_property
-    def _quantized(self) -> StoredWeights | None:
-        """The weights that the integers of a quantized bundle mean."""
-        if self.manifest.quantization is None:
-            return None
-        return StoredWeights(self.folder, self.manifest, self.model_spec)
-
-    @cached_property
-    def _held(self) -> Mapping[str, Tensor]:
-        """The weights that the graphs hold, as far as casting them to the graph's precision does not give them."""
-        if self.manifest.precision == "bf16":
-            return CastWeights(self.weights, torch.bfloat16)
-        return self.weights if self._quantized is None else self._quantized
-
-    def _stored_sessions(self) -> list[Any]:
+    def _open_stored(self) -> list[Any]:
         """Open the graphs without the rounding of activations, so that their products read what the integers mean."""
         formats = {} if self._quantized is None else self._quantized.formats
         if any(form.block is None for form in formats.values()):  # per-token activations
-            return [open_with_float_products(path, self.provider) for path in self._graphs]
+            return [open_with_float_products(path, self._setup.provider) for path in self._graphs]
         # Prepacking would copy every weight, and let onnxruntime multiply quantized weights with rounded activations.
-        return [open_session(path, self.provider, prepack=False) for path in self._graphs]
+        return [open_session(path, self._setup.provider, prepack=False) for path in self._graphs]
 
-    def _judge_smoothing(self, result: "_Result") -> None:
+    def _judge_smoothing(self) -> None:
         """Check that smoothing leaves the model what it is."""
-        if self.weights is not self.original:
-            result.checks.append(judge_smoothing(self.model_spec, self.original, self.weights))
+        if self._weights is not self.subject.weights:
+            self.checks.append(judge_smoothing(self.subject.model_spec, self.subject.weights, self._weights))
 
-    def _judge_quantized(self, result: "_Result") -> None:
+    def _judge_quantized(self) -> Trial | None:
         """Check quantized weights; run the graphs as clients do, against eager PyTorch that rounds activations, too."""
         if self._quantized is None:
-            return
-        result.checks += judge_weights(self.weights, self._quantized)
-        sessions = [open_session(path, self.provider) for path in self._graphs]
-        result.used = self._trial(sessions, self._quantized, "quick", self._quantized.formats)
-        result.run(result.used.run, result.used.judge.checks, "int8 activations, ")
+            return None
+        self.checks += judge_weights(self._weights, self._quantized)
+        sessions = [open_session(path, self._setup.provider) for path in self._graphs]
+        setup = replace(self._setup, weights=self._quantized, mode="quick", activations=self._quantized.formats)
+        trial = _trial(setup, sessions)
+        self._stage(trial.run, trial.judge.checks, "int8 activations, ")
+        return trial
 
-    def _judge_int8_cache(self, result: "_Result") -> None:
+    def _judge_int8_cache(self, graph: Graph) -> None:
         """Check an int8 cache over the integers that the graph stored, which leaves nothing to round."""
-        if self.manifest.cache_scales is None:
+        if self.subject.manifest.cache_scales is None:
             return
-        self.progress("running the int8 cache", 0.93)
-        graph, checks = result.stored.graphs[0], [judge_scales(self.folder, self.manifest)]
-        result.run(lambda: checks.extend(judge_int8_cache(graph, self.model_spec, self._held)), checks, "int8 cache, ")
+        self._setup.progress("running the int8 cache", 0.93)
+        checks, setup = [judge_scales(self.subject.folder, self.subject.manifest)], self._setup
+        stage = partial(judge_int8_cache, graph, setup.model_spec, setup.weights)
+        self._stage(lambda: checks.extend(stage()), checks, "int8 cache, ")
 
-    def _judge_prefill_graph(self, result: "_Result") -> None:
+    def _judge_prefill_graph(self) -> None:
         """Check the prefill graph by itself."""
-        if self.manifest.prefill is None:
+        if self.subject.manifest.prefill is None:
             return
-        self.progress("running the prefill graph", 0.95)
+        self._setup.progress("running the prefill graph", 0.95)
         checks: list[Check] = []
-        setup = self._setup(self.weights, "quick")
-        result.run(lambda: checks.extend(judge_prefill_graph(setup)), checks, "prefill graph, ")
+        setup = replace(self._setup, weights=self._weights, mode="quick")
+        self._stage(lambda: checks.extend(judge_prefill_graph(setup)), checks, "prefill graph, ")
 
-    @property
-    def _graphs(self) -> list[Path]:
-        """The graphs of the manifest in its order, then a merged decoder."""
-        names = [*self.manifest.graphs, *([] if self.manifest.merged_graph is None else [self.manifest.merged_graph])]
-        return [self.folder / name for name in names]
-
-    def _trial(
-        self,
-        sessions: Sequence[Any],
-        weights: Mapping[str, Tensor],
-        mode: VerifyMode,
-        activations: Mapping[str, WeightFormat] | None = None,
-    ) -> Trial:
-        """Return the trial of this kind of model over open graphs."""
-        setup = self._setup(weights, mode, activations)
-        match self.model_spec.config:
-            case Seq2SeqConfig():
-                return EncoderDecoderTrial(setup, sessions)
-            case EncoderConfig():
-                return EncoderTrial(setup, sessions)
-            case _:
-                return DecoderTrial(setup, sessions)
-
-    def _setup(
-        self, weights: Mapping[str, Tensor], mode: VerifyMode, activations: Mapping[str, WeightFormat] | None = None
-    ) -> Setup:
-        return Setup(
-            folder=self.folder, manifest=self.manifest, provider=self.provider, model_spec=self.model_spec,
-            weights=weights, mode=mode, progress=self.progress, activations=activations,
-            summation_orders=self.summation_orders,
-        )  # fmt: skip
-
-
-@dataclass
-class _Result:
-    """What the stages of a verification have found so far.
-
-    stored: the trial without the rounding of activations; used: the one with all rounding, as clients run the graph.
-    ran: whether onnxruntime ran every graph.
-    """
-
-    stored: Trial
-    used: Trial | None = None
-    checks: list[Check] = field(default_factory=list)
-    ran: bool = True
-
-    def run(self, stage: Callable[[], None], checks: list[Check], prefix: str = "") -> None:
+    def _stage(self, run: Callable[[], None], checks: list[Check], prefix: str = "") -> None:
         """Run a stage that fills `checks`, and keep them under `prefix`; an error of onnxruntime is a failed check."""
         try:
-            stage()
+            run()
         except onnxruntime_errors() as error:  # a kernel that refuses its inputs
-            reason = "a graph that onnxruntime cannot run computes nothing"
-            what = str(error)
-            checks.append(Check(name="run", what=what, value=float("nan"), limit=0.0, eager=None, reason=reason))
-            self.ran = False
+            reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
+            checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
+            self._ran = False
         self.checks += [replace(check, name=prefix + check.name) for check in checks]
+
+    def _report(self, stored: Trial, used: Trial | None) -> Report:
+        """Make the report. used: the trial with all of the graph's rounding, where there is another than `stored`."""
+        manifest, mode = self.subject.manifest, self._setup.mode
+        # Where the original weights are not known, what storing them changed cannot be measured.
+        known = self._ran and not isinstance(self._weights, StoredWeights)
+        measured = known and (self._quantized is not None or mode == "full")
+        return Report(
+            version=REPORT_VERSION,
+            mode=mode,
+            reference=f"float64 PyTorch, {self.subject.reference}",
+            precision=manifest.precision,
+            environment=_environment(self._setup.provider),
+            hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
+            seconds=round(time.perf_counter() - self._start, 2),
+            checks=tuple(self.checks),
+            greedy=stored.greedy,
+            layers=tuple(stored.judge.layers),
+            curves=tuple(stored.judge.curves),
+            rounding=stored.rounding(self._weights) if measured else None,
+            quantization=used.rounding(self._weights, by_graph=True) if known and used is not None else None,
+            orders=self.summation_orders,
+        )
+
+
+def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:
+    """Return the trial of a kind of model over open graphs."""
+    match setup.model_spec.config:
+        case Seq2SeqConfig():
+            return EncoderDecoderTrial(setup, sessions)
+        case EncoderConfig():
+            return EncoderTrial(setup, sessions)
+        case _:
+            return DecoderTrial(setup, sessions)
 
 
 def _environment(provider: str) -> dict[str, str]:

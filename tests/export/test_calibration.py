@@ -18,7 +18,7 @@ from edgeformer.export.calibrate import weights as calibrate_module
 from edgeformer.export.calibrate.forward_hooks import valid_tokens
 from edgeformer.export.calibrate.text import LENGTH, PIECES, read_calibration
 from edgeformer.export.calibrate.weights import calibrate
-from edgeformer.export.parity.trials.quantized_weights import SHARE_OF_RANGE, _Grid, judge_weights
+from edgeformer.export.parity.trials.quantized_weights import RANGE_LIMIT, _Grid, judge_weights
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.quantize import gptq
 from edgeformer.export.quantize.gptq import REACH, costs_of, error_compensation, round_for_inputs
@@ -729,11 +729,11 @@ def test_very_small_scales_in_float16_are_held_to_the_digits_that_they_have():
     weights = matrix() * 1e-4
     scales, zeros = ranges_of_least_cost(blocks_of(weights, form), torch.ones(SIZE // 32, 32), form)
     half = scales.half()
-    assert ((half.float() - scales) / scales).abs().max() > SHARE_OF_RANGE, "the case"
-    assert _Grid(weights, half, zeros.float(), form).range() <= SHARE_OF_RANGE
-    assert _Grid(weights, scales, zeros.float(), form).range() <= SHARE_OF_RANGE
-    assert _Grid(weights, half.float(), zeros.float(), form).range() > SHARE_OF_RANGE  # as float32 they are wrong
-    assert _Grid(weights, 2 * half, zeros.float(), form).range() > SHARE_OF_RANGE
+    assert ((half.float() - scales) / scales).abs().max() > RANGE_LIMIT, "the case"
+    assert _Grid(weights, half, zeros.float(), form).range() <= RANGE_LIMIT
+    assert _Grid(weights, scales, zeros.float(), form).range() <= RANGE_LIMIT
+    assert _Grid(weights, half.float(), zeros.float(), form).range() > RANGE_LIMIT  # as float32 they are wrong
+    assert _Grid(weights, 2 * half, zeros.float(), form).range() > RANGE_LIMIT
 
 
 def test_weights_of_another_seed_are_found(bundles, make_llama):

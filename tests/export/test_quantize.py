@@ -24,7 +24,7 @@ from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower.build import build_graph
-from edgeformer.export.parity.trials.quantized_weights import SLACK, _worst
+from edgeformer.export.parity.trials.quantized_weights import BLOCK_ERROR_LIMIT, _block_error
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
@@ -195,10 +195,10 @@ def test_the_check_of_block_errors_lets_every_right_block_pass(drawn_blocks, nam
     blocks, form = drawn_blocks
     form = with_rounding(form, name)
     rounded = round_blocks(blocks, form).weights()
-    assert _worst(blocks.flatten(1), rounded.flatten(1), form) <= SLACK
+    assert _block_error(blocks.flatten(1), rounded.flatten(1), form) <= BLOCK_ERROR_LIMIT
     if blocks.any():
         other = round_blocks(drawn("normal", tuple(blocks.shape), 99) * blocks.abs().amax(), form).weights()
-        assert _worst(blocks.flatten(1), other.flatten(1), form) > SLACK  # the control: other weights
+        assert _block_error(blocks.flatten(1), other.flatten(1), form) > BLOCK_ERROR_LIMIT  # the control: other weights
 
 
 def test_the_check_of_block_errors_finds_one_block_of_many():
@@ -207,8 +207,8 @@ def test_the_check_of_block_errors_finds_one_block_of_many():
     for row in (2, 5):
         rounded = round_blocks(blocks, form).weights()
         rounded[row, 1] += 0.05
-        assert _worst(blocks.flatten(1), rounded.flatten(1), form) > SLACK
-    assert _worst(blocks.flatten(1), torch.full_like(blocks, torch.nan).flatten(1), form) == torch.inf
+        assert _block_error(blocks.flatten(1), rounded.flatten(1), form) > BLOCK_ERROR_LIMIT
+    assert _block_error(blocks.flatten(1), torch.full_like(blocks, torch.nan).flatten(1), form) == torch.inf
 
 
 # Bytes.

@@ -1,9 +1,9 @@
-"""An int8 cache, held to PyTorch number by number.
+"""Check an int8 cache against PyTorch, number by number.
 
-Where a key lies halfway between two integers, float64 and a graph in float32 may round it to different ones, each with
-reason, and what follows would differ by a step of the cache for no fault. So the graph chooses, and is judged twice:
-each of its integers must be one that float64's own key or value may be rounded to; and its logits must be those that
-PyTorch comes to over just these integers, as exactly as any graph's.
+Where a key lies halfway between two integers, float64 and a graph in float32 may correctly round it to different ones,
+and everything behind it would differ by a step of the cache. So PyTorch is given the integers that the graph stored.
+Each must be one to which float64's own key or value may be rounded, and the graph's logits must be those of PyTorch
+over the same integers, within the limits of any graph.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,11 @@ from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
 
 LENGTH = 48
+"""Tokens of a text."""
 PROMPTS = (40, 17, 1)
-"""Tokens of each row of a batch, before single steps."""
+"""Tokens of each row's prompt in a batch."""
 STEPS = 4
+"""Single steps behind the prompts of a batch."""
 SCALES = 12, 13
 """Places of k_scale and v_scale among the inputs of GroupQueryAttention."""
 
@@ -43,7 +45,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Row:
-    """What a graph made of a text: logits [n, V], and of each layer the integers of keys and values [n, K·D]."""
+    """Outputs of a graph for a text: logits [n, V], and the integers of each layer's keys and values [n, K·D]."""
 
     run: str
     tokens: NDArray[np.int64]
@@ -52,7 +54,10 @@ class _Row:
 
 
 def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[Check]:
-    """Run a prompt, steps, chunks and a batch; check the integers and the logits of each."""
+    """Run a prompt, steps, chunks and a batch; check the integers and the logits of each.
+
+    graph: of float32 activations. weights: those that the graph holds.
+    """
     scales = graph.manifest.cache_scales
     assert scales is not None
     rows = _feed(graph)
@@ -74,17 +79,18 @@ def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, 
             if row.run == run
         )
         judge.logits(run, "over the integers that the graph cached", pieces)
-    # Behind the end of a shorter row stand zeros that no graph made.
-    there = _stacked([np.ones(len(row.logits), np.bool_) for row in rows])
-    beyond = max(0.0, float(exact.distances(there).max()) - 0.5)
-    eagers = float(np.abs(eager.numbers(there) - exact.numbers(there)).max())
+    # The zeros behind the end of a shorter row are not the graph's.
+    valid = _stacked([np.ones(len(row.logits), np.bool_) for row in rows])
+    beyond = max(0.0, float(exact.distances(valid).max()) - 0.5)
+    eager_error = float(np.abs(eager.numbers(valid) - exact.numbers(valid)).max())
     judge.check(
-        "integers: beyond rounding", "from float64's keys and values, in steps over a half, at the worst number",
-        "cache step", beyond, eagers,
+        "integers: beyond rounding",
+        "largest distance of an integer from float64's key or value, in steps beyond the half of rounding",
+        "cache step", beyond, eager_error,
     )  # fmt: skip
     judge.check(
-        "scales: clipped", "part of a layer's keys or values that the scales leave no room for, at the worst layer",
-        "clipped", exact.clipped(there), None,
+        "scales: clipped", "fraction of a layer's keys or values that are out of int8's range, at the worst layer",
+        "clipped", exact.clipped(valid), None,
     )  # fmt: skip
     return judge.checks
 
@@ -109,7 +115,7 @@ def _feed(graph: Graph) -> list[_Row]:
 
 
 def _flat(caches: Sequence[tuple[Array, Array]], row: int, length: int) -> list[tuple[Array, Array]]:
-    """[B, K, n, D] of each layer → of one row, [length, K·D]."""
+    """Return the keys and values of one row, [length, K·D] of each layer, from those of all rows [B, K, n, D]."""
 
     def flat(part: Array) -> Array:
         return part[row, :, :length].swapaxes(0, 1).reshape(length, -1)
@@ -118,15 +124,15 @@ def _flat(caches: Sequence[tuple[Array, Array]], row: int, length: int) -> list[
 
 
 def _stacked(rows: Sequence[Array]) -> Array:
-    """Arrays [n, …] of several rows as one, with zeros behind the shorter ones: [B, S, …]."""
+    """Stack arrays [n, …] of several rows to [B, S, …], with zeros behind the shorter ones."""
     longest = max(map(len, rows))
     return np.stack([np.pad(row, [(0, longest - len(row)), *[(0, 0)] * (row.ndim - 1)]) for row in rows])
 
 
 class _GivenCaches(CacheEntrance):
-    """Hands attention given integers, and notes what they stand for: keys and values in steps of their scales.
+    """Gives attention the integers of a cache, and records the keys and values that they stand for, in steps.
 
-    there: in what it says of them, which of the positions [B, S] hold tokens.
+    A step is one unit of the integers, the scale. valid: which of the positions [B, S] hold tokens.
     """
 
     def __init__(self, caches: list[tuple[Array, ...]], scales: CacheScales):
@@ -136,27 +142,27 @@ class _GivenCaches(CacheEntrance):
         self._numbers: list[Tensor] = []
 
     def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
-        """Both, as the integers mean them."""
+        """Return the keys and values that the integers mean; record those of the module, divided by their scales."""
         pairs = list(zip((key, value), self._caches[layer], self._scales[layer], strict=True))
         self._numbers += [x / scales.to(x.dtype) for x, _, scales in pairs]
         given_key, given_value = (integers.to(x.dtype) * scales.to(x.dtype) for x, integers, scales in pairs)
         return given_key, given_value
 
-    def numbers(self, there: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Keys and values in steps, clipped to int8's range: [layers · 2, tokens, K·D]."""
-        return np.clip(self._all(there), -128, 127)
+    def numbers(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return keys and values in steps, clipped to int8's range: [layers · 2, tokens, K·D]."""
+        return np.clip(self._all(valid), -128, 127)
 
-    def distances(self, there: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """How far they are from the integers, in the same places."""
+    def distances(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return their distances from the integers, in the same shape."""
         given = np.stack([part.numpy() for cache in self._caches for part in cache])
-        return np.abs(self.numbers(there) - given[:, there])
+        return np.abs(self.numbers(valid) - given[:, valid])
 
-    def clipped(self, there: NDArray[np.bool_]) -> float:
-        """The part of the keys or values of a layer that int8's range leaves out, at the worst layer."""
-        return float((np.abs(self._all(there)) > 128).mean((1, 2)).max())
+    def clipped(self, valid: NDArray[np.bool_]) -> float:
+        """Return the fraction of a layer's keys or values that are out of int8's range, at the worst layer."""
+        return float((np.abs(self._all(valid)) > 128).mean((1, 2)).max())
 
-    def _all(self, there: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return torch.stack(self._numbers).numpy().astype(np.float64)[:, there]
+    def _all(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return torch.stack(self._numbers).numpy().astype(np.float64)[:, valid]
 
 
 def _run(
@@ -167,7 +173,7 @@ def _run(
 
 
 def judge_scales(folder: Path, manifest: Manifest) -> Check:
-    """Every graph of a bundle must round by the scales of the manifest, for they share one cache."""
+    """Check that every graph of a bundle has the scales of the manifest, since all graphs share one cache."""
     scales = manifest.cache_scales
     assert scales is not None
     wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D]
@@ -183,7 +189,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
                 same = [int(np.sum(each == numbers)) for each in stored if each.shape == numbers.shape]
                 differing += len(numbers) - sum(same)
     return Check(
-        name="scales: differing numbers", what=f"of {', '.join(manifest.all_graphs)} from those of the manifest",
+        name="scales: differing numbers", what=f"scales of {', '.join(manifest.all_graphs)} that differ from the manifest's",
         value=float(differing), limit=0.0, eager=None,
-        reason="the graphs read and write one cache, so its integers must mean the same to all of them",
+        reason="the graphs share one cache, so its integers must mean the same to all of them",
     )  # fmt: skip

@@ -1,11 +1,11 @@
-"""Holds the weights of a quantized bundle to the original ones: integers block by block, all others to the last bit.
+"""Check the weights of a quantized bundle against the original ones: integers by block, all others bit for bit.
 
-What a graph computes of its weights is compared with what PyTorch computes of the same weights, so that this alone
-tells whether they mean the model.
+The other checks compare what a graph and PyTorch compute with the same stored weights. Only these checks show whether
+the stored weights are those of the model.
 
-A calibration text lets weights err more than they must, each for the others of its row; no text is at hand here. But
-their ranges are parts of that of the weights as they were, and their integers stay within reach of the nearest ones
-(`quantize.gptq`), so these are what is judged.
+Weights that were calibrated with a text (GPTQ) err more than rounding requires, to compensate errors of their row. The
+text is not available here, but each scale covers a known fraction of the range of its block's original weights, and
+each integer is near the nearest one (`quantize/gptq.py`). So these are checked.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ from edgeformer.export.quantize.gptq import REACH
 from edgeformer.export.quantize.rounding import SEARCHED
 from edgeformer.quantization import WeightFormat
 
-SLACK = 1.01
-"""Of float16 scales, and of float32 arithmetic."""
-SHARE_OF_STEP = 0.1
-"""The same, where 128 steps of a scale add up; what is wrong is wrong by whole steps."""
-SHARE_OF_RANGE = 0.002
-"""The same, of a scale by itself; parts to choose from are 0.05 apart."""
+BLOCK_ERROR_LIMIT = 1.01
+"""Limit of a block's RMS error over that of rounding: 1, and 1 % for float16 scales and float32 arithmetic."""
+STEP_LIMIT = 0.1
+"""Limit of an excess in steps. The rounding of a scale adds up over the 128 steps of its range; a fault is whole steps."""
+RANGE_LIMIT = 0.002
+"""Limit of a scale's relative distance from those that calibration may choose, which are 0.05 apart."""
 
 
 def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list[Check]:
-    """Checks of all parameters; none, where the stored weights are all that is known."""
+    """Check all parameters; return no checks where only the stored weights are known."""
     if isinstance(original, StoredWeights) and original.formats:
         return []
     kept = [(_difference(original[name], stored[name]), name) for name in stored if name not in stored.formats]
@@ -36,59 +36,42 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
     for name, form in stored.formats.items():
         weight, rounded = (stored.output_rows(name, each[name].float()) for each in (original, stored))
         if form.rounding != "gptq":
-            errors.append((_worst(weight, rounded, form), name))
+            errors.append((_block_error(weight, rounded, form), name))
             continue
         grid = _Grid(weight, *stored.steps(name), form)
         distances.append((grid.distance(rounded), name))
         ranges.append((grid.range(), name))
         if not form.symmetric:
             offsets.append((grid.offset(), name))
-    checks = []
-    if kept:
-        checks += [
-            _check(
-                "unquantized", kept, 0,
-                "largest difference of a weight that is not quantized from the checkpoint's, in the precision that it "
-                "is stored in",
-                "such weights are copied",
-            )
-        ]  # fmt: skip
-    if errors:
-        checks += [
-            _check(
-                "block error", errors, SLACK,
-                "rmse of a block over what rounding to the nearest step may err, at the worst block",
-                "that is half a step, more only where a symmetric range ends; a better scale errs less",
-            )
-        ]  # fmt: skip
-    if distances:
-        checks += [
-            _check(
-                "calibrated steps", distances, SHARE_OF_STEP,
-                f"steps by which a weight is further from what is stored for it than {REACH} and a half, at the worst",
-                f"calibration chooses among the nearest step and the {REACH} on either side of it",
-            )
-        ]  # fmt: skip
-    if ranges:
-        parts = ", ".join(f"{part:g}" for part in SEARCHED)
-        checks += [
-            _check(
-                "calibrated ranges", ranges, SHARE_OF_RANGE,
-                "by which part of the range of a block's weights its scale is further from one that calibration may "
-                "choose, at the worst block",
-                f"it chooses among the parts {parts}",
-            )
-        ]  # fmt: skip
-    if offsets:
-        checks += [
-            _check(
-                "calibrated zero points", offsets, SHARE_OF_STEP,
-                "steps by which a zero point is further from the zero of its block's range than half of one, at the "
-                "worst block",
-                "it is the nearest integer",
-            )
-        ]  # fmt: skip
-    return checks
+    fractions = ", ".join(f"{fraction:g}" for fraction in SEARCHED)
+    table = (
+        (
+            "unquantized", kept, 0.0,
+            "largest difference of an unquantized weight from the checkpoint's, in its stored precision",
+            "such weights are copied",
+        ),
+        (
+            "block error", errors, BLOCK_ERROR_LIMIT,
+            "RMS error of a block over the largest that rounding to the nearest step causes, at the worst block",
+            "rounding errs by at most half a step, and by more only at the end of a symmetric range",
+        ),
+        (
+            "calibrated steps", distances, STEP_LIMIT,
+            f"largest distance of a stored weight from the original, in steps beyond {REACH}.5",
+            f"calibration chooses among the nearest step and the {REACH} on either side of it",
+        ),
+        (
+            "calibrated ranges", ranges, RANGE_LIMIT,
+            "largest distance of a scale from one that calibration may choose, as a fraction of its block's range",
+            f"calibration chooses among these fractions of the range: {fractions}",
+        ),
+        (
+            "calibrated zero points", offsets, STEP_LIMIT,
+            "largest distance of a zero point from the zero of its block's range, in steps beyond 0.5",
+            "calibration rounds it to the nearest integer",
+        ),
+    )  # fmt: skip
+    return [_check(figure, found, limit, what, reason) for figure, found, limit, what, reason in table if found]
 
 
 def _check(figure: str, found: list[tuple[float, str]], limit: float, what: str, reason: str) -> Check:
@@ -99,12 +82,12 @@ def _check(figure: str, found: list[tuple[float, str]], limit: float, what: str,
 
 
 def _difference(original: Tensor, stored: Tensor) -> float:
-    """NaN counts as infinitely wrong."""
+    """Return the largest difference of two weights; NaN counts as an infinite one."""
     return float((original.to(stored.dtype) - stored).abs().float().nan_to_num(torch.inf).max())
 
 
 class _Grid:
-    """The numbers that blocks of a parameter [N, K] can be stored as, by their scales and zero points [N, B]."""
+    """The numbers that the blocks of a weight [N, K] can be stored as, given their scales and zero points [N, B]."""
 
     def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat):
         self._blocks = weight.unflatten(1, (scales.shape[1], -1))
@@ -116,44 +99,44 @@ class _Grid:
         return torch.where(self._scales == 0, 0, blocks / self._scales)
 
     def distance(self, rounded: Tensor) -> float:
-        """By how many steps a weight is further from what is stored [N, K] than calibration may move it, at most."""
+        """Return the largest distance of the stored weights [N, K] from the original ones, in steps beyond REACH + 0.5."""
         exact = self._steps(self._blocks).clamp(-self._zeros, 2 * self._form.zero - 1 - self._zeros)
         steps = self._steps(rounded.unflatten(1, self._blocks.shape[1:])) - exact
         return max(0.0, float(steps.abs().nan_to_num(torch.inf).max()) - REACH - 0.5)
 
     def range(self) -> float:
-        """By which part of its block's range a scale is further from one that calibration may choose, at most."""
+        """Return the largest distance of a scale from one that calibration may choose, over its block's whole range."""
         low, high = self._limits()
         whole = (high - low) / (2 * self._form.zero - 1)
         if self._form.symmetric:
-            # The weight of largest magnitude is the lowest integer, whatever its sign.
+            # The weight of largest magnitude becomes the lowest integer, whatever its sign.
             whole = torch.where(high > -low, high, low) / -self._form.zero
-        # Very small scales in float16 have few digits.
+        # Subnormal float16 scales have few digits.
         errors = ((self._scales - torch.tensor(SEARCHED) * whole).abs() - self._digit).clamp(min=0)
         errors = torch.where(errors == 0, 0, errors / whole.abs())
         return float(errors.amin(-1).nan_to_num(torch.inf).max())
 
     def offset(self) -> float:
-        """By how many steps a zero point is further from the zero of its block's range than rounding it explains."""
+        """Return the largest distance of a zero point from the zero of its block's range, in steps beyond 0.5."""
         low, high = self._limits()
         expected = torch.where(high == low, self._form.zero, -low * (2 * self._form.zero - 1) / (high - low))
         return max(0.0, float((self._zeros - expected).abs().max()) - 0.5)
 
     def _limits(self) -> tuple[Tensor, Tensor]:
-        """What the weights of each block are between, with 0, float64 [N, B, 1]."""
+        """Return the smallest and the largest weight of each block, 0 included, float64 [N, B, 1]."""
         blocks = self._blocks.double()
         return blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
 
 
-def _worst(weight: Tensor, stored: Tensor, form: WeightFormat) -> float:
-    """Of a parameter [N, K] whose rows are in blocks; NaN counts as infinitely wrong."""
+def _block_error(weight: Tensor, stored: Tensor, form: WeightFormat) -> float:
+    """Return the largest RMS error of a block of a weight [N, K], over that of rounding; NaN counts as infinite."""
     block = form.block or weight.shape[-1]
     blocks, rounded = (each.unflatten(-1, (-1, block)) for each in (weight, stored))
     low, high = blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
     steps = torch.maximum(high, -low) / form.zero if form.symmetric else (high - low) / (2 * form.zero - 1)
     allowed = torch.full_like(blocks, 0.5)
     if form.symmetric:
-        # The range has an integer less on the side away from the extreme, where what is nearest to it is clipped.
+        # A symmetric range has one integer less on the side away from its extreme, where weights are clipped.
         other_side = torch.where(high > -low, -blocks, blocks)
         allowed = (other_side / steps - (form.zero - 1)).clamp(min=0.5)
     ratio = ((blocks - rounded) / steps).square().mean(-1).sqrt() / allowed.square().mean(-1).sqrt()

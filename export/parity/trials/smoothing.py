@@ -1,4 +1,4 @@
-"""Smoothed bundles: what was done to their norms is read off them, and shown to leave the model what it is."""
+"""Check smoothed bundles: their norms give the factors, which must leave the outputs of the model unchanged."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,17 +19,19 @@ from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import SmoothedNorm
 
 TOKENS = 32
+"""Random tokens that both models run."""
 SAME = 1e-10
-"""Of the largest number. Factors are exact, so only the order in which float64 adds up could make a difference."""
+"""Largest difference of an output, relative to the largest output. The factors are powers of two, which round nothing,
+so only float64's summation order (unit roundoff 1.1e-16) could make a difference."""
 
 
 def smoothed_as_stored(
     folder: Path, manifest: Manifest, model_spec: ModelSpec, weights: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """The weights, smoothed as the norms of a bundle are, if they are.
+    """Return the weights of the checkpoint, smoothed as those of the bundle are, if they are.
 
-    weights: of the checkpoint; those of the bundle itself are smoothed already. Raises BundleError for norms that no
-    smoothing makes of the checkpoint's.
+    The bundle's own weights are returned as they are, since they are smoothed already. Raises BundleError for norms
+    that smoothing cannot make of the checkpoint's.
     """
     if manifest.smoothing is None or isinstance(weights, StoredWeights):
         return weights
@@ -41,36 +43,36 @@ def smoothed_as_stored(
 
 
 def _factors(norm: SmoothedNorm, weights: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> Tensor:
-    """What the channels of a norm were divided by, float32 [K]: powers of two, and one where there is nothing."""
+    """Return the factors that the channels of a norm were divided by, float32 [K]: powers of two, and 1 for a zero."""
     original, divided = (each[norm.parameters[0]].float() for each in (weights, stored))
     factors = torch.where((original == 0) & (divided == 0), 1, original / divided)
-    # A power of two has a mantissa of one half.
+    # frexp gives a power of two the mantissa 1/2.
     wrong = torch.frexp(factors).mantissa != 0.5
     for name in norm.parameters:
         wrong |= weights[name].float() / factors != stored[name].float()
     if wrong.any():
         channel = int(wrong.nonzero()[0])
         raise BundleError(
-            f"{norm.parameters[0]} was smoothed, so that each channel may differ from the checkpoint's by a power of "
-            f"two alone, and channel {channel} is {divided[channel]:.6g} where the checkpoint has "
-            f"{original[channel]:.6g} (or its bias is another). The bundle is damaged or of another model: export it "
-            "again."
+            f"{norm.parameters[0]} was smoothed, so each channel may differ from the checkpoint's only by a power of "
+            f"two, and channel {channel} is {divided[channel]:.6g} where the checkpoint has "
+            f"{original[channel]:.6g} (or its bias differs). The bundle is damaged or belongs to another model: "
+            "export it again."
         )
     return factors
 
 
 def judge_smoothing(model_spec: ModelSpec, weights: Mapping[str, Tensor], smoothed: Mapping[str, Tensor]) -> Check:
-    """Whether the model with smoothed weights says what it says with its own, in float64."""
+    """Check that the model computes the same with smoothed weights as with its own, in float64."""
     ids = torch.from_numpy(random_tokens(min(TOKENS, sizes_of(model_spec)[1]), sizes_of(model_spec)[0]))[None]
-    said = []
+    outputs = []
     for each in (weights, smoothed):
         reference = Reference(model_spec, each)
         with reference.loaded():
-            said.append(let_read(reference, model_spec, ids, torch.ones_like(ids)))
-    differences = [float((a - b).abs().max() / a.abs().max()) for a, b in zip(*said, strict=True)]
+            outputs.append(let_read(reference, model_spec, ids, torch.ones_like(ids)))
+    differences = [float((a - b).abs().max() / a.abs().max()) for a, b in zip(*outputs, strict=True)]
     return Check(
         name="smoothing: same model",
-        what="largest difference that smoothing makes to what float64 PyTorch says, over the largest number of it",
+        what="largest change of an output of float64 PyTorch by smoothing, relative to the largest output",
         value=max(differences), limit=SAME, eager=None,
-        reason="channels are divided by powers of two, and all that reads them multiplied, which rounds nothing",
+        reason="channels are divided by powers of two and their readers multiplied by them, which rounds nothing",
     )  # fmt: skip
