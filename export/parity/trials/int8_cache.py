@@ -189,7 +189,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
                 same = [int(np.sum(each == numbers)) for each in stored if each.shape == numbers.shape]
                 differing += len(numbers) - sum(same)
     return Check(
-        name="scales: differing numbers", what=f"scales of {', '.join(manifest.all_graphs)} that differ from the manifest's",
+        name="scales: differing numbers", what=f"that differ from the manifest in {', '.join(manifest.all_graphs)}",
         value=float(differing), limit=0.0, eager=None,
         reason="the graphs share one cache, so its integers must mean the same to all of them",
     )  # fmt: skip

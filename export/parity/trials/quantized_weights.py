@@ -22,7 +22,7 @@ from edgeformer.quantization import WeightFormat
 BLOCK_ERROR_LIMIT = 1.01
 """Limit of a block's RMS error over that of rounding: 1, and 1 % for float16 scales and float32 arithmetic."""
 STEP_LIMIT = 0.1
-"""Limit of an excess in steps. The rounding of a scale adds up over the 128 steps of its range; a fault is whole steps."""
+"""Limit of an excess in steps. Rounding of a scale adds up over the 128 steps of its range; faults are whole steps."""
 RANGE_LIMIT = 0.002
 """Limit of a scale's relative distance from those that calibration may choose, which are 0.05 apart."""
 
@@ -99,7 +99,7 @@ class _Grid:
         return torch.where(self._scales == 0, 0, blocks / self._scales)
 
     def distance(self, rounded: Tensor) -> float:
-        """Return the largest distance of the stored weights [N, K] from the original ones, in steps beyond REACH + 0.5."""
+        """Return the largest distance of stored weights [N, K] from the original ones, in steps beyond REACH + 0.5."""
         exact = self._steps(self._blocks).clamp(-self._zeros, 2 * self._form.zero - 1 - self._zeros)
         steps = self._steps(rounded.unflatten(1, self._blocks.shape[1:])) - exact
         return max(0.0, float(steps.abs().nan_to_num(torch.inf).max()) - REACH - 0.5)
