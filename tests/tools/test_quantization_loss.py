@@ -150,8 +150,8 @@ def test_a_peer_that_computes_another_model_is_an_error(stand_in, monkeypatch):
 @pytest.mark.parametrize(
     ("read", "error"),
     [
-        ("logits[1:]", "stand-in told 16384 bytes of logits for 3 tokens of 2048"),
-        ("logits.astype('float64')", "stand-in told 49152 bytes of logits for 3 tokens of 2048"),
+        ("logits[1:]", "stand-in returned 16384 bytes of logits for 3 tokens of 2048"),
+        ("logits.astype('float64')", "stand-in returned 49152 bytes of logits for 3 tokens of 2048"),
         ("1 / 0", r"stand-in did not read the texts at fp32:\n(.|\n)*ZeroDivisionError"),
     ],
 )

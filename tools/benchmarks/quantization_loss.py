@@ -227,6 +227,27 @@ def asked_for(name: str, only: Sequence[str]) -> bool:
     return not only or any(part in name for part in only)
 
 
+def measured_texts(model: Any, file: Path | None, preset: Path) -> list[Text]:
+    """Return the texts to measure on: pieces of a file, or without one the held-out problems of a preset."""
+    if file is None:
+        problems = [(model.encode(asked), model.encode(answer)) for asked, answer in held_out(preset)]
+        return [Text(asked + answer, len(asked)) for asked, answer in problems]
+    tokens = model.encode(file.read_text(encoding="utf-8"))
+    return [Text(tokens[start : start + LENGTH]) for start in range(0, len(tokens), LENGTH)[:PIECES]]
+
+
+def print_losses(losses: dict[str, Loss], title: str) -> None:
+    """Print the table."""
+    table = Table(title=title, title_justify="left")
+    for column in ("weights and embeddings", "MB", "mean KL", "on all tokens", "same top-1", "perplexity"):
+        table.add_column(column, justify="left" if column.startswith("weights") else "right")
+    for name, loss in losses.items():
+        change = f"{100 * (loss.perplexity - 1):+.2f} %"
+        kl, anywhere, top1 = f"{loss.kl:.1e}", f"{loss.kl_anywhere:.1e}", f"{100 * loss.top1:.2f} %"
+        table.add_row(name, f"{loss.bytes / 1e6:.2f}", kl, anywhere, top1, change)
+    Console(highlight=False, width=100).print(table)
+
+
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("model")
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text file to measure on.")
@@ -269,13 +290,7 @@ def main(
         export_model(model, folder / "whole", verify=None)
         whole = load(folder / "whole", provider="cpu")
         calibration = calibrate or [whole.encode(each) for each in drawn()]
-        if text is None:
-            problems = [(whole.encode(asked), whole.encode(answer)) for asked, answer in held_out(source.folder)]
-            texts = [Text(asked + answer, len(asked)) for asked, answer in problems]
-        else:
-            tokens = whole.encode(text.read_text(encoding="utf-8"))
-            starts = range(0, len(tokens), LENGTH)[:PIECES]
-            texts = [Text(tokens[start : start + LENGTH]) for start in starts]
+        texts = measured_texts(whole, text, source.folder)
         for name, facts in peers.items():  # first, because a peer can fail
             for called, loss in peer_losses(name, facts, source, folder, texts, only):
                 theirs[called] = loss
@@ -288,23 +303,15 @@ def main(
             logits, exact = (logits_of(folder / bundle, texts) for bundle in ("bundle", "whole"))
             ours[name] = compare((folder / "bundle" / "onnx").iterdir(), logits, exact, texts)
             click.echo(f"{name}: {ours[name].kl:.2e}", err=True)
-    found = ours | theirs
+    losses = ours | theirs
     read = sum(len(text.tokens) for text in texts)
     written = read - sum(text.asked for text in texts)
-    title = f"{model}: {written:,} answer tokens of {read:,} tokens, against float32"
-    table = Table(title=title, title_justify="left")
-    for column in ("weights and embeddings", "MB", "mean KL", "on all tokens", "same top-1", "perplexity"):
-        table.add_column(column, justify="left" if column.startswith("weights") else "right")
-    for name, loss in found.items():
-        change = f"{100 * (loss.perplexity - 1):+.2f} %"
-        kl, anywhere, top1 = f"{loss.kl:.1e}", f"{loss.kl_anywhere:.1e}", f"{100 * loss.top1:.2f} %"
-        table.add_row(name, f"{loss.bytes / 1e6:.2f}", kl, anywhere, top1, change)
-    Console(highlight=False, width=100).print(table)
+    print_losses(losses, f"{model}: {written:,} answer tokens of {read:,} tokens, against float32")
     if json_file:
         versions = {name: facts["versions"] for name, facts in peers.items()}
         data = {"model": model, "tokens": read, "written": written, "peers": versions, "environment": environment()}
-        losses = {name: asdict(loss) for name, loss in found.items()}
-        json_file.write_text(json.dumps(data | {"losses": losses}, indent=1) + "\n", encoding="utf-8")
+        data |= {"losses": {name: asdict(loss) for name, loss in losses.items()}}
+        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Select the part of a graph to draw: one block, or all nodes whose names start with a prefix."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import click
@@ -91,9 +91,6 @@ def block_of(model: onnx.ModelProto, prefix: str) -> Block:
     lines: list[tuple[int, int, int]] = []
     ports: dict[str, tuple[int, int]] = {}
 
-    def short(name: str) -> str:
-        return name.removeprefix(prefix).lstrip("./") or name
-
     def add(part: Part) -> int:
         ports.update({value: (len(parts), port) for port, (value, _) in enumerate(part.outputs)})
         parts.append(part)
@@ -108,15 +105,7 @@ def block_of(model: onnx.ModelProto, prefix: str) -> Block:
     for node in nodes:
         held = [tensors[value] for value in dict.fromkeys(node.input) if value in tensors]
         read_outputs = [value for value in node.output if value and (value in readers or value in results)]
-        part = Part(
-            title=node.op_type,
-            name=short(node.name),
-            domain="" if node.domain in ONNX_DOMAINS else node.domain,
-            weights=tuple(f"{short(tensor.name)} {list(tensor.dims)}" for tensor in held if not tensor.small),
-            constants=tuple(_values(tensor) for tensor in held if tensor.small),
-            outputs=tuple((value, shapes.get(value)) for value in read_outputs),
-        )
-        boxes.append(add(part))
+        boxes.append(add(_node_part(node, prefix, held, [(value, shapes.get(value)) for value in read_outputs])))
     for box, node in zip(boxes, nodes, strict=True):
         sources = dict.fromkeys(ports[value] for value in values_read(node) if value in ports)
         lines += [(tail, port, box) for tail, port in sources]
@@ -129,6 +118,24 @@ def block_of(model: onnx.ModelProto, prefix: str) -> Block:
             lines.append((tail, port, len(parts)))
             parts.append(Part(title=value, name=name, domain=None))
     return Block(prefix=prefix, parts=tuple(parts), lines=tuple(lines))
+
+
+def _node_part(
+    node: onnx.NodeProto, prefix: str, held: Sequence[Initializer], outputs: Iterable[tuple[str, Dims | None]]
+) -> Part:
+    """Return the box of a node. held: the constants and weights that it reads."""
+
+    def short(name: str) -> str:
+        return name.removeprefix(prefix).lstrip("./") or name
+
+    return Part(
+        title=node.op_type,
+        name=short(node.name),
+        domain="" if node.domain in ONNX_DOMAINS else node.domain,
+        weights=tuple(f"{short(tensor.name)} {list(tensor.dims)}" for tensor in held if not tensor.small),
+        constants=tuple(_values(tensor) for tensor in held if tensor.small),
+        outputs=tuple(outputs),
+    )
 
 
 def _starting(prefix: str) -> Callable[[str], bool]:

@@ -104,7 +104,7 @@ def read_texts(
             raise click.ClickException(f"{name} did not read the texts at {precision}:\n{last_lines(done.stderr)}")
         ends = np.cumsum([len(text) for text in texts])
         if (size := told.stat().st_size) != 4 * ends[-1] * vocab_size:
-            raise click.ClickException(f"{name} told {size} bytes of logits for {ends[-1]} tokens of {vocab_size}.")
+            raise click.ClickException(f"{name} returned {size} bytes of logits for {ends[-1]} tokens of {vocab_size}.")
         yield from np.split(np.memmap(told, np.float32, "r").reshape(-1, vocab_size), ends[:-1])
 
 
