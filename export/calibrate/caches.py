@@ -64,10 +64,8 @@ class _Ranges(CacheEntrance):
         self.values: dict[int, Tensor] = {}
 
     def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
-        if rotation is None:
-            bound = key
-        else:
-            bound = _pair_lengths(key.unflatten(-1, (-1, self._head_dim)), *rotation).flatten(-2)
+        heads = key.unflatten(-1, (-1, self._head_dim))
+        bound = (heads if rotation is None else _pair_lengths(heads, *rotation)).flatten(-2)
         for largest, seen in ((self.keys, bound), (self.values, value)):
             new = seen.abs().flatten(0, 1).amax(0)
             largest[layer] = torch.maximum(largest.get(layer, new), new)
@@ -87,7 +85,7 @@ def _scales(what: str, largest: dict[int, Tensor]) -> tuple[tuple[float, ...], .
     scales = []
     for layer in sorted(largest):
         bound = largest[layer] * MARGIN
-        if not bool(bound.isfinite().all()):
+        if not bound.isfinite().all():
             raise ExportError(f"{what} of layer {layer} are not finite, and an int8 cache cannot hold them.")
         # A channel that is zero for every token may have any scale.
         steps = torch.where(bound == 0, 1.0, bound / 127)

@@ -31,7 +31,7 @@ from edgeformer.quantization import Quantization, SmoothedNorm
 NORMS = {(DOMAIN, "RMSNorm"), ("", "LayerNormalization")}
 """Domain and op type of the canonical norms."""
 FARTHEST = 2.0**16
-"""The largest factor; the smallest is its inverse."""
+"""The largest factor; the smallest is its inverse. Such factors leave float32 weights far from its largest exponent."""
 NEGLIGIBLE = 1e-30
 """Channels whose norm weight is below this are not smoothed: they contribute nothing, and dividing may round them."""
 

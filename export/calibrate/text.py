@@ -21,7 +21,8 @@ Tokens = NDArray[np.int64]
 LENGTH = 256
 """Tokens in a piece of a file, or as many as the model's context has."""
 PIECES = 32
-"""Pieces that are taken from a file, evenly spread over it: 8,192 tokens in all."""
+"""Pieces that are taken from a file, evenly spread over it: 8,192 tokens in all. Three times as many had no effect on
+tiny-llama (docs/how-to/calibrate.md)."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,16 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
     vocab_size, context_length = sizes_of(model_spec)
     if isinstance(given, str | Path):
         path = Path(given)
-        texts, digest, name = _pieces(path, tokenizer_folder, context_length), _read(path), path.name
+        if not path.is_file():
+            raise ExportError(f"there is no file {path} to calibrate with. Give a file of text.")
+        content, name = path.read_bytes(), path.name
+        texts = _pieces(path, content, tokenizer_folder, context_length)
     else:
         texts = [np.asarray(text, np.int64)[:context_length] for text in given]
-        digest, name = b"".join(text.tobytes() for text in texts), "token ids"
+        content, name = b"".join(text.tobytes() for text in texts), "token ids"
     texts = [text for text in texts if len(text)]
     if not texts:
-        raise ExportError(f"{given if isinstance(given, str | Path) else name} has no tokens to calibrate with.")
+        raise ExportError(f"{name} has no tokens to calibrate with.")
     lowest, highest = min(int(text.min()) for text in texts), max(int(text.max()) for text in texts)
     if lowest < 0 or highest >= vocab_size:
         raise ExportError(
@@ -56,7 +60,9 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
             "Give the tokens of this model's own tokenizer."
         )
     count = sum(map(len, texts))
-    return CalibrationTokens(texts, CalibrationText(name=name, tokens=count, sha256=hashlib.sha256(digest).hexdigest()))
+    return CalibrationTokens(
+        texts, CalibrationText(name=name, tokens=count, sha256=hashlib.sha256(content).hexdigest())
+    )
 
 
 def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
@@ -70,13 +76,7 @@ def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
     return min(encoder.vocab_size, model_spec.vocab_size), min(encoder.context_length, model_spec.context_length)
 
 
-def _read(path: Path) -> bytes:
-    if not path.is_file():
-        raise ExportError(f"there is no file {path} to calibrate with. Give a file of text.")
-    return path.read_bytes()
-
-
-def _pieces(path: Path, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:
+def _pieces(path: Path, content: bytes, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:
     """Return pieces of a file of equal length, or one shorter piece."""
     if tokenizer_folder is None or not (tokenizer_folder / "tokenizer.json").is_file():
         raise ExportError(
@@ -84,7 +84,7 @@ def _pieces(path: Path, tokenizer_folder: Path | None, context_length: int) -> l
             "trained with into its folder, or give token ids (calibration=[[…], …] of export_model)."
         )
     try:
-        text = _read(path).decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise ExportError(f"{path} is not text in UTF-8, and cannot be calibrated with.") from None
     tokenizer = Tokenizer(tokenizer_folder)

@@ -43,7 +43,7 @@ def test_export_says_how_it_stored_the_weights_and_verifies_them(exported):
     assert "checks passed; closest to its limit: " in result.stdout
 
 
-def test_options_are_those_of_a_recipe(exported):
+def test_options_make_the_quantization(exported):
     manifest = Manifest.read(exported[0])
     assert manifest.quantization == make_quantization(
         "int4",

@@ -393,7 +393,7 @@ def test_every_layer_that_multiplies_is_rounded_and_an_embedding_only_if_it_is_t
         assert found[name].weights().flatten(1).shape == weights[name].shape
 
 
-def test_skips_and_other_formats_are_those_of_the_recipe(tmp_path):
+def test_skips_and_other_formats_are_those_of_the_quantization(tmp_path):
     model_spec, weights = opened(LLAMA)
     chosen = make_quantization(
         "int4", QuantizationOverrides(rounding="gptq", head="fp32", keep=("blocks.0.*",), block=64)
@@ -592,7 +592,7 @@ def test_what_is_not_finite_is_named(tmp_path, value, message):
         calibrated(model_spec, weights, tmp_path)
 
 
-def test_recipes_say_what_they_were_calibrated_with():
+def test_a_quantization_says_what_it_was_calibrated_with():
     chosen = GPTQ
     assert chosen.needs_calibration and not make_quantization("int4").needs_calibration
     source = CalibrationText(name="story.txt", tokens=8192, sha256="0" * 64)

@@ -53,7 +53,7 @@ def bundle(make_model, tmp_path_factory):
 
 
 def blocks_of(place):
-    """The block of every quantized parameter, by the recipe as it was carried out."""
+    """The block of every quantized parameter, as it is stored."""
     stored = Manifest.read(place).weights.values()
     return {name: each.quantized.block for each in stored if each.quantized for name in each.parameters}
 
@@ -81,7 +81,7 @@ def nodes(graph):
     return onnx.load(graph, load_external_data=False).graph.node
 
 
-def test_a_recipe_keeps_what_it_is_told(bundle, make_model, tmp_path):
+def test_what_is_kept_is_not_quantized(bundle, make_model, tmp_path):
     chosen = make_quantization(
         "int8", QuantizationOverrides(activations="per_token", head="int4", block=64, keep=("blocks.0.*",))
     )
@@ -94,7 +94,7 @@ def test_a_recipe_keeps_what_it_is_told(bundle, make_model, tmp_path):
     assert all(name.startswith("blocks.1.") for name in blocks)
 
 
-def test_a_recipe_says_what_it_is():
+def test_a_quantization_says_what_it_is():
     shown = (
         "*head.weight, *embedding.weight int8 in blocks of 128; "
         "decoder.*cross_attention.key.weight, decoder.*cross_attention.value.weight int8 per channel; "

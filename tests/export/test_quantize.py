@@ -345,7 +345,7 @@ def test_the_first_rule_that_fits_decides():
     assert schema.from_json(Quantization, json.loads(json.dumps(schema.to_json(rules)))) == rules
 
 
-def test_a_recipe_of_options():
+def test_a_quantization_is_made_of_overrides():
     options = make_quantization(
         "int4", QuantizationOverrides(block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.*",))
     )
@@ -380,7 +380,7 @@ def test_tables_are_left_as_they_are(name):
         ({"head": "fp16"}, "the precision of weights is 'fp16'; it must be one of fp32, int4, int8"),
     ],
 )
-def test_what_is_no_recipe_is_said(options, message):
+def test_overrides_that_cannot_be_are_said(options, message):
     with pytest.raises(ConfigError, match=message):
         make_quantization("int4", QuantizationOverrides(**options))
 
@@ -558,7 +558,7 @@ def test_a_tied_embedding_is_stored_once_and_read_by_two_nodes(exported, precisi
     assert free["embedding.weight.integers.flat"] != free["head.weight.integers"]
 
 
-def test_the_manifest_keeps_the_recipe(exported):
+def test_the_manifest_keeps_the_quantization(exported):
     for (head, precision), bundle in exported[0].items():
         manifest = Manifest.read(bundle)
         assert manifest.quantization == make_quantization(precision, QuantizationOverrides(symmetric=head == "free"))
