@@ -1,4 +1,4 @@
-"""A model configuration survives JSON unchanged; what is wrong in one is named: the field, its value, what is right."""
+"""Model configs are unchanged by JSON, and errors name the field, its value, and valid values."""
 
 import json
 import re
@@ -341,7 +341,7 @@ def test_a_document_without_blocks_is_refused(document):
         schema.from_json(DecoderConfig, document)
 
 
-# Encoders, and decoders that read one.
+# Encoders and encoder-decoders.
 
 BOTH_WAYS = {"causal": False, "rotary": None}
 ACROSS = CrossAttentionConfig(num_heads=4, head_dim=8, scale=1.0, qkv_bias=True, output_bias=True)
@@ -360,7 +360,7 @@ def _encoder(*blocks, **fields):
 
 
 def _reader(**fields):
-    """A decoder that reads an encoder."""
+    """Return a decoder with cross-attention."""
     return _model(replace(_block(), cross_attention=ACROSS), **fields)
 
 

@@ -1,4 +1,4 @@
-"""The presets in the package do what their model cards and the README say, through our runtime."""
+"""The presets of the package do what their model cards and the README say, in edgeformer's runtime."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ def held_out(preset):
 
 
 def rows(preset):
-    """The table of the model card: rightly answered and asked, by skill."""
+    """Return the table of the model card: right answers and problems, by skill."""
     page = (PRESETS / preset / "README.md").read_text(encoding="utf-8")
     return re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| ([\d.]+) % \|$", page, re.M)
 
@@ -41,9 +41,9 @@ def test_held_out_problems_are_solved_as_often_as_the_card_says(preset, model, t
     asked = held_out(preset)
     found = {score.skill: score for score in evaluate(solver, asked, limit=ASKED).skills}
     for skill, right, total, _ in rows(preset):
-        # A score of so few problems is near that of all; so far below, it is not by chance.
+        # The score of a sample is close to that of all problems; a larger distance than this is not chance.
         assert int(right) / int(total) <= wilson(found[skill].right, found[skill].problems, 0.9999)[1]
-    # The answers of other questions are wrong, so that it is the question that is answered.
+    # Negative control: the answers to other questions are wrong.
     others = [replace(each, answer=other.answer) for each, other in pairwise([*asked, asked[0]])]
     assert evaluate(solver, others, limit=ASKED).total.exact < 0.15
 

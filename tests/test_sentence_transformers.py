@@ -1,6 +1,6 @@
 """Folders of sentence-transformers: how they pool, how long their texts are, and what is refused.
 
-That pooled states are the right ones is tested with the families (tests/families/test_encoder_parity.py).
+Values of pooled states are tested with the families (tests/families/test_encoder_parity.py).
 """
 
 import json
@@ -40,7 +40,7 @@ FIRST = MEAN_AND_ALL | {"pooling_mode_cls_token": True, "pooling_mode_mean_token
 
 @pytest.fixture
 def make_folder(tmp_path):
-    """Return a function that writes a BERT's config.json, and what sentence-transformers puts beside it."""
+    """Return a function that writes a BERT's config.json, and the other files of sentence-transformers."""
 
     def make(kinds=("Transformer", "Pooling", "Normalize"), pooling=MEAN, types=None, text=None, **config):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | SIZES | config))
@@ -119,7 +119,7 @@ def test_what_a_head_cannot_do_is_refused(make_folder, kinds, pooling, message):
     folder = make_folder(kinds, pooling)
     with pytest.raises(ConfigError, match=message):
         open_source(folder)
-    # Who asks for something else gets it.
+    # A requested pooling replaces it.
     assert open_source(folder, pooling="mean").config.head == PoolingHead(pooling="mean", normalize=False)
 
 

@@ -1,4 +1,4 @@
-"""Where `--model` finds a model: presets, folders, and a hub (a local stand-in that speaks its protocol)."""
+"""`--model` finds presets, folders, and models of a hub (a local server with its protocol)."""
 
 import hashlib
 import json
@@ -76,7 +76,7 @@ def test_generation_config_overrides_the_ids_of_the_config(tmp_path, llama_folde
 
 
 class Hub(BaseHTTPRequestHandler):
-    """One repository, some/model, of the files in `folder`; everything else is not found."""
+    """A hub with one repository, some/model, with the files in `folder`; all other requests are 404."""
 
     folder: Path
     asked: list[str]

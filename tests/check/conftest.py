@@ -1,4 +1,4 @@
-"""Bundles of every kind, made once, and copies of one with a single thing wrong."""
+"""Fixtures: bundles of every kind, exported once, and copies of a bundle with one fault."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ GPT2 = {
 BERT = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
 GEMMA2 = SIZES | {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": False}
 
-# What is exported: the type of model, its config, options of the export.
+# Models to export: the model_type, its config, options of the export.
 KINDS = {
     "llama": ("llama", SIZES, {}),
     "qwen3": ("qwen3", SIZES | {"head_dim": 32}, {}),
@@ -70,7 +70,7 @@ def places():
 
 @pytest.fixture
 def spoil(tmp_path):
-    """Return a function that copies a bundle, spoils the copy and returns its folder."""
+    """Return a function that copies a bundle, puts a fault into the copy, and returns its folder."""
 
     def make(bundle, change):
         folder = shutil.copytree(bundle, tmp_path / "spoilt", dirs_exist_ok=True)

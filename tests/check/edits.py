@@ -1,4 +1,4 @@
-"""Ways to spoil a bundle."""
+"""Edits that put a fault into a bundle."""
 
 import json
 
@@ -6,7 +6,7 @@ import onnx
 
 
 class Edit:
-    """A bundle to be spoilt: one method for each kind of file."""
+    """A bundle to put a fault into, with one method per kind of file."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -33,7 +33,7 @@ class Edit:
         path.write_bytes(model.SerializeToString())
 
     def rename(self, old, new, name="onnx/model.onnx"):
-        """Give a tensor another name, wherever it is used."""
+        """Rename a tensor in all nodes that use it."""
 
         def change(model):
             for value in [*model.graph.input, *model.graph.output]:

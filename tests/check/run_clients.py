@@ -1,4 +1,4 @@
-"""The clients themselves: each gets a prompt of token ids and gives the next ones, greedily."""
+"""Run the clients: each generates tokens greedily from a prompt of token ids."""
 
 import importlib.util
 import json
@@ -10,12 +10,12 @@ import pytest
 from verification.clients.client import EXAMPLES
 from verification.clients.programs import with_modules
 
-# A prompt that no model of these tests ends the text of.
+# A prompt after which no model of these tests generates an end token.
 PROMPT, STEPS = [33, 12, 6, 13, 17], 6
 
 
 def in_onnxruntime(bundle):
-    """The example's tokens."""
+    """Return the tokens that the Python example generates."""
     spec = importlib.util.spec_from_file_location("example", EXAMPLES / "python_onnxruntime.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
@@ -23,7 +23,7 @@ def in_onnxruntime(bundle):
 
 
 def in_genai(bundle):
-    """What onnxruntime-genai finds, over a bundle whose tokenizer it opens too, if there is one."""
+    """Return the tokens that onnxruntime-genai generates; it also opens the tokenizer, if there is one."""
     model = og.Model(str(bundle))
     if (bundle / "tokenizer.json").is_file():
         og.Tokenizer(model)
@@ -74,7 +74,7 @@ def require(client, places):
 
 
 def in_node(folders, places):
-    """What transformers.js finds in each folder: tokens, or its complaint."""
+    """Return what transformers.js generates from each folder: tokens, or its error message."""
     with with_modules(EXAMPLES / "node", places) as place:
         values = map(json.dumps, (PROMPT, STEPS, [str(folder) for folder in folders]))
         line = ["node", "--input-type=module", "--eval", RUN, *values]

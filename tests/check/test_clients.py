@@ -1,4 +1,4 @@
-"""What `check` says of a bundle is what the clients do, where they are installed."""
+"""The verdicts of `check` agree with the clients, where these are installed."""
 
 import json
 import re
@@ -19,7 +19,8 @@ from edgeformer.runtime import load
 
 DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "dynamic", "int4", "bf16", "int8 cache"]
 
-# All that is not loaded; the rest is. Optimum was run in an environment of its own, the browser where there is one.
+# Bundles that a client does not load; it loads all others. Optimum ran in its own environment, the browser where one is
+# installed.
 FAILS = {
     "onnxruntime-cpp": {"dynamic"},
     "onnxruntime-genai": {"bert"},
@@ -31,7 +32,7 @@ FAILS = {
 
 @pytest.fixture(scope="module")
 def expected(bundles):
-    """The tokens that our runtime finds."""
+    """Return the tokens that edgeformer's runtime generates."""
     return {name: load(bundles[name]).generate(PROMPT, max_new_tokens=STEPS).token_ids for name in DECODERS}
 
 
@@ -57,7 +58,7 @@ def test_a_loop_over_onnxruntime(bundles, expected):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_one_buffer_as_past_and_present(bundles, expected, spoil, name):
-    """As the C++ example binds it: here by telling the Python one that the cache is not dynamic."""
+    """Bind one buffer as the C++ example does, by telling the Python example that the cache is not dynamic."""
     folder = spoil(bundles[name], lambda edit: edit.json("edgeformer.json", "cache_form", "any"))
     if check(bundles[name]).verdict("onnxruntime-cpp") == "loads":
         assert in_onnxruntime(folder) == expected[name]
@@ -98,7 +99,7 @@ PICKY = {"graph_optimization_level": "ORT_ENABLE_ALL", "eos_token_id": 1}
 
 
 def parsed(tmp_path, config):
-    """What genai says of a config: None where it takes it."""
+    """Return genai's error message for a config; None if it accepts it."""
     (tmp_path / "genai_config.json").write_text(json.dumps(config))
     try:
         og.Config(str(tmp_path))
@@ -116,7 +117,7 @@ def every_key(schema, path=()):
 
 
 def with_context(path, value):
-    """A config with this value at a path, and what genai insists on."""
+    """Return a config with this value at a path, and with the fields that genai requires."""
     for key in reversed(path):
         value = {key: value}
     value.setdefault("model", {}).setdefault("context_length", 1)

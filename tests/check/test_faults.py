@@ -1,4 +1,4 @@
-"""One thing wrong at a time: `check` finds it, and names the clients that it keeps from loading the folder."""
+"""`check` finds one fault at a time, and names the clients that do not load the folder because of it."""
 
 import os
 import shutil
@@ -71,7 +71,7 @@ def remove(name):
     return lambda edit: (edit.folder / name).unlink()
 
 
-# What is done to the folder; who does not load it then (of the clients that go by no manifest); what is said.
+# By fault: the edit of the folder, the clients (other than edgeformer) that do not load it then, a part of the finding.
 FAULTS = {
     "an input renamed": (
         lambda edit: edit.rename("input_ids", "tokens"), ALL, "has no input input_ids",
@@ -170,7 +170,7 @@ def sound(talker):
 
 @pytest.fixture(scope="module")
 def tokens(talker):
-    """What our runtime finds."""
+    """Return the tokens that edgeformer's runtime generates."""
     return load(talker).generate(PROMPT, max_new_tokens=STEPS).token_ids
 
 
@@ -189,11 +189,11 @@ def test_a_fault_is_found(fault, talker, spoil):
     report = check(spoil(talker, change))
     assert [text for text in said(report) if words in text], said(report)
     failing = {name for name in report.clients if report.verdict(name) == "does not load"}
-    # Our own runtime looks at the sizes of files first; a file of the same size it takes for the one it knows.
+    # edgeformer's runtime compares the sizes of files with the manifest; it does not see a change that keeps the size.
     assert failing - {"edgeformer"} == set(clients), said(report)
 
 
-# What shows only in long texts, or only where an app sets no length of its own; and a file too large to be copied.
+# Faults that only long texts, or apps without a length limit, run into; and a file that is too large to be copied.
 LATER = {"genai: a context beyond the table", "genai: longer than the context", "js: weights too large"}
 
 
@@ -271,7 +271,7 @@ def test_what_is_no_json_and_what_is_no_graph(talker, spoil):
 
 
 def test_a_folder_of_somebody_else(talker, spoil):
-    """No manifest, the graph at the top and called otherwise: whoever goes by genai_config.json loads it."""
+    """A folder without manifest, with another name of the graph, is loaded by clients that read genai_config.json."""
 
     def change(edit):
         for name in ("edgeformer.json", "config.json"):

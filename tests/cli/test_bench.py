@@ -1,5 +1,6 @@
-"""`edgeformer bench` as a user meets it: its tables, its JSON, its plot, its errors. The figures are tested beside
-`edgeformer.runtime.benchmarking`.
+"""The command `edgeformer bench`: its tables, its JSON, its plot, its errors.
+
+The figures are tested with `edgeformer.runtime.benchmarking`.
 """
 
 import importlib
@@ -86,7 +87,7 @@ def result(**changes):
 
 @pytest.fixture
 def found(monkeypatch):
-    """Let the command print a result that was not measured."""
+    """Return a function that makes the command print a given result instead of measuring one."""
     return lambda made: monkeypatch.setattr(package, "benchmark", lambda bundle, **options: made)
 
 

@@ -1,4 +1,4 @@
-"""edgeformer check"""
+"""The command `edgeformer check`: its table, its JSON, its exit codes."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """A bundle that a browser does not load."""
+    """Return a bundle that a browser does not load."""
     return export_model("tiny-llama", tmp_path_factory.mktemp("b") / "tiny", precision="bf16", verify=None).path
 
 

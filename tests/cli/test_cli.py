@@ -1,4 +1,4 @@
-"""The commands as a user meets them: what they print, where, and how they exit."""
+"""The commands: what they print on stdout and stderr, and their exit codes."""
 
 import json
 import os
@@ -207,7 +207,7 @@ def test_info_of_an_encoder_decoder_counts_what_transformers_counts(make_model):
     assert data["cache_bytes_per_token"] == data["source"]["cache_bytes_per_token"] == 2 * 3 * 4 * 8 * 4
     linear = [(name, module) for name, module in model.named_modules() if type(module).__name__ == "Linear"]
     products = [(name, module.weight.numel()) for name, module in linear]
-    # Keys and values of the source are projected once for each of its tokens, whatever is written.
+    # Keys and values of the source are projected once per source token, for any number of generated tokens.
     once = ("EncDecAttention.k", "EncDecAttention.v")
     of_source = sum(size for name, size in products if name.startswith("encoder") or name.endswith(once))
     assert data["source"]["flops_per_token"] == 2 * of_source
@@ -273,7 +273,7 @@ def in_terminal(line, words):
                 break
             try:
                 piece = os.read(terminal, 4096)
-            except OSError:  # the other end is closed
+            except OSError:  # the process has closed its end
                 piece = b""
             if not piece:
                 break

@@ -1,4 +1,4 @@
-"""`edgeformer export --deployment`: what it says, and that options go before a target."""
+"""`edgeformer export --deployment`: what it prints, and that options take precedence over the deployment."""
 
 import json
 

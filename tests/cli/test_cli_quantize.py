@@ -1,4 +1,4 @@
-"""Quantized exports from the command line: the options, what is printed, and what `info` and the model card say."""
+"""Quantized exports from the command line: options, printed text, `info`, and the model card."""
 
 import json
 import re

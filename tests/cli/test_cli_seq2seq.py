@@ -1,4 +1,4 @@
-"""The commands on encoder-decoders and encoders: what they print, what they refuse, how they exit."""
+"""The commands with encoder-decoders and encoders: what they print, what they refuse, their exit codes."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ BERT = {
     "max_position_embeddings": 24,
 }  # fmt: skip
 TASKS = {"translation_en_to_de": {"prefix": "w11 w12 "}, "translation_en_to_fr": {"prefix": "w13 "}}
-# By name: a family and the class that makes a model, its config, and what its export is asked for.
+# By name: family and class of the model, its config, and options of its export.
 MODELS = {
     "t5": (
         "t5", "AutoModelForSeq2SeqLM",
@@ -63,7 +63,7 @@ def run(*arguments, input=None):
 
 
 def write_tokenizer(folder, family):
-    """Token 7 is the word w7; the first ones are special."""
+    """Write a tokenizer in which token 7 is the word w7, and the first tokens are special."""
     special = SPECIAL[family]
     vocabulary = {token: id for id, token in enumerate(special)} | {f"w{id}": id for id in range(len(special), 64)}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, f"w{len(special)}"))
@@ -77,7 +77,7 @@ def write_tokenizer(folder, family):
 
 @pytest.fixture(scope="module")
 def exported(make_model, tmp_path_factory):
-    """Return a function that gives a model's folder, its bundle, and what the command that made it printed."""
+    """Return a function that returns a model's folder, its bundle, and the output of its export."""
 
     @functools.cache
     def of_name(name):
@@ -96,12 +96,12 @@ def exported(make_model, tmp_path_factory):
 
 @pytest.fixture
 def bundle(exported, request):
-    """The bundle that `of` names."""
+    """Return the bundle that `of` names."""
     return exported(request.param).bundle
 
 
 def of(*names):
-    """Let a test have the bundles of these names, one after the other."""
+    """Parametrize a test with the bundles of these names."""
     return pytest.mark.parametrize("bundle", names, indirect=True)
 
 
@@ -207,7 +207,7 @@ def test_run_translates_where_languages_are_named(bundle):
 
 @pytest.fixture
 def recording(tmp_path):
-    """Two and a half seconds of noise that swells, as samples and as a file."""
+    """Return 2.5 s of noise of growing volume, as samples and as a file."""
     random = np.random.default_rng(0)
     samples = (random.standard_normal(40000) * np.linspace(0, 6000, 40000)).astype("<i2")
     path = tmp_path / "recording.wav"
@@ -295,7 +295,7 @@ def test_embed_gives_and_saves_vectors(bundle, tmp_path):
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines()[-1] == f"saved 3 vectors of 32 to {tmp_path / 'vectors.npy'}"
     assert np.allclose(np.load(tmp_path / "vectors.npy"), vectors)
-    # The file is that which was asked for, whatever its name.
+    # The file has the requested name, without a suffix that numpy would add.
     result = run("embed", bundle, texts[0], "-o", tmp_path / "vectors")
     assert (result.exit_code, result.stdout) == (0, "")
     assert np.load(tmp_path / "vectors").shape == (1, 32)
@@ -348,7 +348,7 @@ def test_options_that_a_bundle_has_no_use_for_are_refused(exported, name, option
 
 @pytest.fixture(scope="module")
 def decoder_bundle(llama_folder, tmp_path_factory):
-    """A decoder alone."""
+    """A decoder without an encoder."""
     bundle = tmp_path_factory.mktemp("bundles") / "llama"
     assert run("export", "--model", llama_folder, "-o", bundle, "--no-verify").exit_code == 0
     return bundle

@@ -1,5 +1,6 @@
-"""`edgeformer eval` as a user meets it: its tables, its JSON, its errors. The scores are tested beside
-`edgeformer.runtime.evaluation.exact_match`.
+"""The command `edgeformer eval`: its tables, its JSON, its errors.
+
+The scores are tested with `edgeformer.runtime.evaluation.exact_match`.
 """
 
 import json
@@ -33,7 +34,7 @@ def run(*arguments):
 
 
 def shown(*arguments):
-    """What is printed, in lines of 80 characters but for those that name a folder."""
+    """Return the output; lines that name no folder have at most 80 characters."""
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""  # no terminal, no progress
@@ -43,7 +44,7 @@ def shown(*arguments):
 
 @pytest.fixture(scope="module")
 def others(tiny_llama_bundle, tmp_path_factory):
-    """The preset again as of three other precisions; the last has noise on its weights."""
+    """Return copies of the preset that claim three other precisions; the last has noise in its weights."""
     folders = []
     for precision in ("bf16", "int8", "int4"):
         folder = tmp_path_factory.mktemp("bundles") / f"tiny-llama-of-{precision}-weights"
@@ -58,7 +59,7 @@ def others(tiny_llama_bundle, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def problems(tiny_llama_bundle, tmp_path_factory):
-    """A file of ten problems of two skills, the second with answers to other problems."""
+    """Return a file with ten problems of two skills; those of the second have wrong answers."""
     questions = read_questions(preset_questions(Manifest.read(tiny_llama_bundle)))
     dates = [each for each in questions if each.skill == "dates"][:5]
     rows = [vars(each) for each in dates]
@@ -165,14 +166,14 @@ def test_a_text(tiny_llama_bundle, others, text):
     assert header.split() == ["tokens", "window", "perplexity", "bits", "per", "byte"]
     assert rows[0].split()[:3] == ["fp32", str(score.tokens), "1,024"]
     assert rows[0].split()[4] == f"{score.bits_per_byte:.4f}" < rows[1].split()[4]
-    assert "exact" not in printed  # problems only where they are asked for
+    assert "exact" not in printed  # no problems unless they are requested
     assert "exact" in shown(tiny_llama_bundle, "--text", text, "--problems", preset_questions(
         Manifest.read(tiny_llama_bundle)), "--limit", 1)  # fmt: skip
 
 
 @pytest.fixture
 def foreign(tiny_llama_bundle, tmp_path):
-    """The preset, as if it had been exported from a folder."""
+    """Return the preset with a manifest as if it had been exported from a folder."""
     folder = tmp_path / "foreign"
     shutil.copytree(tiny_llama_bundle, folder)
     replace(Manifest.read(folder), source="folder mine", random_weights=7).write(folder)

@@ -1,4 +1,4 @@
-"""The models that every family of encoders is tested with: random ones of transformers' own classes, options varied.
+"""The models that every family of encoders is tested with: random ones of transformers' classes, with varied options.
 
 ENCODERS[model_type] holds `sizes`, which all models of the family share, and by name what each model adds to them:
 options of its config, with `head` for the class, and `pooling` for folders of sentence-transformers.

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 
 def run(bundle, inputs):
-    """Every output for the batch, for the batch with other padding, and for each row alone."""
+    """Return every output for the batch, for the batch with other padding, and for each row alone."""
     session = ort.InferenceSession(str(Path(bundle) / "onnx" / "model.onnx"))
     wanted = [tensor.name for tensor in session.get_inputs()]
     names = [tensor.name for tensor in session.get_outputs()]

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 
 class Client:
-    """A static cache filled with NaN, bound as past and present alike."""
+    """Decodes with a static cache filled with NaN, bound as both past and present."""
 
     def __init__(self, session, rows, capacity):
         self.session = session
@@ -42,7 +42,7 @@ class Client:
 
 
 def growing_cache(session, ids):
-    """No static cache: start from a cache of length 0 and feed each present back as the next past."""
+    """Decodes with a dynamic cache: starts with length 0, and feeds each present back as the next past."""
     pasts = {}
     for tensor in session.get_inputs()[2:]:
         dtype = np.float16 if "16" in tensor.type else np.float32

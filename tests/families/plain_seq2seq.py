@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 
 class Encoder:
-    """Reads sources; keeps what the decoder needs of them."""
+    """Encodes sources, and keeps the encoder outputs that the decoder needs."""
 
     def __init__(self, bundle):
         self.session = ort.InferenceSession(str(Path(bundle) / "onnx" / "encoder_model.onnx"))
@@ -37,7 +37,7 @@ class Encoder:
 
 
 class Decoder:
-    """Writes with a static cache filled with NaN, bound as past and present alike."""
+    """Decodes with a static cache filled with NaN, bound as both past and present."""
 
     def __init__(self, session, source, capacity):
         self.session = session
@@ -94,7 +94,7 @@ def run(bundle, inputs):
     steps = [batch.feed(targets[every, lengths + step][:, None]) for step in range(total - lengths.max())]
     outputs["steps"] = np.concatenate(steps, 1)
 
-    # The likeliest token that is no special one and not there yet: random models would repeat one forever.
+    # The most likely token that is not special and not in the text yet: random models would repeat one token.
     greedy, ids = Decoder(session, source, capacity), targets[:, :1]
     for _ in range(int(inputs["greedy"])):
         last = greedy.feed(ids[:, -1:])[:, -1]

@@ -239,10 +239,10 @@ FAMILIES = {
             "proportional": {
                 "rope_parameters": {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
             },
-            # Sizes that the attention kernel does not take: rotation outside it, then all of it in primitives.
+            # Sizes that the attention kernel does not support: rotary embedding outside, then all in primitives.
             "head-dim-8": {"head_dim": 8},
             "head-dim-12": {"hidden_size": 48},
-            # As downloaded: shards, bfloat16.
+            # As on the hub: shards, bfloat16.
             "sharded-bf16": {"num_key_value_heads": 4, "tie_word_embeddings": True},
         },
         stored={"sharded-bf16": {"dtype": torch.bfloat16, "shard_size": "40KB"}},

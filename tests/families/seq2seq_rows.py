@@ -1,8 +1,8 @@
 """The encoder-decoders that every family is tested with, in the manner of `rows.py`.
 
 FAMILIES[model_type] holds the sizes that its models share, and by name what each model adds to them. `exported` are
-those that are exported too; all of them are compared in eager mode. `free_heads` get a head of their own behind
-transformers' back, as T5 v1.1 has one: transformers 5 cannot make such a model, but reads it.
+those that are exported too; all of them are compared in eager mode. `free_heads` get an untied head in the checkpoint,
+as T5 v1.1 has one: transformers 5 cannot make such a model, but reads it.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 
 VOCABULARY = 131
 START = 2
-"""The token that every text begins with."""
+"""The first token of every text."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ FAMILIES = {
         exported=("plain", "v1.1", "unequal"),
         free_heads=("v1.1",),
     ),
-    # transformers lacks the one of 2017; its oracle is torch's own.
+    # transformers does not have the transformer of 2017; its oracle is torch's.
     "transformer": Row(
         sizes={
             "model_type": "transformer", "vocab_size": VOCABULARY, "d_model": 64, "num_heads": 4, "d_ff": 96,

@@ -46,7 +46,7 @@ CLASSES = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Return a function that gives the models of a family by name, each made once."""
+    """Return a function that returns the models of a family by name, each made once."""
 
     @functools.cache
     def of_family(family):
@@ -60,12 +60,12 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes(models, tmp_path_factory):
-    """Return a function that gives what plain onnxruntime computes of the bundles of a family."""
+    """Return a function that returns the outputs of plain onnxruntime for the bundles of a family."""
     return functools.cache(lambda family: run_bundles(models(family), tmp_path_factory.mktemp(family)))
 
 
 def make(family, name, seed, folder):
-    """Save a seeded random model, and let it read three texts of unequal length."""
+    """Save a seeded random model, and run it on three texts of unequal length."""
     options = ENCODERS[family].sizes | ENCODERS[family].models[name]
     pooling, kind = options.pop("pooling", None), CLASSES[options.pop("head", None)]
     torch.manual_seed(seed)
@@ -89,7 +89,7 @@ def make(family, name, seed, folder):
 
 
 def write_modules(folder, mode, normalize):
-    """What sentence-transformers saves beside a model."""
+    """Write the files that sentence-transformers saves with a model."""
     kinds = ["Transformer", "Pooling", "Normalize"][: 2 + normalize]
     modules = [
         {"idx": index, "path": f"{index}_{kind}" if index else "", "type": f"sentence_transformers.models.{kind}"}
@@ -115,7 +115,7 @@ def texts(seed, config):
 
 
 def oracle(kind, folder, inputs):
-    """The states and logits of transformers, in float64."""
+    """Return the states and logits of transformers, in float64."""
     model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if hasattr(model.config, "type_vocab_size") else [])]
     states = []
@@ -173,7 +173,7 @@ def precisions(name, names):
 
 
 def valid(value, mask):
-    """What a client may read of an output: the states and logits of real tokens, and what there is once for a text."""
+    """Return the valid part of an output: states and logits of tokens without padding, and outputs per text."""
     return value[mask != 0] if value.ndim == 3 else value
 
 
@@ -183,14 +183,14 @@ def error(actual, expected):
 
 
 def eager(config, weights, inputs):
-    """The outputs of our own module in float64."""
+    """Return the outputs of edgeformer's module in float64."""
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if config.token_types > 1 else [])]
     outputs = Reference(model_spec_of(config), weights).forward(*(torch.from_numpy(inputs[name]) for name in names))
     return [output.numpy() for output in outputs]
 
 
 def eager_error(model, config=None):
-    """The worst error of our module over all outputs; config: of another model over the same weights."""
+    """Return the worst error of edgeformer's module over all outputs; config: a changed config for the same weights."""
     source = open_source(model.folder)
     outputs = eager(config or source.config, source.weights(), model.inputs)
     mask, pairs = model.inputs["attention_mask"], zip(outputs, model.expected.values(), strict=True)
@@ -203,7 +203,7 @@ def test_our_module_is_transformers_in_float64(models, family, name):
 
 
 def attentions(change):
-    """A config whose layers have other attention; change: from an attention to the fields that differ."""
+    """Return a config with changed attention; change: returns the changed fields of an attention."""
 
     def changed(config):
         return vary_attention(config, [change(block.attention) for block in config.blocks])
@@ -230,7 +230,7 @@ def heads(**fields):
 FASTER = attentions(lambda attention: {"rotary": replace(attention.rotary, base=2 * attention.rotary.base)})
 EARLIER = LearnedPositions(rows=50, offset=1)
 
-# Models that differ from ours in one thing, over the same weights.
+# Negative controls: models that differ in one thing, with the same weights.
 NEIGHBOURS = {
     ("bert", "masked-lm", "another gelu"): feed_forwards(activation="gelu_tanh"),
     ("bert", "masked-lm", "another gelu in the head"): heads(activation="gelu_tanh"),
@@ -315,14 +315,14 @@ def test_every_family_of_encoders_has_at_least_three_models_here():
 
 
 def stored_otherwise(model, folder, change):
-    """A folder with the same config.json and changed tensors."""
+    """Write a folder with the same config.json and changed tensors."""
     shutil.copytree(model.folder, folder)
     save_file(change(load_file(model.folder / "model.safetensors")), folder / "model.safetensors")
     return folder
 
 
 def in_old_names(tensors):
-    """What TensorFlow called the parameters of norms, beside a table that is none of the weights."""
+    """Rename the parameters of norms as TensorFlow does, and add a table that is not a weight."""
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     for new, name in old.items():
         tensors = {key.replace(new, name): tensor for key, tensor in tensors.items()}
@@ -331,14 +331,14 @@ def in_old_names(tensors):
 
 
 def with_prefix(tensors):
-    """The plain model as it stands inside another, whose heads stay unused."""
+    """Return the tensors of the plain model in a model with heads, which stay unused."""
     whole = {f"bert.{name}": tensor for name, tensor in tensors.items()}
     unused = ["predictions.bias", "predictions.transform.LayerNorm.gamma", "seq_relationship.weight"]
     return whole | {f"cls.{name}": torch.zeros(2) for name in unused}
 
 
 def with_both_names(tensors):
-    """The table and its bias a second time, where the output projection has them."""
+    """Add copies of the table and its bias under the names of the output projection."""
     table, bias = tensors["bert.embeddings.word_embeddings.weight"], tensors["cls.predictions.bias"]
     copies = {"cls.predictions.decoder.weight": table.clone(), "cls.predictions.decoder.bias": bias.clone()}
     return tensors | copies | {"bert.pooler.dense.bias": torch.zeros(64)}
@@ -381,7 +381,7 @@ def test_a_tensor_of_another_name_is_not_ignored(models, tmp_path, family, unkno
 
 
 def test_a_head_that_is_not_stored_is_missed(models, tmp_path):
-    """Not made up: transformers would draw it at random."""
+    """A missing tensor is an error; transformers would initialize it randomly."""
 
     def change(tensors):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier")}

@@ -1,4 +1,4 @@
-"""What a family of encoders does not compute, it refuses by name; what well-known checkpoints say, it reads."""
+"""Families of encoders refuse by name what they do not support, and read well-known checkpoints."""
 
 import json
 
@@ -33,7 +33,7 @@ REFUSALS = [
     ("bert", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu"),
     ("bert", {"embedding_size": 32}, "fields that the bert family does not know: embedding_size = 32"),
     ("bert", {"num_attention_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
-    # A head has no x · sigmoid(1.702 · x), the blocks have.
+    # Heads do not have x · sigmoid(1.702 · x), blocks do.
     ("bert", MASKED_LM | {"hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu', which is not supported here"),
     (
         "bert",
@@ -93,7 +93,7 @@ def test_what_is_not_computed_is_refused_by_name(family, options, message):
 @pytest.mark.parametrize("family", ENCODERS)
 @pytest.mark.parametrize("length", [0, 49])
 def test_a_context_beyond_the_positions_is_refused(family, length):
-    """RoBERTa's first rows, two of fifty, are no positions of tokens."""
+    """The first two of RoBERTa's fifty rows are not positions of tokens."""
     with pytest.raises(ConfigError, match=f"--context-length is {length}; this model has positions 1 to 48"):
         read(family, length)
     assert read(family, 20).context_length == 20
@@ -107,7 +107,7 @@ def test_labels_are_in_the_order_of_their_numbers():
 
 
 def test_a_window_as_wide_as_the_context_is_none():
-    """A table of all that may be seen would grow with the square of the text."""
+    """Visibility is not a table: that would grow with the square of the text."""
     assert {block.attention.window for block in read("modernbert", local_attention=96).blocks} == {None}
     assert [block.attention.window for block in read("longformer", attention_window=[96, 94, 2]).blocks] == [
         None, None, 2,
@@ -186,7 +186,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_config_is_read_as_its_model(name):
-    """It has as many parameters as transformers' class, but those that no state of its text comes from."""
+    """It has the parameters of transformers' class, except those that do not influence its outputs."""
     data = REAL[name]
     config = read_model_config(data)[1]
     kind = getattr(transformers, data["architectures"][0])
@@ -207,7 +207,7 @@ def test_a_real_config_is_read_as_its_model(name):
 
 
 def rewritten(config):
-    """The config.json that transformers 5 writes for what it read."""
+    """Return the config.json that transformers 5 writes after reading this one."""
     return json.loads(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config).to_json_string())
 
 

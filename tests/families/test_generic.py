@@ -1,6 +1,6 @@
-"""The generic family: a DecoderConfig as JSON and safetensors under our own names, from config.json to logits.
+"""The generic family: a DecoderConfig as JSON and safetensors with edgeformer's names, from config.json to logits.
 
-The reference is our own module, run in float64 without a cache; what that computes is tested where its parts are.
+The reference is edgeformer's module in float64 without a cache; its parts have tests of their own.
 """
 
 import json
@@ -64,7 +64,7 @@ CONFIGS = {
         *[block(attention(relative=TransformerXLConfig()), LAYER_NORM, False, "gelu", True, norm_placement="post")] * 2,
         final_norm=None,
     ),
-    # Blocks that differ: windows, a learned bias by distance, sinks, caps, what the norms enclose.
+    # Blocks that differ: windows, learned biases by distance, sinks, softcaps, placement of norms.
     "mixed": model(
         block(attention(**LOCAL, window=7), norm_placement="sandwich"),
         block(attention(relative=T5BiasConfig(num_buckets=8, max_distance=20), num_kv_heads=2, sinks=True)),
@@ -77,7 +77,7 @@ CONFIGS = {
 
 @pytest.fixture
 def make_folder(tmp_path):
-    """Return a function that writes a folder: config.json, and tensors unless there shall be none."""
+    """Return a function that writes a folder: config.json, and tensors if requested."""
 
     def make(data, tensors=None):
         folder = tmp_path / "source"
@@ -95,11 +95,11 @@ def random_tensors(config):
 
 
 def reference(config, tensors, tokens):
-    """Logits [S, V] of our module in float64, over the whole text at once."""
+    """Return the logits [S, V] of edgeformer's module in float64, over the whole text at once."""
     decoder = Decoder(config, torch.float64).eval()
     state = {name: tensor.double() for name, tensor in tensors.items()}
     with torch.no_grad():
-        decoder.load_state_dict(state, strict=False)  # a tied head is in it by its first name alone
+        decoder.load_state_dict(state, strict=False)  # a tied head has only its first name there
         for name, value in model_constants(config).items():
             decoder.get_buffer(name).copy_(value)
         geometry = config.cache_geometry
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_layout_is_not_taken_for_ours(make_folder, tmp_p
 
 
 def changed(path, value):
-    """A config in which one field, given by its path, is another; `...` removes it."""
+    """Return a config with another value of one field, given by its path; `...` removes it."""
     data = json.loads(json.dumps(CONFIGS["mixed"].to_json()))
     *parents, last = path
     place = data

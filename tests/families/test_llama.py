@@ -1,4 +1,4 @@
-"""The llama family reads config.json and tensors strictly: what it does not know, it refuses by name."""
+"""The llama family reads config.json and tensors strictly: it refuses unknown fields and tensors by name."""
 
 import json
 import math

@@ -1,7 +1,7 @@
 """Every family and every kind of block, in every op set: one capture, six graphs, run by onnxruntime.
 
-What our own module computes in float64 is the measure, over whole texts and without a cache; the graphs read them at
-once, in pieces, and in batches whose rows have unequal lengths, padded behind and, where a cache grows, in front.
+The reference is edgeformer's module in float64, over whole texts and without a cache. The graphs process them at
+once, in pieces, and in batches of unequal lengths, padded on the right and, with a dynamic cache, on the left.
 Error: max |Δ| / max |expected|. Other runtimes are in `test_op_set_runtimes.py`.
 """
 

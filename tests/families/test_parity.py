@@ -30,7 +30,7 @@ MODELS = [(family, name) for family, row in FAMILIES.items() for name in row.mod
 
 @pytest.fixture(scope="module")
 def outcomes(make_model, tmp_path_factory):
-    """Return a function that gives what the models of a family computed, and what transformers computes."""
+    """Return a function that returns the outputs of a family's models, and those of transformers."""
 
     @functools.cache
     def of_family(family):

@@ -1,8 +1,8 @@
 """The config.json of well-known checkpoints, as transformers 4 wrote them, is read as the model that it belongs to.
 
-The files in `real_configs/` were typed from memory, not downloaded: what vouches for them is that each leads to the
-number of parameters that its hub page is remembered to state (those of CodeGen, StarCoderBase and BioGPT are our own
-count, which shows a change and no more). No weights.
+The files in `real_configs/` were typed from memory, not downloaded. Each leads to the number of parameters that its hub
+page is remembered to state, which supports them; for CodeGen, StarCoderBase and BioGPT the number is edgeformer's own
+count, which shows changes only. There are no weights.
 """
 
 import json
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).with_name("real_configs")
 
 @dataclass(frozen=True)
 class Expected:
-    """Of what size the model is, and by layer (a list, or one value for all) its windows and rotary bases."""
+    """Size of a model, and per layer (a list, or one value for all) its windows and rotary bases."""
 
     parameters: int
     layers: int
@@ -82,7 +82,7 @@ EXPECTED = {
     "tiiuae/falcon-7b": Expected(6_921_720_704, 32, (71, 1, 64), 2048, True),
 }  # fmt: skip
 
-# What no size shows: fields of the model and of its first block, by their path.
+# Fields that do not change the size: of the model and of its first block, by their path.
 DETAILS = {
     "CohereForAI/c4ai-command-r-v01": {
         "model.logit_scale": 0.0625, "block.residual": "parallel_one_norm", "attention.rotary.interleaved": True,
@@ -172,7 +172,7 @@ def test_a_real_config_is_read_as_its_model(name):
 
 
 def rewritten(config):
-    """The config.json that transformers 5 writes for what it read."""
+    """Return the config.json that transformers 5 writes after reading this one."""
     return json.loads(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config).to_json_string())
 
 
@@ -183,7 +183,7 @@ def test_what_transformers_5_makes_of_it_means_the_same(name):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
-    """Leave out, or set to null, each field of the family's models: it is refused, or read as transformers does."""
+    """A field that is left out or null is refused, or read as transformers does."""
     compared = set()
     for options in FAMILIES[family].models.values():
         whole = rewritten({"model_type": family} | FAMILIES[family].sizes | options)

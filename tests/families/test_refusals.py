@@ -1,4 +1,4 @@
-"""What a family does not compute, it refuses by name: fields, values, positions; mixtures of experts."""
+"""Families refuse by name what they do not support: fields, values, positions, mixtures of experts."""
 
 import pytest
 from rows import FAMILIES
@@ -20,7 +20,7 @@ def read(family, context_length=None, **options):
 REFUSALS = [
     ("biogpt", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu, gelu_fast"),
     ("biogpt", {"rotary_dim": 8}, "fields that the biogpt family does not know: rotary_dim = 8"),
-    # Both would be other sums: of normalised residuals, or without biases.
+    # Both change the maths: residuals of normalized states, or no biases.
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm = True"),
     ("bloom", {"slow_but_exact": True}, "slow_but_exact = True, which is not supported here; supported: False"),
     ("bloom", {"n_inner": 96}, "n_inner = 96, which is not supported here; supported: 256"),

@@ -1,4 +1,4 @@
-"""Variants of Llama say by name what they do not read, and why."""
+"""Variants of Llama refuse by name what they do not support, and say why."""
 
 import pytest
 from rows import FAMILIES

@@ -1,6 +1,6 @@
 """Every family of encoder-decoders: random models, in eager mode and exported, against transformers in float64.
 
-In eager mode our module is compared in float64 too; exported, bundles are run by `plain_seq2seq.py`, which imports
+In eager mode edgeformer's module is compared in float64; exported bundles are run by `plain_seq2seq.py`, which imports
 neither edgeformer nor torch. Error: max |Δ| / max |value|. The models are in `seq2seq_rows.py`.
 """
 
@@ -31,7 +31,7 @@ from edgeformer.weights import RandomWeights, parameter_shapes
 SOURCES, TARGETS, TOTAL, PROMPT = (21, 10, 1), (9, 4, 1), 15, 9
 GREEDY = 14
 SPECIAL = 3
-"""Tokens below are none of a text."""
+"""Tokens below this one are special."""
 
 EAGER_LIMIT = 1e-12
 # transformers computes sinusoids in float32, whatever the model is in.
@@ -48,7 +48,7 @@ EXPORTED = [
 
 @pytest.fixture(scope="module")
 def models(make_model, tmp_path_factory):
-    """Return a function that gives the folder of a model, the inputs for it, and what its oracle makes of them."""
+    """Return a function that returns the folder of a model, its inputs, and the outputs of its oracle."""
 
     @functools.cache
     def of_name(family, name):
@@ -68,14 +68,14 @@ def models(make_model, tmp_path_factory):
 
 
 def make_transformer(folder, config, seed):
-    """A checkpoint of the transformer of 2017, under our own names."""
+    """Write a checkpoint of the transformer of 2017, with edgeformer's names."""
     (folder / "config.json").write_text(json.dumps(config))
     save_file(dict(RandomWeights(open_source(folder).config, seed)), folder / "model.safetensors")
     return folder
 
 
 def give_a_head(folder, seed):
-    """Store a head beside the embedding that transformers 5 tied it to, and say so as older versions did."""
+    """Store an untied head in the checkpoint, and untie it in config.json as older versions did."""
     tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     generator = torch.Generator().manual_seed(seed)
     shared = tensors["shared.weight"]
@@ -85,7 +85,7 @@ def give_a_head(folder, seed):
 
 
 def make_inputs(config, seed):
-    """Sources and targets; behind a source's length stand tokens that nobody may see."""
+    """Return sources and targets; tokens after the length of a source are padding."""
     random = np.random.default_rng(seed)
     rows = len(SOURCES)
     targets = random.integers(SPECIAL, config.vocab_size, (rows, TOTAL))
@@ -121,7 +121,7 @@ def of_transformers(folder, auto, inputs):
         suppress_tokens=list(range(SPECIAL)),
         use_cache=False,  # which T5 cannot have where its decoder is the deeper half
     )
-    # What the class of Whisper does beside is our runtime's business.
+    # Other things that Whisper's class does are part of edgeformer's runtime.
     generate = transformers.GenerationMixin.generate
     targets = torch.from_numpy(inputs["targets"])
     with torch.no_grad(), computing_in_float64():
@@ -133,7 +133,7 @@ def of_transformers(folder, auto, inputs):
 
 
 def of_torch(folder, inputs):
-    """The transformer of 2017 as torch's layers have it, by themselves."""
+    """The transformer of 2017, built from torch's layers."""
     config, weights = open_source(folder).config, load_file(folder / "model.safetensors")
     weights = {name: tensor.double() for name, tensor in weights.items()}
     encoder = torch_stack(config.encoder, nn.TransformerEncoderLayer, weights, "encoder")
@@ -174,14 +174,14 @@ def torch_stack(config, kind, weights, half):
     sizes = (config.hidden_size, block.attention.num_heads, block.feed_forward.intermediate_size)
     options = {"layer_norm_eps": block.norm.eps, "activation": block.feed_forward.activation, "dtype": torch.float64}
     for index in range(len(config.blocks)):
-        # Without dropout, training differs from inference only in that it has no kernel of its own.
+        # Without dropout, training mode computes the same as inference, without torch's fused kernel.
         layers.append(kind(*sizes, dropout=0.0, batch_first=True, **options).train())
         fill(layers[-1], weights, f"{half}.blocks.{index}")
     return layers
 
 
 def fill(layer, weights, block):
-    """Fill a layer of torch; biases that we do not have are zero there."""
+    """Fill a layer of torch; biases that edgeformer does not have are zero."""
     norms = ["attention_norm", "cross_attention_norm", "feed_forward_norm"]
     attentions = {"self_attn": "attention", "multihead_attn": "cross_attention"}
     if not hasattr(layer, "multihead_attn"):
@@ -223,7 +223,7 @@ def relative_error(actual, expected):
 
 
 def errors(actual, expected, inputs):
-    """Of logits, and of states where a source has tokens."""
+    """Return the worst error of logits, and of states without padding."""
     valid = source_mask(inputs).bool().numpy()
     return {
         "states": relative_error(actual["states"][valid], expected["states"][valid]),
@@ -240,7 +240,7 @@ def test_our_module_is_that_of_transformers(models, family, name):
 
 @pytest.fixture(scope="module")
 def outcomes(models, tmp_path_factory):
-    """Return a function that gives what the bundles of a family computed in one plain process."""
+    """Return a function that returns the outputs of a family's bundles in one plain process."""
 
     @functools.cache
     def of_family(family):
@@ -266,7 +266,7 @@ def outcomes(models, tmp_path_factory):
 
 
 def errors_of_bundle(outputs, expected, inputs):
-    """Of all that a bundle computed: one text by itself, and all texts with their padding."""
+    """Return the worst error of a bundle: of one text alone, and of all texts with padding."""
     states, logits, lengths = expected["states"], expected["logits"], inputs["source_lengths"]
     parts = {
         "states alone": (outputs["alone_states"], states[1:2, : lengths[1]]),
@@ -296,7 +296,7 @@ def test_greedy_tokens_are_those_of_transformers(models, outcomes, family, name)
     assert outcomes(family)[f"{name}-fp32"]["greedy"].tolist() == greedy.tolist()
 
 
-# By family: a field that a fault might get wrong, and what it then has. Shapes stay the same.
+# Negative controls by family: a field, and a wrong value that keeps all shapes.
 NEIGHBOURS = {
     "bart": {"activation_function": "relu"},
     "m2m_100": {"pad_token_id": 2},

@@ -1,7 +1,7 @@
-"""What a config.json of an encoder-decoder is read as, and what is refused by its name.
+"""Families of encoder-decoders read config.json files, and refuse by name what they do not support.
 
-Well-known checkpoints are typed from memory, as transformers 4 wrote them; what vouches for them is the number of
-parameters that their hub pages are remembered to state.
+Well-known checkpoints were typed from memory, as transformers 4 wrote them. Each leads to the number of parameters that
+its hub page is remembered to state, which supports them.
 """
 
 import json
@@ -112,7 +112,7 @@ OLD = {
     "no_repeat_ngram_size": 3, "normalize_before": False, "normalize_embedding": True, "num_beams": 4,
     "output_past": True, "prefix": " ", "static_position_embeddings": False, "transformers_version": "4.20.0",
 }  # fmt: skip
-"""What a config.json of those days held beside sizes."""
+"""Return the fields of an old config.json that are not sizes."""
 
 
 def like_bart(model_type, width, layers, heads, inner, **rest):
@@ -191,11 +191,11 @@ def test_a_well_known_checkpoint_has_its_parameters(name):
 
 
 def rewritten(config):
-    """The config.json that transformers 5 writes for what it read."""
+    """Return the config.json that transformers 5 writes after reading this one."""
     return json.loads(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config).to_json_string())
 
 
-# Transformers 5 says that T5 is tied, whatever it read: there it asks the checkpoint.
+# transformers 5 always writes that T5 is tied; when it reads, the checkpoint decides.
 @pytest.mark.parametrize("name", [name for name in CHECKPOINTS if "-t5" not in name and "mt5" not in name])
 def test_what_transformers_5_makes_of_it_means_the_same(name):
     data, _ = CHECKPOINTS[name]
@@ -204,7 +204,7 @@ def test_what_transformers_5_makes_of_it_means_the_same(name):
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "transformer"])
 def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
-    """Leave out, or set to null, each field of the family's models: it is refused, or read as transformers does."""
+    """A field that is left out or null is refused, or read as transformers does."""
     compared = set()
     for options in FAMILIES[family].models.values():
         whole = rewritten({"model_type": family} | FAMILIES[family].sizes | options)

@@ -1,4 +1,4 @@
-"""Checkpoints as the hub has them: without a prefix, with masks and tables that carry nothing, with packed tensors."""
+"""Checkpoints as the hub has them: without a prefix, with masks and tables that are not used, with packed tensors."""
 
 import json
 
@@ -14,7 +14,7 @@ from edgeformer.source import open_source
 MASK = torch.ones(1, 1, 4, 4, dtype=torch.bool)
 TABLE = torch.zeros(4)
 
-# By family: what is left out before every name, and what is stored beside the weights.
+# By family: the prefix that names lack, and tensors that are stored in addition.
 STORED = {
     "bloom": ("transformer.", {}),
     "codegen": ("", {"transformer.h.0.attn.causal_mask": MASK}),
@@ -28,7 +28,7 @@ STORED = {
     "xglm": ("model.", {"embed_positions.weights": TABLE}),
 }  # fmt: skip
 
-# The same of encoder-decoders.
+# As above, for encoder-decoders.
 STORED_PAIRS = {
     "bart": ("model.", {"encoder.version": TABLE, "decoder.version": TABLE}),
     "m2m_100": ("", {"model.encoder.embed_positions.weights": TABLE}),
@@ -55,7 +55,7 @@ def make_folder(make_model):
 
 
 def as_on_the_hub(prefix, beside):
-    """Tensors without the prefix, and with what is stored beside them; a BART without a head lacks its bias too."""
+    """Return tensors without the prefix and with additional ones; a BART without head has no bias of logits."""
 
     def change(stored):
         hub = {name.removeprefix(prefix): stored[name] for name in stored} | beside
@@ -88,7 +88,7 @@ def test_a_bias_of_logits_is_a_row_and_zero_where_it_is_absent(family, make_fold
     assert "misshapen: final_logits_bias is [2, 131], and the config implies [131]" in text
 
 
-# By family: the tensor that all copies are of, and the names under which it may be stored again.
+# By family: a tensor, and the names under which copies of it may be stored.
 COPIES = {
     "bart": (
         "model.shared.weight",
@@ -135,7 +135,7 @@ def test_copies_of_a_tied_weight_that_differ_are_named_when_they_are_read(family
         assert tensor in text and copy in text, text
         assert "which differ, and by config.json the model has one matrix for both" in text
         assert 'two, say so there ("tie_word_embeddings": false); otherwise remove the tensor' in text
-    # Done as the message says, a head of its own is read.
+    # With the change that the message proposes, the untied head is read.
     if copy.startswith(("lm_head", "proj_out")):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))

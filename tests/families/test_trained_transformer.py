@@ -1,7 +1,7 @@
 """The transformer of 2017, trained here on two tasks with one right answer, still gives it after export.
 
-Random weights show that a graph computes what PyTorch computes; a trained model shows that what is computed is a
-transformer: positions, both attentions and padding must work for a text to come back reversed.
+With random weights, tests show that a graph computes what PyTorch computes. The trained model shows that this is a
+transformer: positions, both attentions and padding must work to reverse a text.
 """
 
 import json
@@ -30,7 +30,7 @@ CONFIG = {
 
 
 def problem(generator: torch.Generator) -> tuple[list[int], list[int]]:
-    """What to do and a text → the text, copied or reversed, and its end."""
+    """Return a batch of a task token and a text, with the text copied or reversed and the end token as target."""
     length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
     text = torch.randint(FIRST, FIRST + SYMBOLS, (length,), generator=generator).tolist()
     reverse = bool(torch.randint(2, (), generator=generator))
@@ -43,7 +43,7 @@ def padded(rows: list[list[int]]) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a transformer that learned both tasks."""
+    """Return a folder with a transformer that has learned both tasks."""
     config = read_model_config(CONFIG)[1]
     torch.manual_seed(0)
     model = build_model(config)
@@ -56,7 +56,7 @@ def trained(tmp_path_factory):
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=STEPS, pct_start=0.2)
     generator = torch.Generator().manual_seed(1)
     with pytest.MonkeyPatch.context() as patch:
-        # The ops are for inference: their maths has a gradient, which the registered op does not offer.
+        # The ops are for inference: train with their implementation, because a registered op has no gradient.
         for name in ("group_query_attention", "cross_attention", "token_positions"):
             patch.setattr(ops, name, getattr(ops, name)._init_fn)
         for _ in range(STEPS):
@@ -98,7 +98,7 @@ def test_every_text_comes_back_copied_or_reversed(trained, held_out, precision, 
 
 
 def test_it_is_the_positions_that_tell_the_order(trained, held_out, tmp_path):
-    """The same weights without the encoder's positions fail, so the test above can."""
+    """Without the encoder's positions the same weights fail, which shows that the test above can fail."""
     from safetensors.torch import load_file
 
     from edgeformer import model_spec as model_specs

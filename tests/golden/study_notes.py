@@ -1,8 +1,8 @@
-"""What the golden tests share: our modules in float64 with given weights, and numbers as study notes print them.
+"""Shared by the golden tests: edgeformer's modules in float64 with given weights, and numbers of study notes.
 
 The examples come from five sets of study notes on transformer architecture (in Chinese; quoted here in English). Every
-example goes through our own modules. Where a printed number or formula is wrong, its test says so and asserts the right
-one. What holds for encoders and decoders alike is tested of decoders; `test_golden_encoders.py` has the rest.
+example runs through edgeformer's modules. Where a printed number or formula is wrong, its test says so and asserts the
+right one. Properties of both encoders and decoders are tested with decoders; `test_golden_encoders.py` has the rest.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ def tensor(*numbers) -> Tensor:
 
 
 def as_printed(values: Tensor, decimals: int = 3) -> list[float]:
-    """The numbers as a note that prints so many decimals must show them."""
+    """Return numbers rounded to the decimals that a note prints."""
     return [round(value, decimals) for value in values.flatten().tolist()]
 
 
 def given(module: Module, weights: Mapping[str, Tensor]) -> Module:
-    """Fill a module, every parameter of which must be given, one of several names by its first."""
+    """Fill a module; every parameter must be given, a shared one by its first name."""
     assert weights.keys() == dict(module.named_parameters()).keys()
     module.load_state_dict(weights, strict=False)
     return module.requires_grad_(False)
@@ -75,7 +75,7 @@ def encoder_config(*blocks: BlockConfig, **fields) -> EncoderConfig:
 
 
 def filled(config: ModelConfig, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """A model with random parameters, some of which `weights` replaces."""
+    """Return a model with random parameters, some of which `weights` replaces."""
     model = build_model(config, torch.float64)
     given(model, {name: value.double() for name, value in RandomWeights(config, seed=0).items()} | dict(weights or {}))
     for name, value in model_constants(config).items():
@@ -97,18 +97,18 @@ def empty_cache(config: AttentionConfig, batch: int = 1) -> Cache:
 
 
 def from_the_start(tokens: int, batch: int = 1) -> Context:
-    """The context of a text that begins here."""
+    """Return the context of a text without a past."""
     positions = torch.arange(tokens).expand(batch, -1)
     return Context(torch.ones(batch, tokens, dtype=torch.int64), positions, key_positions=positions)
 
 
 def attend(attention: Attention, x: Tensor) -> Tensor:
-    """x [S, E] as one text → [S, E]."""
+    """Return the output [S, E] for one text x [S, E]."""
     return attention(x.unsqueeze(0), empty_cache(attention.config), from_the_start(len(x)))[0][0]
 
 
 def attention_weights(queries: Tensor, keys: Tensor, **fields) -> Tensor:
-    """How much each token attends to each: [T, T], of queries and keys [T, D], read through values that are one-hot."""
+    """Return the attention weights [T, T] of queries and keys [T, D], read through one-hot values."""
     tokens, size = queries.shape
     assert size <= tokens
     pad, one_hot = (0, tokens - size), torch.eye(tokens, dtype=torch.float64)
@@ -123,7 +123,7 @@ def attention_weights(queries: Tensor, keys: Tensor, **fields) -> Tensor:
 
 
 def dependence(model: Decoder | Encoder, tokens: int) -> list[str]:
-    """Row i has an x at j where what the blocks make of token i changes with token j, and a dot where it does not."""
+    """Return a pattern whose row i has an x at j if the output of token i depends on token j, and a dot if not."""
 
     def hidden(ids: Tensor) -> Tensor:
         if isinstance(model, Encoder):
@@ -133,7 +133,7 @@ def dependence(model: Decoder | Encoder, tokens: int) -> list[str]:
             x, _ = model.run_block(index, x, empty_cache(block.attention, len(ids)), run)
         return x
 
-    # One text as it is, and one for each token with that token replaced.
+    # The text itself, and one text per token with that token replaced.
     ids = torch.arange(tokens).expand(tokens + 1, -1).clone()
     ids[range(1, tokens + 1), range(tokens)] = model.config.vocab_size - 1
     plain, *changed = hidden(ids)

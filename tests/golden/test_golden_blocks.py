@@ -1,4 +1,4 @@
-"""Worked examples of blocks: where norms stand, what runs in parallel, which layers see how far, what it all costs."""
+"""Worked examples of blocks: placement of norms, parallel residuals, windows per layer, numbers of parameters."""
 
 import json
 
@@ -25,7 +25,7 @@ X = torch.randn(1, 6, 4, dtype=torch.float64, generator=torch.Generator().manual
 
 
 class Branches:
-    """A block and its parts: `norm1` and `attention`, `norm2` and `mlp` as functions of x alone."""
+    """Return a block and its parts: `norm1` and `attention`, `norm2` and `mlp` as functions of x alone."""
 
     def __init__(self, **fields):
         self.config = block_config(attention_config(), **fields)

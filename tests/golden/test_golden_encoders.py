@@ -1,5 +1,4 @@
-"""Worked examples of the encoder, and of the decoder that reads it: what sees what, padding, all that the first
-Transformer had.
+"""Worked examples of the encoder, and of cross-attention: visibility, padding, the first Transformer as a whole.
 
 Attention, norms, activations and sinusoids are tested by themselves in the other files.
 """
@@ -46,7 +45,7 @@ def noise(*shape):
 
 
 def both_ways(**fields):
-    """A block of an encoder, all of whose fields belong to its attention."""
+    """Return a block of an encoder; the fields are those of its attention."""
     return block_config(attention_config(causal=False, **fields))
 
 
@@ -223,7 +222,7 @@ SMALL = first_transformer(layers=2, d_model=4, heads=2, d_ff=8, vocab_size=16)
 
 
 def written(model, sources, targets, mask=None):
-    """Logits of targets [B, S], each text with its source: [B, S, V]."""
+    """Return the logits [B, S, V] of targets [B, S], each with its source."""
     sources, targets = torch.tensor(sources), torch.tensor(targets)
     mask = torch.ones_like(sources) if mask is None else torch.tensor(mask)
     _, read = model.encode(sources, mask)

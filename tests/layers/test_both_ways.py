@@ -1,6 +1,6 @@
-"""Attention that looks both ways, and attention to a source, against their formulas, one pair of tokens at a time.
+"""Bidirectional attention and cross-attention against their formulas, one pair of tokens at a time.
 
-With what goes with them: symmetric windows, global tokens, T5's buckets of both directions, sinusoids of every layout.
+Also tested: symmetric windows, global tokens, T5's bidirectional buckets, all layouts of sinusoids.
 """
 
 import math
@@ -75,7 +75,7 @@ def test_cross_attention_is_its_formula(new):
     output = ops.cross_attention(query, key, value, PADDED, 0.3)
     expected = flat(pair_by_pair(heads_of(query, 3), key, value, PADDED, 0.3))
     torch.testing.assert_close(output, expected, **TOLERANCE)
-    # The formula is another one without the padding, and with another scale.
+    # Negative control: the formula differs without padding, and with another scale.
     for other in (
         ops.cross_attention(query, key, value, torch.ones_like(PADDED), 0.3)[1],
         ops.cross_attention(query, key, value, PADDED, 0.31)[1],
@@ -130,7 +130,7 @@ def test_cross_attention_is_that_of_every_pair():
 
 
 def test_padding_that_overflows_in_an_encoder_harms_no_decoder(monkeypatch):
-    """Attention multiplies what it does not see with zero, and 0 · inf is NaN."""
+    """Attention multiplies hidden values with zero, and 0 · inf is NaN."""
     sizes = {"num_heads": 2, "head_dim": 4, "scale": 0.5, "qkv_bias": True, "output_bias": True}
     attention = AttentionConfig(**sizes, num_kv_heads=2, rotary=None)
     feed_forward = FeedForwardConfig(intermediate_size=8, activation="relu", bias=False, gated=False)
@@ -157,7 +157,7 @@ def test_padding_that_overflows_in_an_encoder_harms_no_decoder(monkeypatch):
     assert all(part.isfinite().all() for part in read[1][0])
 
 
-# Which keys are seen.
+# Visibility.
 
 
 def attention_config(**fields):
@@ -169,7 +169,7 @@ def attention_config(**fields):
 
 
 def seen(config, length=12):
-    """Rows of an x for each key that a query sees."""
+    """Return rows with an x for each key that a query sees."""
     visibility = Visibility(config, length)
     if config.chunk is not None:
         visibility.group = group_table(config.chunk, length)
@@ -177,7 +177,7 @@ def seen(config, length=12):
     bias = visibility(positions[None], positions[None], D64)
     assert bias.shape == (1, 1, length, length)
     hidden = bias[0, 0] != 0
-    # Not −inf, of which a row may have nothing else; and no score comes near it.
+    # It is not −inf, because a row may have no visible key; and it is far below all scores.
     assert (bias[0, 0][hidden] < -1e300).all() and torch.isfinite(bias).all()
     return ["".join(".x"[int(not each)] for each in row) for row in hidden]
 
@@ -203,7 +203,7 @@ def test_a_chunk_is_seen_whole():
 
 
 def test_padding_that_sees_nothing_gives_numbers():
-    """Behind a text that ends before its window begins, every score is hidden."""
+    """For padding after a text that ends before its window begins, every score is hidden."""
     config = attention_config(window=2)
     attention = Attention(config, 6, D64)
     fill(attention)
@@ -216,7 +216,7 @@ def test_padding_that_sees_nothing_gives_numbers():
 
 
 def test_global_tokens_may_have_projections_of_their_own():
-    """Longformer: the global tokens' queries, keys and values are others; the rest sees theirs as any token's."""
+    """Longformer: global tokens have projections of their own; other tokens see their usual keys and values."""
     config = attention_config(window=2, global_tokens=2, global_projections=True)
     attention = Attention(config, 6, D64)
     fill(attention)
@@ -316,7 +316,7 @@ def test_sinusoids_are_their_formula(to_base, offset, interleaved):
 
 
 def test_exponents_that_end_at_one_are_those_of_whisper():
-    """Whisper: log(10000) / (half − 1) between the exponents, so that the slowest turns once in 10000 · 2π tokens."""
+    """Whisper: log(10000) / (half − 1) between the exponents, so that the slowest rotates once in 10000 · 2π tokens."""
     from transformers.models.whisper.modeling_whisper import sinusoids
 
     table = sinusoidal_table(SinusoidalPositions(interleaved=False, to_base=True), 50, 16)

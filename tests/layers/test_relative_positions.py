@@ -1,4 +1,4 @@
-"""Relative positions against their papers' formulas, written out here pair by pair, and against transformers' T5."""
+"""Relative positions against their papers' formulas, computed here pair by pair, and against transformers' T5."""
 
 import math
 
