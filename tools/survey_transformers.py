@@ -4,8 +4,8 @@
     python tools/survey_transformers.py olmo3 glm4           some, on the terminal
 
 For every architecture of the installed transformers a small random model is made offline and exported with the quick
-gates of parity. A bundle that passes is run by onnxruntime once more, over a text longer than the windows and then
-token by token, and compared with the untouched module in float32. A worker does so, and is killed when it hangs.
+parity checks. A bundle that passes is run by onnxruntime once more, over a text longer than the windows and then token
+by token, and compared with transformers' own module in float32. A worker process does this; it is killed if it hangs.
 """
 
 import argparse
@@ -34,11 +34,16 @@ LIMIT = 1e-5
 """Largest error of a logit over the largest logit, against transformers in float32: the limit of the family tests."""
 
 PROMPT, STEPS = 40, 8
+"""Tokens of the prompt, and single steps after it."""
 
 
 @dataclass
 class Outcome:
-    """What became of one architecture. verdict: passes, refused, fails or untried; ops: ours in the canonical graph."""
+    """The result for one architecture.
+
+    verdict: passes, refused, fails or untried. ops: counts of our ops in the canonical graph. folded: rotations of
+    queries and keys that become part of attention. error: as `compare` returns it.
+    """
 
     model_type: str
     verdict: str
@@ -51,7 +56,7 @@ class Outcome:
 
 
 def survey(model_type: str) -> Outcome:
-    """Make, export, and compare one architecture."""
+    """Make a small model of one architecture, export it, and compare it with transformers."""
     from checkpoints.tiny_transformers import CONTEXT, make_model, tiny_config
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -70,7 +75,7 @@ def survey(model_type: str) -> Outcome:
                 fields = tiny_config(model_type)
                 plan_patches(fields, CONTEXT)  # most refusals need no weights
             except ConfigError:
-                # Its config takes no such sizes; the one that its authors have says as much of the architecture.
+                # The config class takes no such sizes; its default config is refused for the same reasons, if for any.
                 plan_patches(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
                 raise
             make_model(CONFIG_MAPPING[model_type].from_dict(fields), folder)
@@ -88,7 +93,7 @@ def survey(model_type: str) -> Outcome:
 
 @contextmanager
 def counted_ops() -> Iterator[Counter[str]]:
-    """Count our ops in the canonical graph that an export makes."""
+    """Count our ops in the canonical graphs of the exports within a `with` block."""
     from edgeformer.export.graph.canonical import OPS
     from edgeformer.export.graph.editing import canonical_nodes
     from edgeformer.export.lower import lowering as captured
@@ -109,7 +114,7 @@ def counted_ops() -> Iterator[Counter[str]]:
 
 
 def compare(folder: Path, bundle: Path) -> float:
-    """Run a bundle's graph on a text and then token by token; the largest error of a logit over the largest logit."""
+    """Run a bundle's graph on a prompt, then token by token; return the largest logit error over the largest logit."""
     import numpy as np
     import onnxruntime as ort
     import torch
@@ -136,7 +141,7 @@ def compare(folder: Path, bundle: Path) -> float:
 
 
 def work(pipe: Any) -> None:
-    """Survey what comes through a pipe, until nothing does."""
+    """Survey the model types that come through a pipe, until None comes."""
     import warnings
 
     import transformers
@@ -148,14 +153,14 @@ def work(pipe: Any) -> None:
         start = time.perf_counter()
         try:
             outcome = survey(model_type)
-        except Exception as error:  # a survey reports what it finds
+        except Exception as error:  # a survey reports every failure
             outcome = Outcome(model_type, "fails", f"{type(error).__name__}: {error}")
         outcome.seconds = time.perf_counter() - start
         pipe.send(outcome)
 
 
 class Worker:
-    """A process of our own that surveys one architecture after the other, and is replaced when it hangs or dies."""
+    """A process that surveys one architecture after the other; it is replaced when it hangs or dies."""
 
     def __init__(self, timeout: float):
         self._timeout = timeout
@@ -168,7 +173,7 @@ class Worker:
         self._process.start()
 
     def survey(self, model_type: str) -> Outcome:
-        """Survey one architecture, within the timeout."""
+        """Survey one architecture, within the timeout in seconds."""
         self._pipe.send(model_type)
         if self._pipe.poll(self._timeout):
             try:
@@ -189,7 +194,7 @@ class Worker:
 
 
 def causal_lms() -> list[str]:
-    """All model types that transformers has a causal language model for."""
+    """Return all model types that transformers has a causal language model for."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -214,7 +219,7 @@ quantized, or which transformers rearranges when it loads them, are refused.
 
 
 def report(outcomes: list[Outcome], line: str) -> str:
-    """All outcomes in Markdown."""
+    """Return the page with all outcomes, in Markdown."""
     from importlib.metadata import version
 
     from edgeformer.families import family_names
@@ -275,7 +280,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Survey the architectures named, or all."""
+    """Survey the architectures that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_types", nargs="*")
     parser.add_argument("--output", type=Path, help=f"[default: {REPORT.relative_to(ROOT)}, where all are surveyed]")

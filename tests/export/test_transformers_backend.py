@@ -35,13 +35,13 @@ from edgeformer.export import export_model, verify
 from edgeformer.export.adapters.transformers_backend import transformers_shim
 from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
 from edgeformer.export.adapters.transformers_backend.attention import AttentionPatch
-from edgeformer.export.adapters.transformers_backend.attention_probe import window_of
 from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.norms import rms_norm_form
 from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
+from edgeformer.export.adapters.transformers_backend.planning import window_of
 from edgeformer.export.adapters.transformers_backend.proof import prove
 from edgeformer.export.adapters.transformers_backend.rotary import Rotation
-from edgeformer.export.adapters.transformers_backend.weights import TransformersWeights
+from edgeformer.export.adapters.transformers_backend.weights import checkpoint_tensors
 from edgeformer.manifest import Manifest
 
 PROMPT, STEPS, LENGTHS, GREEDY = 24, 24, (24, 9, 1), 32
@@ -201,9 +201,7 @@ def test_transformers_is_left_as_it_was_found(bundles, monkeypatch):
     register = nn.Module.register_parameter
     turn = modeling_olmo3.apply_rotary_pos_emb
     plan_patches(sizes("olmo3"))
-    monkeypatch.setattr(
-        "edgeformer.export.adapters.transformers_backend.attention_probe.find_rotation", lambda *_: 1 / 0
-    )
+    monkeypatch.setattr("edgeformer.export.adapters.transformers_backend.planning.find_rotation", lambda *_: 1 / 0)
     with pytest.raises(ExportError, match="could not be run with our attention: ZeroDivisionError"):
         plan_patches(sizes("olmo3"))
     assert modeling_olmo3.apply_rotary_pos_emb is turn
@@ -261,7 +259,9 @@ def test_other_threads_build_and_run_their_own_modules_meanwhile():
         assert torch.equal(rotated[0], original(heads, heads, angles, angles)[0])
         assert plan.notes == []
         modeling_llama.apply_rotary_pos_emb(heads, heads, angles, angles)
-        assert plan.notes == ["apply_rotary_pos_emb stays as it is: its cosines are changed on their way to it"]
+        assert plan.notes == [
+            "apply_rotary_pos_emb is not patched: the cosines it is given are not those of a rotary module"
+        ]
     assert modeling_llama.apply_rotary_pos_emb is original
 
 
@@ -271,7 +271,7 @@ def test_other_threads_build_and_run_their_own_modules_meanwhile():
 @pytest.fixture(scope="module")
 def olmo3(folders):
     backend = plan_patches(sizes("olmo3"))
-    return backend, TransformersWeights(folders["olmo3"], build(backend.config, torch.float32, "eager"))
+    return backend, checkpoint_tensors(folders["olmo3"], build(backend.config, torch.float32, "eager"))
 
 
 def test_the_proof_holds_to_rounding_of_float64(olmo3):

@@ -6,7 +6,7 @@ same as the original on the real weights before anything is exported. What canno
 
     transformers_shim   all patches of transformers, gated by its version
     hf_module           config.json → transformers' module without weights
-    planning            module → PatchPlan; norms, rotary and attention_probe run its parts to recognize them
+    planning            module → PatchPlan; norms and rotary recognize its parts by running them
     patched_model       PatchPlan → PatchedModel; attention holds the context of a forward pass
     weights, proof      the checkpoint by name; both modules in float64
     adapter             model spec, weights and provenance, which is all that an export needs

@@ -16,7 +16,7 @@ from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
 from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, build_patched
 from edgeformer.export.adapters.transformers_backend.planning import make_plan
 from edgeformer.export.adapters.transformers_backend.proof import prove
-from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights, TransformersWeights
+from edgeformer.export.adapters.transformers_backend.weights import checkpoint_tensors, patched_tensors
 from edgeformer.export.bundle.transformers_js import without_transformers_js_config
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Manifest
@@ -44,9 +44,9 @@ class PatchedCheckpoint:
         Raises WeightsError for tensors that do not fit, and ExportError where the patched module computes something
         else than transformers' own.
         """
-        weights = TransformersWeights(folder, build(self.config, torch.float32, "eager"))
+        weights = checkpoint_tensors(folder, build(self.config, torch.float32, "eager"))
         prove(self.config, self.plan, weights)
-        return PatchedWeights(weights, self.plan)
+        return patched_tensors(weights, self.plan)
 
 
 def plan_patches(hf_config: Mapping[str, Any], asked_context_length: int | None = None) -> PatchedCheckpoint:

@@ -105,7 +105,9 @@ class AttentionPatch:
             angles for angles in self.angles if any(value is angles.cos or value is angles.sin for value in values)
         ]
         if len(given) != 1:
-            self.plan.note(f"{function.__name__} stays as it is: its cosines are changed on their way to it")
+            self.plan.note(
+                f"{function.__name__} is not patched: the cosines it is given are not those of a rotary module"
+            )
             return function(*args, **kwargs)
         call = RotationCall(function, args, kwargs, given[0])
         rotation = self.rotation(call)

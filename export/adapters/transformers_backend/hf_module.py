@@ -5,12 +5,10 @@ must be real; a parameter is allocated only until its module registers it.
 """
 
 import copy
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export.adapters.transformers_backend.attention import registered
@@ -98,8 +96,3 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
             ) from error
     silence_padding_warning(model)
     return model.eval().requires_grad_(False)
-
-
-def forward_arguments(model: nn.Module) -> set[str]:
-    """Return the names of the arguments of the model's forward."""
-    return set(inspect.signature(model.forward).parameters)

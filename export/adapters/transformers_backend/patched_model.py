@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from edgeformer.export.adapters.transformers_backend.attention import AttentionPatch, Caches, current_patch
 from edgeformer.export.adapters.transformers_backend.float64 import computing_in_float64
-from edgeformer.export.adapters.transformers_backend.hf_module import build, forward_arguments
+from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.norms import PatchedRMSNorm
 from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
 from edgeformer.export.adapters.transformers_backend.rotary import Angles, RotaryForm, Tables
@@ -78,7 +78,6 @@ class PatchedModel(nn.Module):
         super().__init__()
         self.plan = plan
         self._in_float64 = dtype == torch.float64
-        self._arguments = forward_arguments(model)
         # Its children become ours, so that names need no prefix; the model itself is only called.
         self._causal_lm = (model,)
         for name, child in model.named_children():
@@ -102,11 +101,9 @@ class PatchedModel(nn.Module):
         """
         model = self.causal_lm
         cache = PatchedCache(attention_patch.update_cache, attention_patch.past_length)
-        arguments = {"past_key_values": cache, "use_cache": True, "return_dict": True}
-        if "position_ids" in self._arguments:
-            arguments["position_ids"] = attention_patch.positions
+        options = {"position_ids": attention_patch.positions, "use_cache": True, "return_dict": True}
         with attention_patch.applied(model), computing_in_float64() if self._in_float64 else nullcontext():
-            return model(input_ids=input_ids, **arguments).logits
+            return model(input_ids=input_ids, past_key_values=cache, **options).logits
 
 
 def build_patched(config: Any, plan: PatchPlan, dtype: torch.dtype) -> PatchedModel:

@@ -6,8 +6,8 @@ Where they differ there is no export, and the error names the layer after which 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from edgeformer.export.adapters.transformers_backend.float64 import computing_in
 from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
 from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, build_patched
-from edgeformer.export.adapters.transformers_backend.weights import PatchedWeights
+from edgeformer.export.adapters.transformers_backend.weights import patched_tensors
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 
 LOGIT_TOLERANCE = 1e-9
@@ -30,15 +30,6 @@ TEXT, STEPS = 32, 3
 
 LONGEST_WINDOW = 512
 """Longer windows, in tokens, are not exceeded by the text, which would take minutes: they were read from the mask."""
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Logits [n, V] of one run for one row of the batch, and the position of the first."""
-
-    row: int
-    start: int
-    logits: Tensor
 
 
 def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
@@ -55,14 +46,13 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
         with streaming_parameters(original, weights, torch.float64), _recorded(original, plan) as expected_states:
             expected = _logits(original, tokens)
         with (
-            streaming_parameters(patched.causal_lm, PatchedWeights(weights, plan), torch.float64),
+            streaming_parameters(patched.causal_lm, patched_tensors(weights, plan), torch.float64),
             _recorded(patched.causal_lm, plan) as states,
         ):
             pieces = _run_ragged(patched, tokens, lengths)
     worst = 0.0
-    for piece in pieces:
-        wanted = expected[piece.start : piece.start + len(piece.logits)]
-        difference = ((piece.logits - wanted).abs().max() / expected.abs().max()).item()
+    for row, start, logits in pieces:
+        difference = ((logits - expected[start : start + len(logits)]).abs().max() / expected.abs().max()).item()
         if not difference <= LOGIT_TOLERANCE:
             where = _first_difference(states, expected_states, lengths[0])
             cause = (
@@ -72,9 +62,9 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
                 "the model's config.json"
             )
             raise ExportError(
-                f"patched, {type(original).__name__} does not compute what it computes in transformers: logits of a "
-                f"text of {length} tokens differ by {difference:.1e} of the largest (row {piece.row}, from token "
-                f"{piece.start}). {where} Nothing was exported: {cause}."
+                f"the patched {type(original).__name__} does not compute what it computes in transformers: logits of a "
+                f"text of {length} tokens differ by {difference:.1e} of the largest (row {row}, from token {start}). "
+                f"{where} Nothing was exported: {cause}."
             )
         worst = max(worst, difference)
     return worst
@@ -106,8 +96,11 @@ def _tokens(config: Any, plan: PatchPlan) -> Tensor:
     return torch.randint(0, config.vocab_size, (1, length), generator=generator)
 
 
-def _run_ragged(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> list[_Piece]:
-    """Run prefixes of a text [1, N] as rows of a batch, padded on the right, then each row's next tokens one by one."""
+def _run_ragged(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> list[tuple[int, int, Tensor]]:
+    """Run prefixes of a text [1, N] as rows of a batch, padded on the right, then each row's next tokens one by one.
+
+    Returns for every run and row: the row, the position of its first token, and the logits [n, V].
+    """
     geometry = module.plan.geometry
     rows, longest = len(lengths), max(lengths)
     empty = torch.zeros(rows, geometry.num_kv_heads, 0, geometry.head_dim, dtype=torch.float64)
@@ -121,7 +114,7 @@ def _run_ragged(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> lis
         logits, caches = module(ids, mask, caches)
         for row, length in enumerate(lengths):
             start, new = (0, length) if step == 0 else (length + step - 1, 1)
-            pieces.append(_Piece(row, start, logits[row, :new]))
+            pieces.append((row, start, logits[row, :new]))
     return pieces
 
 
@@ -130,20 +123,14 @@ def _recorded(model: nn.Module, plan: PatchPlan) -> Iterator[dict[str, Tensor]]:
     """Collect what every layer returns in its first run, [N, E] of the first row, by the layer's name."""
     states: dict[str, Tensor] = {}
 
-    def record(name: str, returned: Any) -> None:
+    def record(name: str, module: nn.Module, inputs: Any, returned: Any) -> None:
         state = returned[0] if isinstance(returned, tuple) else returned
         states.setdefault(name, state[0])
 
-    handles = []
-    for form in plan.attentions.values():
-        name = _layer_name(form.module)
-        hook = lambda module, inputs, returned, name=name: record(name, returned)  # noqa: E731
-        handles.append(model.get_submodule(name).register_forward_hook(hook))
-    try:
+    with ExitStack() as undo:
+        for name in (_layer_name(form.module) for form in plan.attentions.values()):
+            undo.callback(model.get_submodule(name).register_forward_hook(partial(record, name)).remove)
         yield states
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _layer_name(attention: str) -> str:

@@ -114,15 +114,11 @@ class RotationCall:
         self.function = function
         self.angles = angles
         self._bound = inspect.signature(function).bind(*args, **kwargs)
-        given = self._bound.arguments
-        self._cos = [name for name, value in given.items() if value is angles.cos]
-        self._sin = [name for name, value in given.items() if value is angles.sin]
-        self._heads = [
-            name
-            for name, value in given.items()
-            if isinstance(value, Tensor) and value.is_floating_point() and name not in (*self._cos, *self._sin)
-        ]
-        self.heads: list[Tensor] = [given[name] for name in self._heads]
+        self.heads: list[Tensor] = [value for value in self._bound.arguments.values() if self._is_heads(value)]
+
+    def _is_heads(self, value: Any) -> bool:
+        is_table = value is self.angles.cos or value is self.angles.sin
+        return isinstance(value, Tensor) and value.is_floating_point() and not is_table
 
     @property
     def key(self) -> object:
@@ -133,9 +129,14 @@ class RotationCall:
 
     def original(self, heads: list[Tensor], cos: Tensor, sin: Tensor) -> tuple[Any, ...]:
         """Call the function with other tensors in the same places, and return all that it returns."""
-        given = dict(self._bound.arguments)
-        given |= dict.fromkeys(self._cos, cos) | dict.fromkeys(self._sin, sin)
-        given |= dict(zip(self._heads, heads, strict=True))
+        left = iter(heads)
+
+        def replaced(value: Any) -> Any:
+            if value is self.angles.cos:
+                return cos
+            return sin if value is self.angles.sin else next(left) if self._is_heads(value) else value
+
+        given = {name: replaced(value) for name, value in self._bound.arguments.items()}
         bound = inspect.BoundArguments(self._bound.signature, given)
         returned = self.function(*bound.args, **bound.kwargs)
         return returned if isinstance(returned, tuple) else (returned,)

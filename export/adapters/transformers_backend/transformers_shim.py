@@ -8,7 +8,7 @@ registries of transformers, and functions named `apply_rotary*` are replaced in 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
+from pkgutil import resolve_name
 from threading import get_ident
 from typing import Any
 
@@ -29,32 +29,32 @@ RECURRENT_STATE = (
 """Methods of a cache that layers with a recurrent or convolution state call."""
 
 INTERNALS: dict[str, tuple[str, ...]] = {
-    "transformers.cache_utils.Cache.update": ("key_states", "value_states", "layer_idx"),
-    "transformers.cache_utils.Cache.get_seq_length": ("layer_idx",),
-    "transformers.cache_utils.Cache.get_query_offset": ("layer_idx",),
-    "transformers.cache_utils.Cache.get_mask_sizes": ("query_length", "layer_idx"),
-    **{f"transformers.cache_utils.Cache.{name}": () for name in RECURRENT_STATE},
-    "transformers.modeling_utils.AttentionInterface._global_mapping": (),
-    "transformers.masking_utils.AttentionMaskInterface._global_mapping": (),
-    "transformers.masking_utils.eager_mask": ("mask_function",),
-    "transformers.models.llama.modeling_llama.apply_rotary_pos_emb": ("q", "k", "cos", "sin"),
-    "transformers.models.llama.modeling_llama.eager_attention_forward": (
+    "cache_utils:Cache.update": ("key_states", "value_states", "layer_idx"),
+    "cache_utils:Cache.get_seq_length": ("layer_idx",),
+    "cache_utils:Cache.get_query_offset": ("layer_idx",),
+    "cache_utils:Cache.get_mask_sizes": ("query_length", "layer_idx"),
+    **{f"cache_utils:Cache.{name}": () for name in RECURRENT_STATE},
+    "modeling_utils:AttentionInterface._global_mapping": (),
+    "masking_utils:AttentionMaskInterface._global_mapping": (),
+    "masking_utils:eager_mask": ("mask_function",),
+    "models.llama.modeling_llama:apply_rotary_pos_emb": ("q", "k", "cos", "sin"),
+    "models.llama.modeling_llama:eager_attention_forward": (
         "module", "query", "key", "value", "attention_mask", "scaling", "dropout",
     ),
-    "transformers.models.llama.modeling_llama.LlamaRotaryEmbedding.forward": ("position_ids",),
-    "transformers.modeling_utils.PreTrainedModel.warn_if_padding_and_no_attention_mask": (),
-    "transformers.modeling_utils.PreTrainedModel._keys_to_ignore_on_load_unexpected": (),
-    "transformers.modeling_utils.PreTrainedModel.base_model_prefix": (),
-    "transformers.models.auto.configuration_auto.CONFIG_MAPPING": (),
-    "transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING": (),
-    "transformers.conversion_mapping.get_model_conversion_mapping": ("model",),
-    "transformers.core_model_loading.WeightConverter": (),
-    "transformers.core_model_loading.WeightRenaming": (),
-    "transformers.core_model_loading.rename_source_key": (
+    "models.llama.modeling_llama:LlamaRotaryEmbedding.forward": ("position_ids",),
+    "modeling_utils:PreTrainedModel.warn_if_padding_and_no_attention_mask": (),
+    "modeling_utils:PreTrainedModel._keys_to_ignore_on_load_unexpected": (),
+    "modeling_utils:PreTrainedModel.base_model_prefix": (),
+    "models.auto.configuration_auto:CONFIG_MAPPING": (),
+    "models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING": (),
+    "conversion_mapping:get_model_conversion_mapping": ("model",),
+    "core_model_loading:WeightConverter": (),
+    "core_model_loading:WeightRenaming": (),
+    "core_model_loading:rename_source_key": (
         "source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict",
     ),
 }  # fmt: skip
-"""Every name that is used beyond the public interface, and the parameters that are passed to it or expected of it."""
+"""Every name of transformers that is used beyond its public interface, and the parameters that are relied on."""
 
 
 def moved_internals() -> list[str]:
@@ -62,24 +62,13 @@ def moved_internals() -> list[str]:
     moved = []
     for path, parameters in INTERNALS.items():
         try:
-            found = _resolve(path)
+            found = resolve_name(f"transformers.{path}")
         except (ImportError, AttributeError):
             moved.append(path)
             continue
         if parameters and not set(parameters) <= inspect.signature(found).parameters.keys():
             moved.append(f"{path}({', '.join(parameters)})")
     return moved
-
-
-def _resolve(path: str) -> Any:
-    """Import the module that a dotted path begins with, and look up the rest in it."""
-    parts = path.split(".")
-    # Modules and functions are lower case: a class, a constant or the last part is looked up in a module.
-    depth = next((index for index, part in enumerate(parts) if not part.islower()), len(parts) - 1)
-    found: Any = import_module(".".join(parts[:depth]))
-    for part in parts[depth:]:
-        found = getattr(found, part)
-    return found
 
 
 def check_version(version: str) -> None:
@@ -194,9 +183,7 @@ class PatchedCache(Cache):
         """Return how many tokens are before the new ones."""
         return self._past_length()
 
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Return the position of the first new token."""
-        return self._past_length()
+    get_query_offset = get_seq_length  # the position of the first new token
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         """Return how many keys there are, and the position of the first."""
