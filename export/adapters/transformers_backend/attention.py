@@ -28,12 +28,12 @@ Caches = list[tuple[Tensor, Tensor]]
 """Keys and values [B, K, T, D] of each layer."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Tensor]
-"""What transformers composes masks of: (batch, head, query, key) → whether the query sees the key."""
+"""A function that transformers composes masks of: (batch, head, query, key) → whether the query sees the key."""
 
 
 @dataclass
 class AttentionCall:
-    """What a layer gives to transformers' attention interface.
+    """The arguments of one call of transformers' attention interface.
 
     query [B, H, S, D], key [B, K, S, D], value [B, K, S, Dv].
     """
@@ -81,7 +81,7 @@ class AttentionPatch:
         return self.plan.attentions[layer]
 
     def rotation(self, call: RotationCall) -> Rotation | None:
-        """Return how a call rotates, or None where it stays as it is."""
+        """Return how a call rotates, or None where it is not patched."""
         return self.plan.rotations[call.key]
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from edgeformer.export.adapters.transformers_backend.rotary import RotaryForm, R
 
 @dataclass(frozen=True)
 class AttentionForm:
-    """What one layer asks of the attention op. module: its name; window: in tokens, 0 for none, as in the op.
+    """How one layer calls the attention op. module: its name; window: in tokens, 0 for none, as in the op.
 
     value_dim: elements of a value head, padded with zeros to head_dim where it is smaller.
     """
@@ -33,8 +33,8 @@ class AttentionForm:
 class PatchPlan:
     """The attention of each layer, norms and rotary modules by name, and the rotation of each kind of call.
 
-    A rotary module that serves several kinds of layers has a form for each kind; "" is the only one. None stands for
-    code that stays as it is. notes: for the user, what is not patched and why.
+    A rotary module that serves several kinds of layers has a form for each kind; the kind is "" if there is only one.
+    None stands for code that is not patched. notes: tell the user what is not patched, and why.
     """
 
     context_length: int
@@ -52,6 +52,6 @@ class PatchPlan:
 
     @property
     def geometry(self) -> CacheGeometry:
-        """The cache, which planning found to be the same in every layer."""
+        """Return the geometry of the cache, which planning found to be the same in every layer."""
         first = self.attentions[0]
         return CacheGeometry(num_layers=len(self.attentions), num_kv_heads=first.num_kv_heads, head_dim=first.head_dim)

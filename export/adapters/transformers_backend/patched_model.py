@@ -85,7 +85,7 @@ class PatchedModel(nn.Module):
 
     @property
     def causal_lm(self) -> Any:
-        """The module of transformers inside."""
+        """Return the module of transformers inside."""
         return self._causal_lm[0]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, caches: Caches) -> tuple[Tensor, Caches]:

@@ -122,7 +122,7 @@ class RotationCall:
 
     @property
     def key(self) -> object:
-        """What the rotation depends on: not the batch, nor the length."""
+        """Return what the rotation depends on, the same for any batch and length."""
         others = {name: value for name, value in self._bound.arguments.items() if not isinstance(value, Tensor)}
         sizes = tuple((x.dim(), x.shape[-1]) for x in self.heads)
         return self.function.__module__, self.function.__name__, self.angles.name, sizes, repr(others)
