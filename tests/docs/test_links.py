@@ -2,8 +2,11 @@
 
 import re
 
+import click
 import pytest
 from docs_pages import DOCS, ROOT
+
+from edgeformer.cli.main import cli
 
 PAGES = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "tools/README.md")
@@ -35,8 +38,7 @@ def test_links_lead_to_a_file_and_a_heading(page):
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_a_page_names_exist(page):
     text = re.sub(r"\]\([^)]*\)", "]", page.read_text(encoding="utf-8"))
-    code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)
-    named = {path for piece in code for path in PATH.findall(piece)} - MADE_BY_READERS
+    named = {path for piece in code(text) for path in PATH.findall(piece)} - MADE_BY_READERS
     missing = [path for path in named if not (ROOT / path).exists()]
     assert missing == []
 
@@ -55,3 +57,21 @@ def test_the_folder_maps_of_the_architecture_are_true():
         elsewhere = {"errors.py"} if folder == "edgeformer" else set()  # the table of folders has it
         assert {name for name in named if not (ROOT / folder / name).exists()} == set(), folder
         assert own - named - elsewhere == set(), folder
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_that_a_page_shows_have_these_options(page):
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    shown = re.findall(r"(?<![\w/.-])(?<!from )edgeformer (\w+)((?: [^\n`|&#>]+)?)", "\n".join(code(text)))
+    for name, arguments in shown:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None, f"edgeformer has no command {name}"
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        used = set(re.findall(r"(?<=\s)(--?[a-z][\w-]*)", arguments)) - {"--help"}
+        assert used <= known, f"edgeformer {name}{arguments}"
+
+
+def code(text):
+    """Return the code spans and code blocks of a page."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S)
+    return blocks + re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
