@@ -1,4 +1,4 @@
-"""Write text with a bundle, and with nothing of edgeformer: onnxruntime, tokenizers and numpy are all it takes.
+"""Generate text with a bundle, using onnxruntime, tokenizers and numpy only, without edgeformer.
 
     pip install onnxruntime tokenizers numpy
     python python_onnxruntime.py BUNDLE "Once upon a time"
@@ -19,18 +19,18 @@ DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(in
 
 
 def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
-    """Yield the most likely next token, again and again, until one ends the text."""
+    """Yield the top-1 token of each step until an end-of-text token or the context's end."""
     manifest = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))
     session = ort.InferenceSession(bundle / manifest["graph"], providers=["CPUExecutionProvider"])
     pasts = session.get_inputs()[2:]
     presents = [past.name.replace("past_key_values", "present") for past in pasts]
     end = min(len(prompt) + new_tokens, manifest["context_length"])
-    # One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied.
-    # Some graphs want a dynamic cache instead (op sets `standard` and `portable`), which starts empty.
+    # One buffer is both past and present of a layer: each step writes its keys and values in place, without a copy.
+    # Some graphs have a dynamic cache instead (op sets `standard` and `portable`), which starts empty.
     dynamic = manifest["cache_form"] in ("dynamic", "growing")  # "growing" until schema 4
     binding = session.io_binding()
     binding.bind_output("logits")
-    held = []  # up to 1.29 onnxruntime does not keep what is bound
+    held = []  # up to 1.29, onnxruntime's bindings do not keep buffers alive
     for past, present in zip(pasts, presents, strict=True):
         _, heads, _, head_dim = past.shape
         cache = np.zeros((1, heads, 0 if dynamic else end, head_dim), DTYPES[past.type])
@@ -43,9 +43,9 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     step = prompt
     for length in range(len(prompt), end):
         binding.bind_cpu_input("input_ids", np.array([step], np.int64))
-        binding.bind_cpu_input("attention_mask", np.ones((1, length), np.int64))  # of all tokens, old and new
+        binding.bind_cpu_input("attention_mask", np.ones((1, length), np.int64))  # 1 for every token so far
         for name in ("logits", *presents) if dynamic else ("logits",):
-            binding.bind_output(name)  # anew, since it changes its shape
+            binding.bind_output(name)  # again, because its shape changes
         session.run_with_iobinding(binding)
         logits, *caches = binding.get_outputs()
         if dynamic:
@@ -59,7 +59,7 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
 
 
 def main() -> None:
-    """Print the text as it comes."""
+    """Print the text while it is generated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("prompt")
@@ -73,7 +73,7 @@ def main() -> None:
     tokens, shown = tokenizer.encode(args.prompt).ids, 0
     for token in generate(args.bundle, tokens, args.new_tokens):
         tokens.append(token)
-        # A character can take several tokens, and a word its space from the token before it: decode from the start.
+        # Decode from the start: a character can take several tokens, and spaces can depend on the token before.
         text = tokenizer.decode(tokens)
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
             print(text[shown:], end="", flush=True)

@@ -1,4 +1,4 @@
-"""What the tests of the tools share: the tools as modules, and one tiny checkpoint with its bundle."""
+"""Fixtures of the tests of tools: the tools as modules, and one tiny checkpoint with its bundle."""
 
 import sys
 from pathlib import Path

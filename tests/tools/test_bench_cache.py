@@ -1,4 +1,4 @@
-"""The cache benchmark: bytes and speeds of both caches, behind every length."""
+"""The cache benchmark reports bytes and throughput of both caches, after every past length."""
 
 import json
 

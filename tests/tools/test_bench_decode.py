@@ -1,4 +1,4 @@
-"""The decode benchmark measures three loops that do the same work, and says so when they do not."""
+"""The decode benchmark measures three loops that do the same work, and fails if they do not."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_without_a_checkpoint_the_table_compares_with_the_bare_graph(tiny_bundle
 
 
 def test_an_end_of_text_token_ends_no_run(tiny_bundle):
-    """The loop that the benchmark times takes no notice of the bundle's own end-of-text tokens."""
+    """The measured loop ignores the bundle's end-of-text tokens."""
     from edgeformer.runtime import load
 
     model = load(tiny_bundle, threads=1)

@@ -1,4 +1,4 @@
-"""The encoder benchmark: four workloads, the same states from every system, and a complaint when they are not."""
+"""The encoder benchmark measures four workloads, and fails if systems compute different states."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The export benchmark: what it measures, and that it leaves nothing behind."""
+"""The export benchmark reports duration and memory, and removes its files."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def test_the_report_tells_private_memory_from_mapped_files(tiny_checkpoint, tmp_
     assert data["export_seconds"] > 0
     assert not data["verified"]
     peaks = data["peak_bytes"]
-    # Whoever imports torch has more than this of both.
+    # Every process that imports torch has more than this of both.
     assert min(peaks["private"], peaks["file_backed"]) > 20e6
     assert max(peaks["private"], peaks["file_backed"]) <= peaks["total"]
     assert "every 20 ms" in data["method"]

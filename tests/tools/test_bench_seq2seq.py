@@ -1,4 +1,4 @@
-"""The encoder-decoder benchmark: every system does the same work, and it says so when one does not."""
+"""The encoder-decoder benchmark measures systems that do the same work, and fails if one does not."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--source", "16", "--new", "8", "--rounds", "1", "--threads", "1"]
 
-# The part of CTranslate2 that the worker uses, answering with transformers. Both are told the folder of the checkpoint.
+# A stand-in for the part of CTranslate2 that the worker uses; transformers computes its answers.
 CTRANSLATE2 = """
 from types import SimpleNamespace
 import torch, transformers
@@ -52,7 +52,7 @@ def run(*arguments):
 
 @pytest.fixture
 def ctranslate2(tmp_path, monkeypatch):
-    """What makes this interpreter one that has CTranslate2."""
+    """Return options under which this interpreter has CTranslate2."""
     package = tmp_path / "site" / "ctranslate2"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(CTRANSLATE2)
@@ -104,7 +104,7 @@ def test_an_interpreter_without_ctranslate2_is_a_one_line_error(capfd):
 
 
 def test_the_random_model_never_ends_and_listens_to_its_source(tmp_path):
-    """Else systems would do different work, or agree whatever they compute."""
+    """Otherwise systems would do different work, or agree whatever they compute."""
     bench_seq2seq.write_checkpoint("tiny", tmp_path / "tiny")
     transformers = bench_seq2seq.transformers_system(tmp_path / "tiny", threads=1)
     sources = [list(range(3, 19)), list(range(103, 119))]

@@ -1,4 +1,4 @@
-"""The CUDA check, where there is no CUDA: it says what is missing, and its steps work on the CPU."""
+"""The CUDA check without CUDA: it reports what is missing, and its steps work on the CPU."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_one_case_exports_verifies_profiles_and_times(tiny_checkpoint, tmp_path,
     assert case["nodes"]["by_provider"].keys() == {"CPUExecutionProvider"}
     assert case["nodes"]["on_the_cpu"]["GroupQueryAttention"] == 2
     assert case["nodes"]["copies"] == {}
-    # A prompt that the context does not hold is left out.
+    # A prompt longer than the context is skipped.
     assert case["speeds"]["cpu"].keys() == {"providers_of_the_session", "prompt_8"}
     assert case["speeds"]["cpu"]["prompt_8"]["decode_tokens_per_second"] > 0
     assert json.dumps(case)

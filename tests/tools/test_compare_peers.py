@@ -1,4 +1,4 @@
-"""The comparison of runtimes: who is there, what the workers say, and what their figures come to."""
+"""The comparison of runtimes: which are available, what workers answer, and how figures are summarised."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from benchmarks.peers.generation import Generation, Stopwatch, timed
 from benchmarks.peers.registry import FOLDER, OURS, PEERS, Peer
 from click.testing import CliRunner
 
-# A runtime that says how long it took. Tokens are the prompt's last one and on from there.
+# A runtime that reports given times. Its tokens count up from the prompt's last one.
 STAND_IN = """
 import os, sys
 from pathlib import Path
@@ -44,7 +44,7 @@ OPTIONS = ["--precision", "fp32", "--prompt", "8", "--new", "5", "--rounds", "2"
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """Return a function that writes a runtime, with lines of its own, and returns its entry in the registry."""
+    """Return a function that writes a runtime, with extra lines, and returns its entry in the registry."""
 
     def make(name, *, convert="pass", run="pass", first=0.5, rest=2.0, imports=("json",), **options):
         file = tmp_path / f"{name}.py"
@@ -58,7 +58,7 @@ def stand_in(tmp_path):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """As much of one as stand-ins read."""
+    """A checkpoint with as much as stand-ins read."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "config.json").write_text('{"vocab_size": 64}')
@@ -253,7 +253,7 @@ def test_every_peer_has_a_worker():
 
 
 def test_real_runtimes_generate_the_same_tokens(make_llama, tmp_path):
-    """On a checkpoint of transformers, with norms that are not ones."""
+    """The checkpoint is written by transformers and has norms other than 1."""
     names = (OURS, "onnxruntime-genai", "transformers")
     line = [make_llama(), *OPTIONS, "--new", 12, "--rounds", 1, "--work", tmp_path, "--json", tmp_path / "report.json"]
     only = [part for name in names for part in ("--only", name)]

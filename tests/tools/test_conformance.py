@@ -1,4 +1,4 @@
-"""Clients load the same bundle and find the same tokens; what differs, fails or is missing is reported as that.
+"""Clients load the same bundle and generate the same tokens; differences, failures and missing clients are reported.
 
 transformers.js is taken from EDGEFORMER_NODE_MODULES or examples/node/node_modules, onnxruntime's C++ headers from
 EDGEFORMER_ONNXRUNTIME, Optimum from the interpreter EDGEFORMER_OPTIMUM; tests of what is not there are skipped and say
@@ -35,7 +35,7 @@ SIZES = {
     "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 130,
 }  # fmt: skip
-# Tied embeddings of random models say the same word again and again.
+# Random models with tied embeddings repeat one token.
 MODELS = {
     "llama": SIZES,
     "qwen3": SIZES | {"head_dim": 32},
@@ -63,7 +63,7 @@ PAIRS = {
     "marian": BART | {"share_encoder_decoder_embeddings": False, "scale_embedding": True},
     "bart": BART,
 }
-# Of models that say many words, so that one wrong layer would show.
+# Models that generate many different tokens, so that one wrong layer would show.
 SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8, "t5": 7, "marian": 4, "bart": 10}
 
 NODE = "transformers.js (Node)"
@@ -85,7 +85,7 @@ def places():
 
 
 def require(name, places):
-    """The client, or a skip that says what is missing."""
+    """Return the client, or skip with what is missing."""
     lacking = CLIENTS[name].missing(places)
     if lacking is not None:
         pytest.skip(f"2026-11-22: needs a client that pip does not install here: {lacking}")
@@ -110,7 +110,7 @@ PROMPTS = np.random.default_rng(3).integers(3, 130, (1, 11)).tolist()
 
 
 def of_torch(checkpoint):
-    """Greedy tokens of transformers."""
+    """Return the greedy tokens of transformers."""
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
     prompt = torch.tensor(PROMPTS)
     with torch.no_grad():
@@ -158,7 +158,7 @@ def test_the_cpp_example_compiles_and_finds_the_same(bundles, places):
 
 @pytest.fixture(scope="module")
 def pair(make_model, tmp_path_factory):
-    """Return a function that gives the bundle and checkpoint of a random model that never says two words twice."""
+    """Return a function that returns bundle and checkpoint of a random model that does not repeat itself."""
 
     @functools.cache
     def of_family(family, precision="fp32"):
@@ -234,7 +234,7 @@ def talker(tmp_path_factory):
 
 
 def program(name, places):
-    """The line that runs an example, and the folder to run it in."""
+    """Return the command that runs an example, and its working directory."""
     if name == NODE:
         require(NODE, places)
         return ["node", "main.mjs"], with_modules(EXAMPLES / "node", places)
@@ -359,7 +359,7 @@ def test_a_masked_word_is_filled_in_node_as_by_us(encoders, places):
     np.testing.assert_allclose(json.loads(done.stdout), expected, atol=1e-5)
 
 
-# What is wrong is found
+# Faults are found
 
 
 def test_a_damaged_weight_gives_other_tokens(bundles, tmp_path, places):

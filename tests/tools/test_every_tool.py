@@ -1,4 +1,4 @@
-"""Tools that no test runs, because they take minutes, can at least be started."""
+"""Tools that take too long for a test can at least be imported."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The graph tool: listings, counts, structural differences and pictures of graphs that are small enough to know."""
+"""The graph viewer: listings, counts, structural differences and pictures of small known graphs."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def model_of(nodes, tensors=(), inputs=("x",), outputs=("y",), functions=(), ops
 
 
 def layered():
-    """Layers of x − softmax(x · W₁ − x · W₂), which look alike but for their weights."""
+    """Return layers of x − softmax(x · W₁ − x · W₂), which differ in their weights only."""
     nodes, tensors, x = [], [], "x"
     for layer in range(LAYERS):
         name = f"blocks.{layer}."
@@ -61,7 +61,7 @@ def layered():
 
 
 def changed(change):
-    """The layered model after a change of its graph."""
+    """Return the layered model after a change of its graph."""
     model = layered()
     change(model.graph)
     return model
@@ -72,12 +72,12 @@ def node(graph, name):
 
 
 def marked(hunks):
-    """The lines of hunks that are no context."""
+    """Return the changed lines of hunks."""
     return [f"{line.mark} {line.text}" for hunk in hunks for line in hunk.lines if line.mark != " "]
 
 
 def branching(condition_reads="a"):
-    """An If whose branches read values from around them."""
+    """Return an If whose branches capture outer values."""
 
     def branch(name, *reads):
         nodes = [helper.make_node("Add", list(reads), [name])]
@@ -96,7 +96,7 @@ def branching(condition_reads="a"):
 
 
 def with_function(slope=0.5):
-    """Two calls of a function of the domain edgeformer."""
+    """Return two calls of a function of the domain edgeformer."""
     body = [
         helper.make_node("Constant", [], ["slope"], value_float=slope),
         helper.make_node("Mul", ["value", "slope"], ["scaled"]),
@@ -402,7 +402,7 @@ def test_a_block_is_its_nodes_with_weights_and_what_goes_in_and_out():
     assert nodes[0].weights == ("left [4, 4]",)
     assert nodes[0].outputs == (("left_1", ["rows", 4]),)
     assert pills == [("out_0", "from blocks.0.Sub_1"), ("out_1", "to blocks.2.left/MatMul and 2 more")]
-    # Two products and a difference read what comes in; three more lines are inside, and one goes out.
+    # Two products and a difference read the input; three more lines are inside, and one leads out.
     assert len(block.lines) == 3 + 4 + 1
 
 
@@ -439,7 +439,7 @@ def test_boxes_do_not_overlap_and_no_line_runs_through_one(seed):
     spans.sort()
     for (row, _, right), (other, left, _) in pairwise(spans):
         assert row != other or left - right > 0.1 - 1e-6
-    # Every line begins at its port, and arrives.
+    # Every line begins at its port and reaches its box.
     starts = {(way.tail, round(way.start - layout.x[way.tail], 6)) for way in layout.segments if way.tail is not None}
     assert starts == {(link.tail, boxes[link.tail].ports[link.port]) for link in links}
     assert {way.head for way in layout.segments} - {None} == {link.head for link in links}
@@ -475,7 +475,7 @@ def test_blocks_that_do_not_exist_are_answered_with_those_that_do(saved, tmp_pat
     assert not picture.exists()
 
 
-# which graph
+# --graph
 
 
 def test_paths_that_are_no_graph_are_said_to_be_none(saved, tmp_path):

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/op-sets.md are what the code makes: some are generated again and compared."""
+"""The tables of docs/reference/op-sets.md are up to date: some are generated again and compared."""
 
 import re
 
@@ -26,7 +26,7 @@ TARGET = LoweringOptions()
 
 @pytest.fixture
 def changed_rules():
-    """Nothing that was lowered before counts, nor does what is lowered by the test count afterwards."""
+    """Clear cached lowerings before and after the test."""
     forget()
     yield
     forget()

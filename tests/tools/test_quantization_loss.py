@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from edgeformer.source import PRESETS
 
-# A runtime that opens our bundle, so that it is exact where no fault is planted.
+# A runtime that opens edgeformer's bundle, so that it is exact without a planted fault.
 STAND_IN = """
 import numpy as np
 from edgeformer.runtime import load
@@ -52,7 +52,7 @@ def stand_in(tmp_path, tiny_llama_bundle):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """The preset as if it were somebody's checkpoint: without the problems that were held out."""
+    """Return the preset without its held-out problems, like any other checkpoint."""
     folder = tmp_path / "foreign"
     folder.mkdir()
     for file in (PRESETS / "tiny-llama").iterdir():
@@ -84,7 +84,7 @@ def test_divergence_agreement_and_perplexity_by_hand(tmp_path):
 
 
 def test_what_follows_a_token_of_a_question_is_told_apart():
-    """Tokens 3 and 4 are asked, 5 and 6 are written: what follows token 3 does not count."""
+    """Tokens 3 and 4 are the question, 5 and 6 the answer: the prediction after token 3 does not count."""
     truth = np.log(np.full((4, 8), 1 / 8))
     ours = truth.copy()
     ours[0] = np.log([0.5, *[0.5 / 7] * 7])

@@ -1,4 +1,4 @@
-"""Checkpoints of random weights: real ones, whoever reads them."""
+"""Checkpoints of random weights are read by transformers and by edgeformer alike."""
 
 import json
 

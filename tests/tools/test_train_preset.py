@@ -1,4 +1,4 @@
-"""Presets: what they learn from, how they are trained, and what is written."""
+"""Presets: their data, their training, and the folder that is written."""
 
 import functools
 import json
@@ -51,7 +51,7 @@ def problems(generator, count=300, seed=0):
     return [generator(source) for _ in range(count)]
 
 
-# What they learn from
+# Data
 
 
 @pytest.mark.parametrize("skill", SKILLS)
@@ -70,7 +70,7 @@ def test_the_split_is_the_same_in_every_run():
 
 
 def test_a_document_holds_no_held_out_prompt():
-    """Also where it is a second turn, or a plain text."""
+    """This holds for a second turn and for a plain text too."""
     held_out = {
         text
         for generator, _ in SKILLS.values()
@@ -275,7 +275,7 @@ def test_times_of_day(hour, minute, expected):
 
 @pytest.mark.parametrize("skill", tiny_translate.SKILLS)
 def test_a_text_has_one_translation(skill):
-    """Else no translator could be right every time."""
+    """Otherwise no translator could always be right."""
     source = Random(6)
     meanings = [tiny_translate.SKILLS[skill][0](source) for _ in range(3000)]
     for start, goal in tiny_translate.DIRECTIONS:
@@ -341,7 +341,7 @@ def test_rows_hold_every_document_once():
             assert len(set(rows.ids[row][rows.documents[row] == number].tolist())) == 1
 
 
-# The ops with gradients
+# Differentiable ops
 
 
 def normal(*shape):
@@ -495,7 +495,7 @@ SMALLER = {
 
 @pytest.fixture(autouse=True)
 def small_recipes(monkeypatch):
-    """Presets that are made in a second: few parameters, small batches, few questions."""
+    """Return presets that train in a second: few parameters, small batches, few questions."""
     for recipe in list(train_preset.RECIPES.values()):
         module = sys.modules[recipe.loss.__module__]
         small = replace(

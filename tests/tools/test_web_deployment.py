@@ -53,7 +53,7 @@ def places():
 
 @pytest.fixture(scope="module")
 def writer(places, tmp_path_factory):
-    """The preset, whose weights are cut into files of a megabyte."""
+    """Return the preset with weights split into files of a megabyte."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DEPLOYMENTS, "web", replace(DEPLOYMENTS["web"], largest_data=1 << 20))
         bundle = tmp_path_factory.mktemp("writer") / "bundle"
@@ -69,7 +69,7 @@ def test_a_page_writes_what_our_runtime_writes(writer, places):
 
 
 def with_counts(bundle, copy, counts):
-    """A copy of a bundle whose config.json tells of other files of weights."""
+    """Return a copy of a bundle whose config.json lists other weight files."""
     shutil.copytree(bundle, copy)
     config = json.loads((copy / "config.json").read_text())
     config["transformers.js_config"]["use_external_data_format"] |= counts
@@ -84,7 +84,7 @@ def test_a_file_that_is_not_counted_is_missed(writer, places, tmp_path):
 
 
 def translation(bundle, places):
-    """What a page makes of the source."""
+    """Return what a page generates for a source text."""
     with with_modules(EXAMPLES / "browser", places) as folder:
         link_bundle(bundle, Path(folder) / "model", words_are_ids=False)
         (Path(folder) / "translate.html").write_text(TRANSLATE.replace("SOURCE", json.dumps(SOURCE)))
