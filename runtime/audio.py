@@ -1,8 +1,8 @@
-"""Sound to what Whisper hears: a WAV file to samples, those to 16 kHz, those to a log-mel spectrogram.
+"""Convert sound to the input of Whisper: read a WAV file, resample it to 16 kHz, compute a log-mel spectrogram.
 
     features = log_mel(load_audio("speech.wav"), mel_bins=80)
 
-numpy and the standard library only: other formats of sound files are for others to convert.
+It needs numpy and the standard library only; other formats of sound files must be converted before.
 """
 
 import io
@@ -16,25 +16,25 @@ from numpy.typing import ArrayLike, NDArray
 from edgeformer.errors import RequestError
 
 Samples = NDArray[np.float32]
-"""Mono sound [N], between -1 and 1."""
+"""Mono sound: float32 [N], between -1 and 1."""
 
 SAMPLE_RATE = 16_000
-"""Samples a second that Whisper takes."""
+"""Samples per second (Hz) that Whisper takes. Source: arXiv 2212.04356, section 2.2, as for WINDOW and HOP."""
 
 WINDOW = 400
-"""Samples of a frame: 25 ms, which gives 201 frequencies from 0 to 8 kHz."""
+"""Samples per frame: 25 ms, which gives 201 frequencies from 0 to 8 kHz."""
 
 HOP = 160
 """Samples from one frame to the next: 10 ms, so that a second has 100 frames."""
 
-# Of sound files that exist; a damaged header must not make us allocate gigabytes.
+# Sample rates (Hz) of sound files that exist; a damaged header must not make us allocate gigabytes.
 _RATES = range(1_000, 768_001)
 
 _CONVERT = "Convert it first, for instance with: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le speech.wav"
 
 
 def load_audio(path: str | Path) -> Samples:
-    """Read a WAV file as mono samples [N] at 16 kHz. Raises RequestError where `read_wav` or `resample` do."""
+    """Read a WAV file as mono samples [N] at 16 kHz. Raises RequestError as `read_wav` and `resample` do."""
     return resample(*read_wav(path))
 
 
@@ -42,8 +42,8 @@ def read_wav(path: str | Path) -> tuple[Samples, int]:
     """Return the samples [N] and sample rate (Hz) of a WAV file of 8, 16, 24 or 32-bit PCM; channels are averaged.
 
     A file that ends before its header says, as a pipe or an aborted recording leaves it, is read as far as it goes.
-    Raises RequestError if the file cannot be read, is of another kind, or holds no samples. Python 3.11 knows no
-    WAVE_FORMAT_EXTENSIBLE headers, 3.12 and later do.
+    Headers of the kind WAVE_FORMAT_EXTENSIBLE need Python 3.12. Raises RequestError if the file cannot be read, is of
+    another format, or holds no samples.
     """
     try:
         content = io.BytesIO(Path(path).read_bytes())
@@ -54,7 +54,7 @@ def read_wav(path: str | Path) -> tuple[Samples, int]:
             kind = _sample_format(file)
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             data = file.readframes(file.getnframes())
-    except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError: a chunk that leaves the file
+    except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError: a chunk that is longer than the file
         reason = str(error) or "damaged or cut off"
         raise RequestError(f"{path} is not a PCM WAV file ({reason}). {_CONVERT}") from error
     if kind != "PCM" or width > 4:
@@ -73,21 +73,21 @@ def _sample_format(file: wave.Wave_read) -> str:
 
 
 def _from_pcm(data: bytes, width: int) -> Samples:
-    """Samples [N], channels interleaved, of integers of `width` bytes, little-endian."""
+    """Convert little-endian integers of `width` bytes to samples [N]; channels stay interleaved."""
     values: NDArray[np.uint8] = np.frombuffer(data, np.uint8).reshape(-1, width)
     if width == 1:
-        values = values ^ np.uint8(0x80)  # the one width without a sign: 128 is silence
-    # The bytes of any width are the upper ones of 32 bits, so that one scale serves all.
+        values = values ^ np.uint8(0x80)  # 8-bit samples are unsigned: 128 is silence
+    # The bytes of any width become the upper bytes of 32 bits, so that one scale serves all.
     integers = np.zeros((len(values), 4), np.uint8)
     integers[:, 4 - width :] = values
     return integers.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
 
 
 def resample(samples: ArrayLike, from_rate: int, to_rate: int = SAMPLE_RATE) -> Samples:
-    """Change the sample rate: floats [N] at from_rate (Hz) to [ceil(N * to_rate / from_rate)] at to_rate.
+    """Resample floats [N] from from_rate (Hz) to to_rate: float32 [ceil(N * to_rate / from_rate)].
 
-    The lower rate's band is cut off in the frequency domain: all up to 95% of it stays, nothing above it does.
-    Raises RequestError on samples or rates that are not sound's.
+    A low-pass in the frequency domain keeps everything up to 95% of the lower rate's band, and nothing above the band.
+    Raises RequestError for samples that are not mono finite floats, and for rates outside 1 kHz to 768 kHz.
     """
     checked = _check_samples(samples)
     for name, rate in (("from_rate", from_rate), ("to_rate", to_rate)):
@@ -96,8 +96,8 @@ def resample(samples: ArrayLike, from_rate: int, to_rate: int = SAMPLE_RATE) -> 
     if from_rate == to_rate:
         return checked
 
-    # Blocks of whole seconds: these have a whole number of samples at any rate. A transform takes its piece for one
-    # turn of a circle, so each gets a margin, which is dropped, for what leaks in from the other end.
+    # Blocks of whole seconds have a whole number of samples at any rate. A discrete Fourier transform is periodic, so
+    # each block gets a margin (in seconds), which is dropped, for what leaks in from the other end.
     block, margin = 8, 1
     whole = block + 2 * margin
     seconds = block * -(-len(checked) // (block * from_rate))
@@ -114,19 +114,19 @@ def resample(samples: ArrayLike, from_rate: int, to_rate: int = SAMPLE_RATE) -> 
 
 
 def _low_pass(limit: float, seconds: int) -> NDArray[np.float64]:
-    """Gains of the frequencies 0, 1 / seconds, ... up to the limit (Hz): 1, then half a cosine down to 0."""
+    """Return gains of the frequencies 0, 1 / seconds, … up to the limit (Hz): 1, then half a cosine down to 0."""
     frequencies = np.arange(int(limit * seconds) + 1) / seconds
-    # A sheer edge would ring through the whole block.
+    # A steep edge would ring through the whole block.
     slope = np.clip((limit - frequencies) / (0.05 * limit), 0, 1)
     return 0.5 - 0.5 * np.cos(np.pi * slope)
 
 
 def log_mel(samples: ArrayLike, mel_bins: int, seconds: int = 30) -> NDArray[np.float32]:
-    """Whisper's input [mel_bins, 100 * seconds] for mono floats [N] at 16 kHz, between -1 and 1.
+    """Return Whisper's input, float32 [mel_bins, 100 * seconds], for mono floats [N] at 16 kHz, between -1 and 1.
 
-    Shorter sound is filled up with silence, longer sound is cut off. Whisper has 80 mel bins, from large-v3 on 128.
-    A value is (log10(power) + 4) / 4, where no power is taken for less than 80 dB below the loudest of the sound: they
-    span 2 at most. Raises RequestError on samples that are empty, not floats, not mono or not finite.
+    Shorter sound is padded with silence, longer sound is cut off. Whisper has 80 mel bins, from large-v3 on 128.
+    A value is (log10(power) + 4) / 4, where power is clipped to 80 dB below the loudest value, so that values span 2 at
+    most. Raises RequestError for samples that are empty, not floats, not mono or not finite.
 
     Source: arXiv 2212.04356, section 2.2; `WhisperFeatureExtractor` of transformers.
     """
@@ -135,11 +135,11 @@ def log_mel(samples: ArrayLike, mel_bins: int, seconds: int = 30) -> NDArray[np.
         if value < 1:
             raise RequestError(f"{name} is {value}; it must be at least 1.")
 
-    # float64 from here: what is 80 dB below a loud tone must not drown in the rounding of its transform.
+    # float64 from here: power 80 dB below a loud tone must not be lost in the rounding of the transform.
     sound = np.zeros(seconds * SAMPLE_RATE)
     kept = checked[: len(sound)]
     sound[: len(kept)] = kept
-    # The middle of frame i is sample i * HOP; one more frame would fit at the end, but Whisper has none there.
+    # The middle of frame i is sample i * HOP; one more frame would fit at the end, but Whisper drops it.
     mirrored = np.pad(sound, WINDOW // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[:-1:HOP]  # [frames, WINDOW]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)  # periodic: sample WINDOW would be 0 again
@@ -153,10 +153,10 @@ def log_mel(samples: ArrayLike, mel_bins: int, seconds: int = 30) -> NDArray[np.
 
 @cache
 def mel_filters(mel_bins: int) -> NDArray[np.float64]:
-    """Weights [mel_bins, 201] that gather the frequencies of a frame, 0 to 8 kHz, into mel bins. Read-only.
+    """Return weights [mel_bins, 201] that sum the frequencies of a frame, 0 to 8 kHz, into mel bins; read-only.
 
     Bin i is a triangle that rises from corner i to corner i + 1 and falls to corner i + 2; the corners are equally far
-    apart in mel. Its area over the frequencies (Hz) is 1, so that noise is as loud in wide bins as in narrow ones.
+    apart in mel. Its area over the frequencies (Hz) is 1, so that white noise gives the same power in every bin.
     """
     frequencies = np.linspace(0, SAMPLE_RATE / 2, WINDOW // 2 + 1)
     highest = 15 + 27 * np.log(8) / np.log(6.4)  # 8 kHz in mel
@@ -169,12 +169,12 @@ def mel_filters(mel_bins: int) -> NDArray[np.float64]:
 
 
 def _mel_to_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The scale of Slaney's Auditory Toolbox (1998): straight up to mel 15, 1 kHz; then 27 mel a factor of 6.4."""
+    """Convert mel to Hz as Slaney's Auditory Toolbox (1998): linear to mel 15 (1 kHz), then 27 mel per factor 6.4."""
     return np.where(mel > 15, 1000 * 6.4 ** ((mel - 15) / 27), 1000 * mel / 15)
 
 
 def _check_samples(samples: ArrayLike) -> Samples:
-    """Return mono sound as float32 [N], or say what it is instead."""
+    """Return mono sound as float32 [N]. Raises RequestError for anything else."""
     array = np.asarray(samples)
     if array.ndim != 1:
         raise RequestError(f"the samples have shape {list(array.shape)}; they must be mono, [N]. Average the channels.")
@@ -184,7 +184,7 @@ def _check_samples(samples: ArrayLike) -> Samples:
         raise RequestError(
             f"the samples are {array.dtype}; they must be floats between -1 and 1. Divide int16 samples by 32768."
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and reported as that
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are reported as such
         converted = array.astype(np.float32, copy=False)
     if not np.isfinite(converted).all():
         raise RequestError("some samples are NaN or infinite; they must be between -1 and 1.")

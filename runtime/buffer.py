@@ -1,4 +1,4 @@
-"""Memory that graphs read and write by its address, on the CPU or a CUDA device."""
+"""Memory that graphs read and write at a fixed address, on the CPU or a CUDA device."""
 
 import ctypes
 import math
@@ -12,9 +12,10 @@ from edgeformer.runtime.session import onnxruntime
 
 
 class Buffer:
-    """An array of fixed shape. Its first rows can be bound by themselves, and any one of them.
+    """An array of fixed shape, of which a graph can be bound to all rows or to a single one.
 
-    value: what a graph gave and is kept; None for new memory, uninitialised: what is never written is never taken.
+    value: an OrtValue to keep, such as an output of a graph; None allocates new memory, uninitialised, of which the
+    system provides only the pages that are written.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: type[np.generic], provider: Provider, value: Any = None):
@@ -31,31 +32,31 @@ class Buffer:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def bind_input(self, binding: Any, name: str, row: int | None = None) -> None:
-        """Let a graph read it, or one row of it."""
-        binding.bind_input(name, self._provider, 0, self.dtype, *self._part(row))
+        """Bind the buffer, or one row of it, as an input of a graph."""
+        binding.bind_input(name, self._provider, 0, self.dtype, *self._shape_and_address(row))
 
     def bind_output(self, binding: Any, name: str, row: int | None = None) -> None:
-        """Let a graph write it, or one row of it."""
-        binding.bind_output(name, self._provider, 0, self.dtype, *self._part(row))
+        """Bind the buffer, or one row of it, as an output of a graph."""
+        binding.bind_output(name, self._provider, 0, self.dtype, *self._shape_and_address(row))
 
-    def _part(self, row: int | None) -> tuple[tuple[int, ...], int]:
-        """Shape and address."""
+    def _shape_and_address(self, row: int | None) -> tuple[tuple[int, ...], int]:
+        """Return the shape and the address of the buffer, or of one row."""
         if row is None:
             return self.shape, self._value.data_ptr()
         shape = (1, *self.shape[1:])
         return shape, self._value.data_ptr() + row * math.prod(shape) * self.dtype.itemsize
 
     def host(self) -> NDArray[Any]:
-        """The content: itself on the CPU, a copy of what is on a device."""
+        """Return the content: the memory itself on the CPU, a copy of it on a device."""
         if self._provider != "cpu":
             copy: NDArray[Any] = self._value.numpy()
             return copy
         memory: Any = (ctypes.c_byte * self.nbytes).from_address(self._value.data_ptr())
-        memory.owner = self._value  # which frees it
+        memory.owner = self._value  # keeps the memory alive
         return np.frombuffer(memoryview(memory), self.dtype).reshape(self.shape)
 
     def put(self, content: NDArray[Any]) -> None:
-        """Overwrite everything, with what `host` gave and was changed, or another array of this shape."""
+        """Overwrite everything by an array of this shape, which may be what `host` returned, changed."""
         if self._provider == "cpu":
             own = self.host()
             if not np.shares_memory(own, content):

@@ -1,8 +1,8 @@
-"""What a decoder reads of the texts (or recordings) that it writes about: computed once, and bound for every step.
+"""The encoder's outputs for a batch of sources: computed once per request and bound to every decode step.
 
     encoder graph:  sources, padded on the right  →  keys and values for every layer of the decoder [B, H, source, D]
 
-The decoder takes them as inputs that nobody writes to again.
+The decoder takes them as inputs, which are never written again.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,11 @@ STATES = "last_hidden_state"
 
 
 class EncoderOutputs:
-    """The encoder's keys and values of `batch_size` sources, each for `copies` rows of the decoder that stand together.
+    """The keys and values of the sources for cross-attention, each repeated for `copies` adjacent rows of the decoder.
 
-    mask: int64 [rows, source], zero where a source is padded. states: what the encoder gives at last [batch_size,
-    source, E]; the decoder does not read it. bytes: of the keys and values.
+    inputs, mask: the encoder's, for B sources. The attribute mask is int64 [rows, source], zero at padding; states is
+    the encoder's last hidden state, float32 [B, source, E], which the decoder does not need; bytes is the size of the
+    keys and values.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class EncoderOutputs:
         self.bytes = sum(buffer.nbytes for buffer in buffers)
 
     def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Copies of the keys and values of each layer: [rows, H, source, D]."""
+        """Return copies of the keys and values of each layer: [rows, H, source, D]."""
         arrays = [buffer.host().copy() for buffer in self._buffers.values()]
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def bind(self, binding: Any, row: int | None = None) -> None:
-        """Bind the inputs of a decoder graph to all rows, or to one of them."""
+        """Bind keys, values and mask of all rows, or of one, as inputs of the decoder graph."""
         mask = self.mask if row is None else self.mask[row : row + 1]
         binding.bind_input("encoder_attention_mask", "cpu", 0, mask.dtype, mask.shape, mask.ctypes.data)
         for name, buffer in self._buffers.items():
@@ -74,14 +75,14 @@ class EncoderOutputs:
 
 
 def _repeated(buffer: Buffer, copies: int, provider: Provider) -> Buffer:
-    """Every row `copies` times."""
+    """Return a buffer with every row repeated `copies` times."""
     repeated = Buffer((buffer.shape[0] * copies, *buffer.shape[1:]), buffer.dtype.type, provider)
     repeated.put(np.repeat(buffer.host(), copies, 0))
     return repeated
 
 
 def pad_right(rows: list[list[int]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Token ids of several texts as one array, and its mask: int64 [B, longest] each."""
+    """Return token ids of several texts as one array, padded on the right, and its mask: int64 [B, longest] each."""
     longest = max(map(len, rows))
     ids = np.full((len(rows), longest), pad, np.int64)
     mask = np.zeros((len(rows), longest), np.int64)
@@ -92,8 +93,8 @@ def pad_right(rows: list[list[int]], pad: int) -> tuple[NDArray[np.int64], NDArr
 
 
 def check_length(tokens: int, context_length: int, what: str) -> None:
-    """Raise RequestError for a text that is longer than an encoder can read."""
+    """Raise RequestError for a text that is longer than the encoder's context; what: names the text."""
     if tokens > context_length:
         raise RequestError(
-            f"{what} has {tokens} tokens, and the model reads {context_length} at most. Shorten it or split it."
+            f"{what} has {tokens} tokens, and the model takes {context_length} at most. Shorten it or split it."
         )

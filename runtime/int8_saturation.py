@@ -1,8 +1,8 @@
-"""Does this CPU add products of integers exactly?
+"""Detect whether this CPU saturates products of uint8 and int8.
 
-onnxruntime multiplies uint8 with int8 by instructions that add two products in 16 bits on x86 CPUs without VNNI or AMX,
-and what does not fit is clipped without a word. It has exact products of half the speed for them, but only for those
-who ask (`session.x64quantprecision`). So we look what a product with the largest integers comes to.
+On x86 CPUs without VNNI or AMX, onnxruntime multiplies uint8 with int8 by instructions that add two products in 16 bits
+and silently saturate. Its exact kernels take twice as long and must be asked for (`session.x64quantprecision`). The
+test is a product of the largest integers.
 """
 
 import base64
@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 
 ROWS, INPUTS = 4, 64
-EXACT = INPUTS * 255 * 127
+"""Rows of the product, and terms of each sum."""
 
-# Of this text, which the tests parse:
+EXACT = INPUTS * 255 * 127
+"""The sum without saturation, of the largest uint8 and the largest int8."""
+
+# This text, serialized; a test parses it:
 #   <ir_version: 8, opset_import: ["" : 13]>
 #   overflow (uint8[m, 64] a) => (int32[m, 16] c) <int64[2] shape = {64, 16}>
 #   {
@@ -29,7 +32,7 @@ GRAPH = (
 
 @lru_cache(maxsize=1)
 def products_saturate(ort: Any) -> bool:
-    """Whether products of uint8 and int8 are clipped, unless onnxruntime (`ort`, the package) is asked for others."""
+    """Return whether products of uint8 and int8 saturate by default; ort: the package onnxruntime."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(base64.b64decode(GRAPH), options, providers=["CPUExecutionProvider"])

@@ -1,13 +1,13 @@
-"""The static key/value cache: one buffer per layer and part, allocated once, updated in place.
+"""The static key/value cache: one buffer for the keys and one for the values of each layer, updated in place.
 
     key of layer i    [ row 0 | row 1 | … ]     a row: [K, C, D], of which the first `length` tokens are valid
     value of layer i  [ row 0 | row 1 | … ]
 
-The graph's past and present are bound to the same buffer, so a step moves only what is new. A single row is a part of
-the buffers, bound by its address.
+K is the number of kv heads, C the capacity, D the head dim. The graph's past and present are bound to the same buffer,
+so a step writes only the new tokens. A single row is bound by its address.
 
-A layer that sees no further than a window has a buffer of that many tokens, C = W, whatever the capacity of the others:
-the attention op evicts what left the window, and keeps the last min(length, W) tokens in order from slot 0.
+A layer with an attention window has a buffer of that many tokens, C = W, whatever the capacity of the others: the
+attention op evicts tokens that left the window, and keeps the last min(length, W) tokens in order from slot 0.
 """
 
 import os
@@ -26,8 +26,8 @@ from edgeformer.runtime.buffer import Buffer
 class KVCache:
     """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
 
-    windows: of each layer, None where it keeps all tokens. part: what its tensors are called in a graph that has
-    several (`decoder.`). bytes: what a full cache takes.
+    windows: of each layer, in tokens; None where it keeps all. prefix: the beginning of the tensors' names in a graph
+    with several caches (`decoder.`). bytes: size of a full cache. Raises RequestError where these bytes are not free.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class KVCache:
         capacity: int,
         provider: Provider = "cpu",
         windows: Sequence[int | None] = (),
-        part: str = "",
+        prefix: str = "",
     ):
         self.batch_size = batch_size
         self.capacity = capacity
         self._geometry = geometry
-        self._part = part
+        self._prefix = prefix
         self._slots = [window or capacity for window in windows or [None] * geometry.num_layers]
-        # A window's buffer may be longer than this request ever gets; memory that is never written is never taken.
+        # The buffer of a window may be longer than this request; the system only provides pages that are written.
         self.bytes = geometry.elements(batch_size, capacity, windows) * np.dtype(dtype).itemsize
         if provider == "cpu":
             check_memory(self.bytes, batch_size, capacity)
-        # What is beyond a row's length counts for nothing; some graphs multiply it with zero.
+        # Uninitialised: slots beyond the length of a row are masked. Some graphs multiply them with zero (see `fill`).
         self._buffers = [
             Buffer((batch_size, geometry.num_kv_heads, slots, geometry.head_dim), dtype, provider)
             for slots in self._slots
@@ -58,23 +58,23 @@ class KVCache:
 
     def bind(self, binding: Any, row: int | None = None) -> None:
         """Bind past and present of every layer to the whole cache, or to one row of it."""
-        names = past_names(self._geometry, self._part), present_names(self._geometry, self._part)
+        names = past_names(self._geometry, self._prefix), present_names(self._geometry, self._prefix)
         for past, present, buffer in zip(*names, self._buffers, strict=True):
             buffer.bind_input(binding, past, row)
             buffer.bind_output(binding, present, row)
 
     def fill(self, value: float) -> None:
-        """Overwrite every element; parity checks fill with NaN to prove that nothing unwritten is read."""
+        """Overwrite every element; parity checks fill with NaN to show that no unwritten slot is read."""
         for buffer in self._buffers:
             buffer.put(np.full(buffer.shape, value, buffer.dtype))
 
     def read(self, length: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Copies of keys and values of each layer, of the last min(length, window) of `length` tokens: [B, K, …, D]."""
+        """Return copies of keys and values of each layer, of the last min(length, window) tokens: [B, K, …, D]."""
         arrays = [buffer.host()[:, :, :length].copy() for buffer in self._buffers]
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def write(self, length: int, past: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]) -> None:
-        """Overwrite the first `length` tokens of each layer with keys and values [B, K, length, D]."""
+        """Overwrite the first `length` tokens of each layer; past: layer → keys and values [B, K, length, D]."""
         for layer, slots in enumerate(self._slots):
             kept = min(length, slots)
             for buffer, new in zip(self._buffers[2 * layer : 2 * layer + 2], past(layer), strict=True):
@@ -83,7 +83,7 @@ class KVCache:
                 buffer.put(content)
 
     def reorder(self, parents: NDArray[np.int64], length: int) -> int:
-        """Let every row r hold what row parents[r] held, in place; rows that stay are not touched.
+        """Replace every row r by a copy of row parents[r], in place; rows that stay are not touched.
 
         length: tokens that the rows have. Returns how many bytes were copied.
         """
@@ -91,10 +91,10 @@ class KVCache:
 
 
 def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int) -> int:
-    """Let every row r of a buffer [B, K, C, D] hold what row parents[r] held in its first slots; return the bytes."""
+    """Copy the first slots of row parents[r] of a buffer [B, K, C, D] to every row r; return the bytes copied."""
     moved = np.flatnonzero(parents != np.arange(len(parents)))
     content = buffer.host()
-    # A copy of what moves, since a row may be read after it was overwritten.
+    # Indexing copies the rows that move, because a row may be read after it was overwritten.
     rows = content[parents[moved], :, :slots]
     content[moved, :, :slots] = rows
     buffer.put(content)
@@ -102,7 +102,7 @@ def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int) -> int:
 
 
 def check_memory(needed: int, batch_size: int, capacity: int) -> None:
-    """Raise RequestError where a cache takes more bytes than are free."""
+    """Raise RequestError if a cache needs more bytes than are free."""
     available = _available_memory()
     if available is not None and needed > available:
         raise RequestError(
@@ -112,7 +112,7 @@ def check_memory(needed: int, batch_size: int, capacity: int) -> None:
 
 
 def _available_memory() -> int | None:
-    """Bytes that can be allocated without swapping, where the system says so."""
+    """Return the bytes that can be allocated without swapping; None where the system does not tell."""
     if not os.path.exists("/proc/meminfo"):
         return None
     with open("/proc/meminfo") as lines:

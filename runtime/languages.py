@@ -1,11 +1,11 @@
-"""How multilingual models are told which language a source is in, and which to write.
+"""Tell multilingual models the language of a source and the language to translate into.
 
-| tokenizer_class | source                     | told to write a language by                |
+| tokenizer_class | source                     | target language                            |
 |-----------------|----------------------------|--------------------------------------------|
-| Nllb            | language, tokens, end (a)  | the language as the first token written    |
-| M2M100, MBart50 | language, tokens, end      | the language as the first token written    |
-| MBart           | tokens, end, language      | the language as the decoder's first prompt |
-| T5              | a prefix of words, tokens  | that prefix                                |
+| Nllb            | language, tokens, end (a)  | forced as the first new token              |
+| M2M100, MBart50 | language, tokens, end      | forced as the first new token              |
+| MBart           | tokens, end, language      | the decoder's prompt                       |
+| T5              | a prefix of words, tokens  | in that prefix                             |
 | Marian          | >>language<<, tokens, end  | that token, in models of several targets   |
 
 (a) with legacy_behaviour: tokens, end, language.
@@ -23,10 +23,10 @@ from edgeformer.runtime.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
-    """What a pair of languages asks for.
+    """How a source is encoded, and how the decoder starts, for a pair of languages.
 
-    before, after: tokens around those of the source; None: what the tokenizer itself puts there. words: a prefix of its
-    text. first: the first token to be written. start: the prompt of the decoder, in the place of the usual one.
+    before, after: tokens around those of the source; None for those that the tokenizer adds. words: a prefix of the
+    source's text. first: the first new token, forced. start: the decoder's prompt; None for the model's start token.
     """
 
     before: Sequence[int] | None = None
@@ -36,7 +36,7 @@ class Translation:
     start: int | None = None
 
     def encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """Token ids of a source."""
+        """Return the token ids of a source."""
         if self.before is None or self.after is None:
             return tokenizer.encode(self.words + text)
         return [*self.before, *tokenizer.encode(text, add_special_tokens=False), *self.after]
@@ -45,10 +45,11 @@ class Translation:
 def plan_translation(
     tokenizer: Tokenizer, generation: Mapping[str, Any], source: str | None, target: str | None, end: int
 ) -> Translation:
-    """Find out how a model is told its languages; None for those of a model that has only one.
+    """Return how a model is told its languages, by its tokenizer.
 
-    source, target: codes as the model's tokenizer has them (eng_Latn, en_XX, en…). generation: the bundle's, where T5
-    keeps its prefixes. end: the end token. Raises RequestError for a language that the model does not have.
+    source, target: codes as the model's tokenizer has them (eng_Latn, en_XX, en…); None for a model of one pair of
+    languages. generation: of the manifest; T5 keeps its prefixes there. end: the end token. Raises RequestError for a
+    language that the model does not have, and for one that is missing.
     """
     kind = str(tokenizer.config.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer")
     if kind in ("Nllb", "M2M100", "MBart50", "MBart"):
@@ -72,17 +73,17 @@ def plan_translation(
     targets = _marian_targets(tokenizer) if kind == "Marian" else {}
     if target is not None and targets:
         if source is not None:
-            raise RequestError("this model is not told the language of a source; leave source_language out.")
+            raise RequestError("this model takes no language of the source; leave source_language out.")
         return Translation(before=[_choose(targets, target, "target")], after=[end])
     if source is not None or target is not None:
-        raise RequestError("this model knows no names of languages; leave source_language and target_language out.")
+        raise RequestError("this model takes no languages; leave source_language and target_language out.")
     return Translation()
 
 
 def _languages(tokenizer: Tokenizer) -> dict[str, int]:
-    """Tokens of the languages by their codes: special tokens like eng_Latn, en_XX or __en__.
+    """Return the tokens of the languages by their codes: special tokens like eng_Latn, en_XX or __en__.
 
-    Other tokens are none, whatever they are called: `en` is a piece of words.
+    A token that is not special is no language, whatever its name: `en` is a piece of words.
     """
     added = tokenizer.backend.get_added_tokens_decoder()
     return {
@@ -93,13 +94,13 @@ def _languages(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _marian_targets(tokenizer: Tokenizer) -> dict[str, int]:
-    """Tokens of the languages by their codes: all of the vocabulary that is like >>fra<<."""
+    """Return the tokens of the target languages by their codes: those of the vocabulary like >>fra<<."""
     vocabulary = tokenizer.backend.get_vocab()
     return {token[2:-2]: id for token, id in vocabulary.items() if token.startswith(">>") and token.endswith("<<")}
 
 
 def _choose(languages: Mapping[str, int], code: str | None, which: str) -> int:
-    """The token of a language."""
+    """Return the token of a language; which: `source` or `target`. Raises RequestError for an unknown code."""
     if code is not None and code in languages:
         return languages[code]
     known = sorted(languages)

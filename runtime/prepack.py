@@ -1,4 +1,4 @@
-"""Prepack a bundle for this machine, and say what it brings."""
+"""Write prepacked graphs of a bundle for this machine (`optimize`), and measure what they save."""
 
 import shutil
 import tempfile
@@ -19,21 +19,29 @@ from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
-from edgeformer.runtime.prepacked_graphs import FOLDER, opened_graphs, place
+from edgeformer.runtime.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, session_options, usable_cores
 
 TOKENS, STEPS = 24, 4
-"""Of the text by which graphs are compared."""
+"""Tokens of the text, and decode steps after it, by which graphs are compared."""
+
 SMALLEST = 1024
-"""Bytes of a weight that is worth a place in the file."""
+"""Bytes of the smallest weight that is stored in the data file instead of the graph's own file."""
+
 PAGE = 4096
+"""Alignment of weights in the data file, in bytes: a page of memory."""
+
 CHUNK = 1 << 24
+"""Bytes that are copied at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Startup:
-    """Seconds until a fresh process has the bundle open, and its memory after a first short answer."""
+    """Loading in a fresh process.
+
+    load_seconds: time of `load`. memory: of the process after one short request; None where the system does not tell.
+    """
 
     load_seconds: float
     memory: Memory | None
@@ -41,7 +49,10 @@ class Startup:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimized:
-    """folder: what was added to the bundle. bytes: its size."""
+    """The result of `optimize`.
+
+    folder: what was added to the bundle. bytes: its size. before, after: loading without and with it.
+    """
 
     folder: Path
     bytes: int
@@ -50,21 +61,22 @@ class Optimized:
 
 
 def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
-    """Prepack the graphs of a bundle for this machine, in place of what was prepacked before.
+    """Write prepacked graphs of a bundle for this machine, and remove all that were written before.
 
-    The prepacked graphs must answer bit for bit as the bundle's own. Raises ParityError, and keeps nothing, where they
-    do not; BundleError where they cannot be written.
+    Graphs that are prepacked load faster and take less memory. threads: for measuring, None for all usable cores. Their
+    outputs must equal those of the bundle's own graphs bit for bit: otherwise raises ParityError and keeps nothing.
+    Raises BundleError if they cannot be written, and RequestError for a bundle that is not for onnxruntime on the CPU.
     """
     require("onnx", "export")  # before minutes of work
     folder = Path(bundle)
     manifest = Manifest.read(folder)
     if manifest.provider != "cpu":
-        raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which needs none of it.")
+        raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which would not use them.")
     if not manifest.graph.endswith(".onnx"):
-        raise RequestError("graphs in ORT format are made for small builds of onnxruntime, which prepack no files.")
+        raise RequestError("graphs in ORT format are for small builds of onnxruntime, which load no prepacked graphs.")
     remove(folder)
     before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads))
-    destination = place(folder, manifest)
+    destination = prepacked_folder(folder, manifest)
     staging = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=folder))
     try:
         for graph in opened_graphs(manifest):
@@ -74,7 +86,7 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
         answers = _answers(load(folder, "cpu", threads))
         if any(not np.array_equal(*pair) for pair in zip(expected, answers, strict=True)):
             raise ParityError(
-                "the prepacked graphs answer otherwise than the bundle's own; they were removed. This is a fault of "
+                "the outputs of the prepacked graphs differ from the bundle's own; they were removed. This is a bug of "
                 f"onnxruntime {onnxruntime().__version__}: please report it with the model's config.json."
             )
         size = sum(path.stat().st_size for path in destination.iterdir())
@@ -89,8 +101,8 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
 
 
 def remove(folder: Path) -> bool:
-    """Remove what is prepacked, for whatever machine, and what killed commands left. Returns whether there was any."""
-    Manifest.read(folder)  # in a folder that is no bundle, what is called so is not ours
+    """Remove the prepacked graphs of all machines, and temporary folders; return whether there were any."""
+    Manifest.read(folder)  # raises for a folder that is no bundle, whose files are not ours
     there = [folder / FOLDER] if (folder / FOLDER).is_dir() else []
     there += folder.glob(f".{FOLDER}.*")
     for each in there:
@@ -99,7 +111,7 @@ def remove(folder: Path) -> bool:
 
 
 def _write(graph: Path, prepacked: Path) -> None:
-    """Let onnxruntime write a graph as it runs it."""
+    """Let onnxruntime write a graph as it runs it: optimised, with prepacked weights."""
     options = session_options(usable_cores())
     options.optimized_model_filepath = str(prepacked)
     for name, value in (
@@ -116,10 +128,10 @@ def _write(graph: Path, prepacked: Path) -> None:
 
 
 def _align(graph: Path) -> None:
-    """Let every weight in the file begin where a page does.
+    """Move every weight in the data file to the beginning of a page.
 
-    onnxruntime 1.31 writes them one behind the other and maps them from where they are, while its kernels count on the
-    alignment of memory that they allocate: MatMulNBits finds its scales elsewhere, and others end the process.
+    onnxruntime 1.31 writes weights without alignment and maps them as they are, while its kernels rely on the alignment
+    of memory that it allocates: MatMulNBits reads wrong scales, and other kernels crash.
     """
     onnx = require("onnx", "export")
     model = onnx.load(graph, load_external_data=False)
@@ -157,7 +169,7 @@ def _startup(folder: Path, threads: int | None) -> Startup:
 
 
 def _answers(model: Model) -> list[NDArray[Any]]:
-    """What all graphs of a model make of random tokens: states, or logits after a text and some steps."""
+    """Return outputs of all graphs of a model for random tokens: states, or logits after a text and after steps."""
     manifest = model.manifest
     length = TOKENS if manifest.prefill is None else max(TOKENS, manifest.prefill.from_tokens)
     length = min(length, max(1, manifest.context_length - STEPS))
@@ -170,6 +182,6 @@ def _answers(model: Model) -> list[NDArray[Any]]:
     else:
         assert isinstance(model, CausalLM)
         decoder = model.new_decoder(1, len(tokens) + STEPS)
-        # A view, where there is one, gives the second.
+        # The prefill graph, where there is one, computes the second.
         answers = [model.forward(tokens), decoder.prefill(0, tokens).copy()]
     return answers + [decoder.decode_one_token([token]).copy() for token in tokens[:STEPS]]

@@ -1,10 +1,11 @@
-"""Graphs as this machine loads them fastest: optimised already, with weights as its kernels read them.
+"""Open the graphs of a bundle: the prepacked ones, where there are any for this machine.
 
     BUNDLE/prepacked/KEY/model.onnx, model.onnx_data …
 
-onnxruntime rearranges weights for the processor whenever it opens a graph, into memory of every process's own. Written
-down once (`edgeformer optimize`), they are mapped from the disk instead. The key speaks of the processor, of
-onnxruntime and of the graphs; under another key nothing is found, and the bundle's own graphs are opened.
+onnxruntime rearranges ("prepacks") weights for the processor whenever it opens a graph, into memory of each process.
+Prepacked graphs, which `prepack.optimize` writes once, hold them rearranged, so that they are mapped from the disk
+instead. The key is a hash of the processor, the version of onnxruntime and the graphs; where no folder has the key, the
+bundle's own graphs are opened.
 """
 
 import hashlib
@@ -19,11 +20,15 @@ from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.session import onnxruntime, open_session
 
 FOLDER = "prepacked"
+"""Folder of a bundle that has the prepacked graphs of all machines."""
 
 
 def open_graph(folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None) -> Any:
-    """Open a session of one of a bundle's graphs: the prepacked one, where there is one for this machine."""
-    prepacked = place(folder, manifest) / PurePosixPath(graph).name
+    """Open a session of a graph of a bundle, or of its prepacked copy if there is one for this machine.
+
+    graph: path within the folder. threads: None for all usable cores. Raises BundleError if it cannot be loaded.
+    """
+    prepacked = prepacked_folder(folder, manifest) / PurePosixPath(graph).name
     if provider != "cpu" or not prepacked.is_file():
         return open_session(folder / graph, provider, threads)
     try:
@@ -34,20 +39,20 @@ def open_graph(folder: Path, manifest: Manifest, graph: str, provider: Provider,
 
 
 def opened_graphs(manifest: Manifest) -> list[str]:
-    """The graphs that the runtime opens."""
-    view = None if manifest.prefill is None else manifest.prefill.graph
-    return [graph for graph in (manifest.encoder_graph, manifest.graphs[-1], view) if graph is not None]
+    """Return the graphs that the runtime opens, as paths within the bundle."""
+    prefill = None if manifest.prefill is None else manifest.prefill.graph
+    return [graph for graph in (manifest.encoder_graph, manifest.graphs[-1], prefill) if graph is not None]
 
 
-def place(folder: Path, manifest: Manifest) -> Path:
-    """Where the prepacked graphs of a bundle are on this machine, if they are."""
+def prepacked_folder(folder: Path, manifest: Manifest) -> Path:
+    """Return the folder for the prepacked graphs of a bundle on this machine, which may not exist."""
     known = {"graphs": manifest.graph_hashes(), "onnxruntime": onnxruntime().__version__, "processor": processor()}
     return folder / FOLDER / hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @cache
 def processor() -> str:
-    """What tells processors with other kernels apart: the architecture, and the instructions that it has."""
+    """Return a text that differs between processors with different kernels: architecture and instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""Open onnxruntime sessions with everything said: threads, provider, options."""
+"""Open onnxruntime sessions with explicit threads, provider and options."""
 
 import os
 import platform
@@ -19,28 +19,32 @@ from edgeformer.runtime.int8_saturation import products_saturate
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
-"""Element type of the cache, by the bundle's arithmetic, where it is not quantized."""
+"""Element type of a cache that is not quantized, by the arithmetic of the bundle."""
 
 OLDEST = (1, 30)
-"""The oldest onnxruntime that passes verification in all kinds of bundles; 1.29 gives up outputs that we keep."""
+"""The oldest onnxruntime with which bundles of all kinds pass verification; 1.29 frees IOBinding outputs on rebind."""
 
 TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
-"""What onnxruntime's GroupQueryAttention asks the environment when a session is opened."""
+"""The environment variable that onnxruntime's GroupQueryAttention reads when a session is opened."""
 
 _PROFILED: ContextVar[tuple[Path, list[Any]] | None] = ContextVar("profiled sessions", default=None)
 
 _ENVIRONMENT = Lock()
-"""Of a process, and so of all its threads: sessions are opened one after the other."""
+"""The environment belongs to all threads of the process, so sessions are opened one after the other."""
 
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
-    """Element type of a decoder's own cache."""
+    """Return the element type of the decoder's self-attention cache."""
     return np.int8 if manifest.cache_scales is not None else CACHE_DTYPES[manifest.arithmetic]
 
 
 def onnxruntime() -> Any:
-    """Import onnxruntime, or say how to install it. It comes in two packages, so no bundle can depend on one."""
-    # Read by onnxruntime when it is imported; a user's own choice stands.
+    """Import onnxruntime.
+
+    It comes in two packages (CPU and CUDA), so edgeformer depends on neither. Raises MissingDependencyError, which says
+    how to install it, if it is missing or older than OLDEST.
+    """
+    # onnxruntime reads this when it is imported; a value that the user has set stays.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     module = require("onnxruntime", "cpu")
     if tuple(map(int, module.__version__.split(".")[:2])) < OLDEST:
@@ -54,12 +58,12 @@ def onnxruntime() -> Any:
 
 
 @contextmanager
-def _attention_of_one_query() -> Iterator[None]:
-    """Sessions opened meanwhile attend without onnxruntime's tiled kernel; a user's own choice stands.
+def _without_tiled_attention() -> Iterator[None]:
+    """Switch onnxruntime's tiled attention off, on x86, for sessions opened in this context.
 
-    On x86 it takes 1.5 to 2.7 times as long for one query, and 1 to 1.3 times for a chunk of a prompt: without it the
-    products have AVX kernels. It saves memory where long prompts are read at once, which we do not do, but others in
-    this process may.
+    The tiled kernel takes 1.5 to 2.7 times as long for one query, and 1 to 1.3 times for a chunk of a prompt (measured
+    on x86), because only the other one uses AVX kernels. It saves memory where long prompts run at once, which this
+    runtime does not do, but other code in the process may. A value that the user has set stays.
     """
     with _ENVIRONMENT:
         off = TILED_ATTENTION_OFF not in os.environ and platform.machine() in ("x86_64", "AMD64")
@@ -74,9 +78,9 @@ def _attention_of_one_query() -> Iterator[None]:
 
 @contextmanager
 def profiled(folder: Path) -> Iterator[list[Any]]:
-    """Sessions that this thread opens meanwhile note what every kernel takes; yields them, in order.
+    """Profile the sessions that this thread opens in this context; yield the list of them, in order.
 
-    `session.end_profiling()` then returns a file of this folder: the events, as JSON.
+    `session.end_profiling()` then returns the path of a file in `folder`, with one event per kernel run, as JSON.
     """
     sessions: list[Any] = []
     token = _PROFILED.set((folder, sessions))
@@ -87,7 +91,7 @@ def profiled(folder: Path) -> Iterator[list[Any]]:
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises; its exceptions have no base of their own."""
+    """Return the exception types that onnxruntime raises; they have no common base class."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     own = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -95,7 +99,7 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity, and the CPU quota of its cgroup."""
+    """Return the number of cores that this process may use, by its affinity and the CPU quota of its cgroup."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota_file = Path("/sys/fs/cgroup/cpu.max")
     if quota_file.is_file():
@@ -106,10 +110,13 @@ def usable_cores() -> int:
 
 
 def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
-    """Resolve `auto` and refuse what cannot work here, instead of running slowly somewhere else."""
+    """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
+
+    Raises RequestError if onnxruntime has no CUDA, or the bundle does not run on it.
+    """
     available = onnxruntime().get_available_providers()
     has_cuda = "CUDAExecutionProvider" in available
-    # Of float32 attention only onnxruntime's own op has no CUDA kernel.
+    # onnxruntime's own attention op has no float32 kernel for CUDA; ONNX's has.
     runs_on_cuda = manifest.arithmetic != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
     if choice == "auto":
         return "cuda" if has_cuda and runs_on_cuda else "cpu"
@@ -131,10 +138,10 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
 
 
 def session_options(threads: int) -> Any:
-    """What all sessions have in common; warnings of onnxruntime are for those who write graphs.
+    """Return the options that all sessions share; onnxruntime's warnings, meant for authors of graphs, are off.
 
-    Between runs threads wait awake for a millisecond, which bridges the Python between two steps. onnxruntime's own 40
-    of them keep the cores from the next session: after a prompt, the first steps took half as long again.
+    Between runs, threads spin for 1 ms, which bridges the Python code between two steps. onnxruntime's default of 40 ms
+    keeps the cores from the next session: after a prompt, the first steps took 1.5 times as long (measured).
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
@@ -150,8 +157,9 @@ def session_options(threads: int) -> Any:
 def open_session(graph: Path, provider: Provider, threads: int | None = None, *, prepack: bool = True) -> Any:
     """Open an `onnxruntime.InferenceSession`.
 
-    threads: None for all usable cores. prepack: rearrange weights for speed, at the price of a copy of them in memory;
-    without it they stay mapped to their file.
+    threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
+    without it they stay mapped to their file. Raises BundleError for a graph that onnxruntime cannot load, and
+    RequestError if CUDA cannot start.
     """
     ort, options = onnxruntime(), session_options(threads or usable_cores())
     if not prepack:
@@ -162,11 +170,11 @@ def open_session(graph: Path, provider: Provider, threads: int | None = None, *,
         options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
     providers: list[Any] = ["CPUExecutionProvider"]
     try:
-        # onnxruntime prints what it cannot load to stdout, which belongs to our results.
-        with redirect_stdout(sys.stderr), _attention_of_one_query():
+        # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
+        with redirect_stdout(sys.stderr), _without_tiled_attention():
             if provider == "cuda":
                 ort.preload_dlls()
-                # TF32 rounds float32 products to 10 bits of mantissa, which no parity check of fp32 survives.
+                # TF32 rounds factors of float32 products to 10 bits of mantissa, which fails parity checks of fp32.
                 providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
             session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:

@@ -1,18 +1,18 @@
-"""Tokens to text as they come: only whole characters, and nothing of a stop string."""
+"""Turn tokens into text as they are generated: whole characters only, and no part of a stop string."""
 
 from collections.abc import Sequence
 
 from edgeformer.runtime.tokenizer import Tokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder makes of a part of a character."""
+"""The character that a tokenizer decodes an incomplete character to."""
 
 
 class TextStream:
-    """Assembles the text of one row.
+    """The text of one row.
 
-    `push` returns what can be shown for sure: text that no later token changes, and that may not yet turn out to be the
-    beginning of a stop string. Everything pushed and flushed, joined, is the decoded text up to the first stop string.
+    `push` returns text that no later token can change and that cannot be the beginning of a stop string. All returned
+    pieces and the one of `flush`, joined, are the decoded text up to the first stop string.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
@@ -20,16 +20,16 @@ class TextStream:
         added = tokenizer.backend.get_added_tokens_decoder()
         self._special = {token for token, entry in added.items() if entry.special}
         self._stop = [text for text in stop if text]
-        # Tokens are decoded behind those before them: a decoder may treat the first token of a text as no other.
+        # Tokens are decoded after the ones before them, because tokenizers may treat the first token differently.
         self._context: list[int] = []
         self._context_length = 0
         self._open: list[int] = []
-        self._unsettled = ""  # text of the open tokens, which the next token may change
-        self._held = ""  # text that is settled, but may begin a stop string
+        self._unsettled = ""  # text of self._open, which the next token may change
+        self._held = ""  # settled text that may be the beginning of a stop string
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """Take the next token; return new text to show, perhaps none. Sets `stopped` on a stop string."""
+        """Add the next token; return new text, which may be empty. Set `stopped` at a stop string."""
         name = self._tokenizer.backend.id_to_token(token)
         if self.stopped or name is None or token in self._special:
             return ""
@@ -50,13 +50,13 @@ class TextStream:
         return text[:end]
 
     def flush(self) -> str:
-        """Return the rest: what was held back, and incomplete characters as U+FFFD."""
+        """Return the rest: text that was held back, and incomplete characters as U+FFFD."""
         rest = self._held + self._unsettled
         self._held = self._unsettled = ""
         return rest
 
     def _possible_stop(self, text: str) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Return the length of the longest suffix of the text that is a prefix of a stop string."""
         longest = max((len(stop) for stop in self._stop), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stop):
@@ -65,5 +65,5 @@ class TextStream:
 
 
 def _is_byte(name: str) -> bool:
-    """Whether a token is one byte, as in Llama 2. Runs of them decode as one: a bad byte turns all into U+FFFD."""
+    """Return whether a token is one byte, as in Llama 2; in a run of them, one bad byte turns all into U+FFFD."""
     return len(name) == 6 and name.startswith("<0x") and name.endswith(">")

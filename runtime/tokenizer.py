@@ -1,4 +1,4 @@
-"""Text to token ids and back, and chat templates: the files of a Hugging Face tokenizer, without transformers."""
+"""Encode and decode text and chats with the files of a Hugging Face tokenizer, without transformers."""
 
 import json
 from collections.abc import Sequence
@@ -13,17 +13,21 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from edgeformer.errors import BundleError, RequestError
 
 Message = dict[str, str]
+"""A message of a conversation: `role` (system, user, assistant) and `content`."""
 
 
 class Tokenizer:
-    """The tokenizer of a bundle: tokenizer.json, with tokenizer_config.json and chat_template.jinja beside it."""
+    """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat_template.jinja.
+
+    backend: the tokenizer of the package `tokenizers`. Raises BundleError for files that cannot be read.
+    """
 
     def __init__(self, folder: Path):
         try:
             self.backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # tokenizers raises bare Exceptions
             raise BundleError(f"{folder / 'tokenizer.json'} cannot be read: {error}") from error
-        # A bundle's limits are its model's; padding and truncation left over from training are not wanted.
+        # The runtime pads, and refuses long texts; padding and truncation saved with the tokenizer are switched off.
         self.backend.no_padding()
         self.backend.no_truncation()
         self.config = _read_config(folder / "tokenizer_config.json")
@@ -31,42 +35,45 @@ class Tokenizer:
         template = self.config.get("chat_template")
         if template_file.is_file():
             template = template_file.read_text(encoding="utf-8")
-        elif isinstance(template, list):  # several, by name
+        elif isinstance(template, list):  # a list of named templates
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         self._template: str | None = template
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `encode_chat` works."""
+        """Return whether the tokenizer has a chat template, so that `encode_chat` works."""
         return self._template is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer puts around it."""
+        """Return the token ids of a text, by default with the special tokens that the tokenizer adds."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Token ids of two texts that belong together, and which of them each token is of: 0 or 1."""
+        """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second."""
         encoding = self.backend.encode(first, second)
         return encoding.ids, encoding.type_ids
 
     def special_token(self, name: str) -> str | None:
-        """What tokenizer_config.json calls a token (`mask_token`), if it does."""
+        """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none."""
         token = _content(self.config.get(name))
         return token if isinstance(token, str) else None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, without special tokens."""
+        """Return the text of token ids, without special tokens."""
         return self.backend.decode(list(ids), skip_special_tokens=True)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation and the start of the assistant's turn, laid out by the model's template.
+        """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
-        messages: dicts with `role` (system, user, assistant) and `content`.
+        messages: dicts with `role` (system, user, assistant) and `content`. Raises RequestError as `render_chat`.
         """
         return self.encode(self.render_chat(messages), add_special_tokens=False)
 
     def render_chat(self, messages: Sequence[Message]) -> str:
-        """The conversation as the text that the model was trained on."""
+        """Return a conversation as text, by the chat template.
+
+        Raises RequestError for a model without a template, and for messages that the template refuses.
+        """
         if self._template is None:
             raise RequestError("this model has no chat template; give it a plain prompt.")
         tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
@@ -75,7 +82,7 @@ class Tokenizer:
                 _environment()
                 .from_string(self._template)
                 .render(
-                    # transformers defines these for every template, and drops what is None from a message.
+                    # transformers defines these for every template, and drops entries of a message that are None.
                     messages=[
                         {key: value for key, value in message.items() if value is not None} for message in messages
                     ],
@@ -85,23 +92,23 @@ class Tokenizer:
                     **{name: value for name, value in tokens.items() if isinstance(value, str)},
                 )
             )
-        except Exception as error:  # a template is a foreign program: it may raise anything
+        except Exception as error:  # a template is a program of the model, which may raise anything
             raise RequestError(f"the chat template of this model refuses the conversation: {error}") from error
 
 
 class _Generation(jinja2.ext.Extension):
-    """{% generation %}…{% endgeneration %} marks the assistant's words for training; here it is only its content."""
+    """The tag {% generation %}, which marks the assistant's words for training; only its content is kept."""
 
     tags = {"generation"}  # noqa: RUF012 - so jinja2 declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Keep what is between the tags."""
+        """Return the nodes between the tags."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _environment() -> jinja2.Environment:
-    """Where templates run: sandboxed, since they come with downloaded models. Otherwise that of transformers."""
+    """Return the environment of templates: that of transformers, sandboxed, because templates come with models."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
@@ -122,7 +129,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _content(token: Any) -> Any:
-    """tokenizer_config.json holds special tokens as strings or as objects."""
+    """Return the text of a special token, which tokenizer_config.json holds as a string or as an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 

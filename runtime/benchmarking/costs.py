@@ -1,11 +1,11 @@
-"""What a token must cost, from the manifest alone: matrix products, and bytes of weights and cache that they read.
+"""Compute what a token must cost, from the manifest: FLOPs of matrix products, and bytes of weights and cache read.
 
-Weights are counted as a session holds them: the bytes of their file (twice those of bf16, which are float32 once they
-are loaded), times the part of the parameters that are factors of products. The rest is gathered, a row a token (an
-embedding table that is not the head too), or small (norms, biases). That is right where all weights are stored alike. A
-view for prompts has its factors in a file of its own, but for the head, which is read once, and what is behind its last
-attention is done for the last token of a chunk alone. Activations are not
-counted, nor what an implementation reads or copies beyond what it must.
+Weights count as a session holds them: the bytes of their file (twice those of bf16, which are widened to float32 when
+they are loaded), times the fraction of the parameters that are factors of products. The other parameters are gathered,
+one row per token (an embedding table that is not also the head), or small (norms, biases). This is exact where all
+weights are stored in one format. A prefill graph has its factors in a file of its own, except the head, which is read
+once, and runs what follows its last attention for the last token of a chunk only. Activations are not counted, nor
+reads and copies of an implementation beyond the minimum.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from edgeformer.runtime.decoder import PREFILL_CHUNK
 
 
 class Costs:
-    """Of one bundle; None of each phase where the model is not ours, so that the manifest does not know its parts."""
+    """The costs of one bundle; None for a user's own module, of which the manifest does not know the parts."""
 
     def __init__(self, manifest: Manifest):
         self._model = manifest.model
         self._element_bytes = cache_element_bytes(manifest)
         self._file_bytes = _weights_bytes(manifest, manifest.graph)
-        self._view = manifest.prefill
-        self._view_bytes = 0 if self._view is None else _weights_bytes(manifest, self._view.graph)
+        self._prefill = manifest.prefill
+        self._prefill_bytes = 0 if self._prefill is None else _weights_bytes(manifest, self._prefill.graph)
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:
-        """One token of a prompt, of a source, or of a text."""
+        """Return the cost of one token of a prompt, of a source, or of an encoder's text."""
         match self._model:
             case DecoderConfig() as config:
                 return self._prompt(config, tokens)
@@ -45,7 +45,7 @@ class Costs:
                 return None
 
     def decode(self, tokens: int, batch_size: int, new_tokens: int) -> Cost | None:
-        """One new token, in the middle of decoding: every row's cache is read, the weights once for all rows."""
+        """Return the cost of one new token halfway through decoding; rows share one read of the weights."""
         length = tokens + new_tokens // 2
         match self._model:
             case DecoderConfig() as config:
@@ -65,23 +65,23 @@ class Costs:
                 return None
 
     def _prompt(self, config: DecoderConfig, tokens: int) -> Cost:
-        """Rows are read one by one, chunk by chunk, and every chunk reads the weights and what is cached."""
+        """Return the cost of one token of a prompt; rows run one by one, and each chunk reads weights and cache."""
         ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
         own = account(config)
         weights, products = self._read(config, own.flops_per_token) * len(ends), float(own.flops_per_token)
-        if self._view is not None and tokens >= self._view.from_tokens:
-            weights = self._view_bytes * len(ends)
+        if self._prefill is not None and tokens >= self._prefill.from_tokens:
+            weights = self._prefill_bytes * len(ends)
             products -= last_token_flops(config) * (1 - len(ends) / tokens)
         cache = sum(self._cache(config, end) for end in ends)
         flops = products + _attention(config, range(1, tokens + 1))
         return Cost(flops=flops, bytes=(weights + cache) / tokens)
 
     def _texts(self, config: ModelConfig, flops: int, attention: int, tokens: int, batch_size: int) -> Cost:
-        """A batch in one run, where every token sees all of its text."""
+        """Return the cost of one token of a batch in one run, where every token attends to its whole text."""
         return Cost(flops=flops + attention * tokens, bytes=self._read(config, flops) / (batch_size * tokens))
 
     def _read(self, config: ModelConfig, flops_per_token: int) -> float:
-        """Bytes of the weights that a token is multiplied with; each takes two operations."""
+        """Return the bytes of the weights that a token is multiplied with; each weight takes two operations."""
         return self._file_bytes * min(1.0, flops_per_token / 2 / account(config).parameters)
 
     def _cache(self, config: DecoderConfig, length: int) -> int:
@@ -89,13 +89,13 @@ class Costs:
 
 
 def _attention(config: DecoderConfig, lengths: Sequence[int]) -> float:
-    """Operations of attention to that many tokens, the mean over `lengths` of what layers see through their windows."""
+    """Return the FLOPs of attention per token, a mean over past `lengths`, each limited to the layer's window."""
     seen = fmean(min(window or length, length) for window in config.windows for length in lengths)
     return account(config).attention_flops_per_token * seen
 
 
 def _weights_bytes(manifest: Manifest, graph: str) -> int:
-    """What the weights in a graph's file take in memory."""
+    """Return the bytes of memory of the weights in a graph's file."""
     own = f"{graph}_data"
     if own not in manifest.files:
         own = next(name for name in manifest.files if name.endswith(".onnx_data"))

@@ -1,4 +1,4 @@
-"""What the machine does at best: bytes read and matrix products, a second, with as many threads as the model has."""
+"""Measure the machine's peak rates with the model's number of threads: memory bandwidth, and matrix products."""
 
 import base64
 import time
@@ -12,20 +12,21 @@ import numpy as np
 from edgeformer.runtime.session import onnxruntime, session_options
 
 READ_BYTES = 256 << 20
-"""Of the array that is read; caches hold less."""
+"""Bytes of the array that is read: more than processor caches hold."""
 
 ROWS = 256
-"""Of a product's left side: a chunk of a prompt."""
+"""Rows of the left factor: a chunk of a prompt (`decoder.PREFILL_CHUNK`)."""
 
 SIZES = range(512, 4097)
-"""Inputs and outputs of a product. Below, a call costs more than its product; above, memory would be wasted."""
+"""Range of inputs and outputs of a product. Below it, the call costs more than the product; above, memory is wasted."""
 
 TURN_SECONDS = 0.15
+"""Seconds that one measurement repeats its work."""
 
-# onnxruntime multiplies fastest with a constant right side, which it packs once. These graphs make one of ones, of
-# the shape that stands in the place of the letters; the tests have their text.
+# onnxruntime multiplies fastest with a constant right factor, which it packs once. These graphs have one of ones, whose
+# shape replaces the letters K and N; a test has their text.
 #   fp32:  c = MatMul(a, b)
-#   int8:  c = com.microsoft.DynamicQuantizeMatMul(a, b, scales), b int8, a rounded to uint8 on the way
+#   int8:  c = com.microsoft.DynamicQuantizeMatMul(a, b, scales), b int8, a quantized to uint8 by the op
 GRAPHS = {
     "fp32": (
         "CAg6oQEKNwoFc2hhcGUSAWIiD0NvbnN0YW50T2ZTaGFwZSoYCgV2YWx1ZSoMCAEQASIEAACAP0IAoAEEOgAKEwoBYQoBYhIBYyIG"
@@ -42,40 +43,41 @@ GRAPHS = {
 
 
 def matmul_graph(kind: str, inputs: int, outputs: int) -> bytes:
-    """A serialized ONNX model that multiplies float32 [M, inputs] with constants [inputs, outputs]."""
+    """Return a serialized ONNX model that multiplies float32 [M, inputs] with constants [inputs, outputs]."""
     graph = base64.b64decode(GRAPHS[kind])
     return graph.replace(b"K" * 8, inputs.to_bytes(8, "little")).replace(b"N" * 8, outputs.to_bytes(8, "little"))
 
 
 class Machine:
-    """Measures the CPU, a fraction of a second at a time, so that measurements can stand between those of a model.
+    """Measures the CPU, a fraction of a second at a time, so that its measurements take turns with those of a model.
 
-    inputs, outputs: of the model's largest products; these are of about that shape, `matmul` (rows, inputs, outputs).
+    inputs, outputs: of the model's largest products. matmul: (rows, inputs, outputs) of the product that is measured,
+    which has about that shape.
     """
 
     def __init__(self, threads: int, inputs: int, outputs: int):
         inputs, outputs = (min(max(size, SIZES[0]), SIZES[-1]) for size in (inputs, outputs))
         self.matmul = (ROWS, inputs, outputs)
         self._pool = ThreadPoolExecutor(threads)
-        # Ones and not zeros, which would be one page of the system's, mapped everywhere.
+        # Ones, because an array of zeros would be one page of the system, mapped repeatedly.
         self._parts = np.array_split(np.ones(READ_BYTES // 4, np.int32), threads)
         self._left = np.random.default_rng(0).standard_normal((ROWS, inputs), np.float32)
         self._sessions = {kind: _open(matmul_graph(kind, inputs, outputs), threads) for kind in GRAPHS}
 
     def bandwidth(self) -> float:
-        """Bytes read a second. The largest of integers: sums are slower than memory, and floats ask for NaN."""
+        """Return bytes read per second, by np.max of integers: sums are slower than memory, floats check for NaN."""
         return READ_BYTES / _seconds(lambda: list(self._pool.map(np.max, self._parts)))
 
     def fp32(self) -> float:
-        """Operations a second of a float32 product, its multiplications and its additions."""
+        """Return the FLOP/s of a float32 product; multiplications and additions count."""
         return self._matmul_rate("fp32")
 
     def int8(self) -> float:
-        """The same of an int8 product, from float32 to float32."""
+        """Return the OP/s of an int8 product, with quantization of its float32 input and a float32 output."""
         return self._matmul_rate("int8")
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads."""
         self._pool.shutdown()
 
     def _matmul_rate(self, kind: str) -> float:
@@ -89,7 +91,7 @@ def _open(graph: bytes, threads: int) -> Any:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Seconds of one call: the median of as many as fit into a turn, and of one at least, after one that warms up."""
+    """Return the seconds of one call: the median over a turn of at least one call, after a warm-up call."""
     work()
     seconds: list[float] = []
     while sum(seconds) < TURN_SECONDS:

@@ -1,4 +1,4 @@
-"""`benchmark`: everything in turns, round after round, so that a change of the machine meets all figures alike."""
+"""`benchmark` measures everything in turns, round by round, so that a change of the machine affects all figures."""
 
 import platform
 import time
@@ -22,17 +22,19 @@ from edgeformer.runtime.loading import load
 from edgeformer.runtime.session import ProviderChoice, choose_provider, usable_cores
 
 ROUNDS = 5
+"""Rounds that count, unless the call says otherwise."""
 
 ROOFS = ("bandwidth", "fp32", "int8")
 """Methods of `Machine`, and fields of `Roofs`."""
 
 PAUSE_SECONDS = 0.1
-"""Between sessions: the threads of the last one spin for a while, and would take the next one's cores."""
+"""Seconds between measurements: threads of the last session spin for a while, on cores that the next one needs."""
 
 PACKAGES = ("edgeformer", "numpy", "onnxruntime", "onnxruntime-gpu")
+"""Packages whose versions are reported."""
 
 Progress = Callable[[str, float], None]
-"""Told what is being done and which part of everything is behind it, 0 to 1."""
+"""Called with the name of the current step and the fraction that is done, 0 to 1."""
 
 
 def benchmark(
@@ -45,17 +47,17 @@ def benchmark(
     threads: int | None = None,
     provider: ProviderChoice = "auto",
     profile: bool = False,
-    progress: Progress = lambda what, part: None,
+    progress: Progress = lambda what, fraction: None,
 ) -> BenchmarkResult:
-    """Measure a bundle: every length at every batch size, what the machine does at best, loading, memory.
+    """Measure a bundle: prefill and decode at every length and batch size, peak rates of the machine, loading, memory.
 
-    prompts: tokens of the prompts, of an encoder-decoder's sources, of an encoder's texts; by default 128 and 512, as
-    far as the model takes them. new_tokens: by default 64, or half of a short context. rounds: each is one turn of
-    everything, after one that does not count. threads: None for all usable cores. provider: as for `load`; what
-    the machine does at best is only known of the CPU. profile: tell where the time goes, too, on the CPU alone.
+    prompts: tokens of the prompts (of an encoder-decoder's sources, of an encoder's texts); by default 128 and 512, as
+    far as the model takes them. new_tokens: per row, by default 64, or half of a short context. rounds: each measures
+    everything once, after a warm-up round. threads: None for all usable cores. provider: as for `load`; peak rates are
+    measured of the CPU only. profile: also measure the time per op, on the CPU only. progress: called at every step.
 
-    Raises RequestError for what the model cannot do, for a profile that is not of the CPU or of more than onnxruntime
-    keeps, and what `load` raises.
+    Raises RequestError for a workload that the model cannot run, for a profile of CUDA or of more events than
+    onnxruntime keeps; and BundleError as `load` does.
     """
     folder = Path(bundle)
     manifest = Manifest.read(folder)
@@ -66,11 +68,11 @@ def benchmark(
     requests = plan(manifest, prompts, new_tokens, batch_sizes)
     chosen, threads = choose_provider(provider, manifest), threads or usable_cores()
     if profile and chosen != "cpu":
-        raise RequestError("a profile is of the CPU alone; use provider cpu, or leave the profile out.")
+        raise RequestError("a profile is measured on the CPU only; use provider cpu, or leave the profile out.")
     profiled = requests if profile else []
     steps = _Steps(progress, 1 + rounds + len(profiled) + (rounds + 1) * (len(requests) + len(ROOFS)))
 
-    # Before this process holds the model too: there may be no room for it twice.
+    # First, while this process does not hold the model: memory may not suffice for two.
     largest = max(requests, key=lambda request: (request.tokens * request.batch_size, request.batch_size))
     steps.begin("memory")
     memory = measure_memory(folder, chosen, threads, largest)
@@ -115,7 +117,7 @@ def benchmark(
 
 
 class _Steps:
-    """Tells the progress bar what begins."""
+    """Reports steps to the progress callback."""
 
     def __init__(self, progress: Progress, total: int):
         self._progress, self._total, self._begun = progress, total, 0
@@ -131,7 +133,7 @@ def _take_turns(
     rounds: int,
     steps: _Steps,
 ) -> tuple[dict[str, list[Timing]], dict[str, list[float]]]:
-    """What every one returned in each round. The order turns from round to round; the first round does not count."""
+    """Return the results of each callable, one per round; the order rotates, and the first round is a warm-up."""
     timings: dict[str, list[Timing]] = {name: [] for name in model}
     rates: dict[str, list[float]] = {name: [] for name in machine}
     names = [*model, *machine]
@@ -150,12 +152,12 @@ def _take_turns(
 def _workload(
     request: Request, timings: Sequence[Timing], profile: Profile | None, costs: Costs, roofs: Roofs | None
 ) -> Workload:
-    read = request.tokens * request.batch_size
-    speed = Spread.of([read / each.prefill for each in timings])
+    tokens = request.tokens * request.batch_size
+    speed = Spread.of([tokens / each.prefill for each in timings])
     prefill = Phase.of(speed, costs.prefill(request.tokens, request.batch_size), roofs)
     decode = None
     if request.new_tokens:
-        # The first new token comes of the prompt, every other one of a step.
+        # The first new token comes from the prompt, every other one from a step.
         stepped = (request.new_tokens - 1) * request.batch_size
         speed = Spread.of([stepped / (each.total - each.first_token) for each in timings])
         decode = Phase.of(speed, costs.decode(request.tokens, request.batch_size, request.new_tokens), roofs)
@@ -178,7 +180,7 @@ def _name(request: Request) -> str:
 
 
 def _largest_product(config: ModelConfig | None) -> tuple[int, int]:
-    """Inputs and outputs of a feed-forward's first product; of a module that is not ours, a common shape."""
+    """Return inputs and outputs of the first feed-forward product; a common shape for a user's own module."""
     if config is None:
         return 1024, 4096
     stack = config.output_stack
@@ -186,13 +188,13 @@ def _largest_product(config: ModelConfig | None) -> tuple[int, int]:
 
 
 def _notes(manifest: Manifest, has_memory: bool, has_roofs: bool) -> Iterator[str]:
-    """Why figures are missing."""
+    """Yield the reasons for missing figures."""
     if manifest.model is None:
-        yield "the bundle holds a module that is not ours: what a token costs is not known"
+        yield "the bundle holds a module of yours: FLOPs and bytes per token are not known"
     if not has_memory:
         yield "this system does not tell the memory of a process"
     if not has_roofs:
-        yield "the model ran on CUDA, and what a machine does at best is measured of CPUs alone"
+        yield "the model ran on CUDA, and peak rates are measured of CPUs only"
 
 
 def _versions() -> dict[str, str]:

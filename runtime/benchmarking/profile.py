@@ -1,7 +1,7 @@
-"""Where a model's time goes, op by op, by onnxruntime's own profiler.
+"""Measure the time per op of a model with onnxruntime's profiler.
 
-The profiler adds some microseconds to every kernel: small ones have less of the time than it seems, large ones more.
-Times are medians over the runs, node by node, so that what else the machine does meanwhile counts little.
+The profiler adds some microseconds to every kernel, so the shares of small kernels are too large, and those of large
+kernels too small. The time of a node is the median over the runs, so that other load on the machine matters little.
 """
 
 import json
@@ -22,57 +22,57 @@ from edgeformer.runtime.loading import load
 from edgeformer.runtime.session import profiled
 
 REQUESTS = 3
-"""So many count, after one that does not."""
+"""Requests that count, after one that warms up."""
 
 STEPS = 32
-"""No more of a request: events are many."""
+"""Decode steps of a request at most, which bounds the number of events."""
 
 MOST_EVENTS = 1_000_000
-"""That onnxruntime keeps of a session; it drops what comes then."""
+"""Events that onnxruntime keeps of a session; it drops later ones."""
 
 KERNEL = "_kernel_time"
-"""How events are called that tell what a node took, after its name."""
+"""Suffix of the names of events that hold the time of a node; the rest is the node's name."""
 
 Node = tuple[int, str, str]
-"""Which session it is of, its name and its op."""
+"""The index of its session, its name and its op."""
 
 Run = dict[Node, float]
 """Microseconds of each node in one run of a graph."""
 
 
 class Profile(NamedTuple):
-    """Where the time goes in reading, and in a step, which an encoder has not."""
+    """Time per op of the prefill, and of a decode step; an encoder has no steps."""
 
     prefill: tuple[Kernels, ...]
     decode: tuple[Kernels, ...] | None = None
 
 
 def measure_profile(bundle: Path, threads: int, request: Request) -> Profile:
-    """Load a bundle on the CPU and answer a request a few times.
+    """Load a bundle on the CPU, run a request a few times, and return the time per op.
 
-    Raises RequestError for more than onnxruntime's profiler keeps.
+    Raises RequestError for more events than onnxruntime's profiler keeps.
     """
     if not request.new_tokens:
-        # Its batch is repeated for a while, and so every run counts but the first.
+        # The batch of an encoder is repeated for a while; every run but the first counts.
         (runs,) = _runs(bundle, threads, request)
         return Profile(_kernels(runs[1:], len(runs) - 1))
-    reading = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=1))]
+    prefills = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=1))]
     steps = 1 + min(request.new_tokens - 1, STEPS)
     whole = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=steps))]
-    behind = [
+    steps_only = [
         each
-        for alone, requests in zip(reading, whole, strict=True)
+        for alone, requests in zip(prefills, whole, strict=True)
         for before, runs in zip(alone, requests, strict=True)
         for each in runs[len(before) :]
     ]
     if Manifest.read(bundle).encoder_graph is not None:
-        del reading[0]  # the decoder's, which is opened first and runs once to choose the first token
-    read = [each for requests in reading for runs in requests for each in runs]
-    return Profile(_kernels(read, REQUESTS), _kernels(behind, REQUESTS * (steps - 1)))
+        del prefills[0]  # the decoder, which is opened first and runs once to choose the first token
+    prefill = [each for requests in prefills for runs in requests for each in runs]
+    return Profile(_kernels(prefill, REQUESTS), _kernels(steps_only, REQUESTS * (steps - 1)))
 
 
 def _runs(bundle: Path, threads: int, request: Request) -> list[list[Run]]:
-    """All runs of each session, in order."""
+    """Return all runs of each session, in order."""
     with tempfile.TemporaryDirectory(prefix="edgeformer.profile.") as folder, profiled(Path(folder)) as sessions:
         model = load(bundle, "cpu", threads)
         for _ in range(1 + REQUESTS):
@@ -81,10 +81,10 @@ def _runs(bundle: Path, threads: int, request: Request) -> list[list[Run]]:
 
 
 def _read(session: int, file: Path) -> list[Run]:
-    """What a session noted, run by run."""
+    """Read the events of a session and group them by run."""
     events = json.loads(file.read_text(encoding="utf-8"))
     if len(events) >= MOST_EVENTS:
-        raise RequestError("that is more than onnxruntime's profiler keeps; ask for fewer or shorter texts at once.")
+        raise RequestError("these are more events than onnxruntime keeps; ask for fewer or shorter texts at once.")
     starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
     runs: list[Run] = [{} for _ in starts]
     for event in events:
@@ -95,13 +95,13 @@ def _read(session: int, file: Path) -> list[Run]:
 
 
 def _requests(runs: list[Run]) -> list[list[Run]]:
-    """The runs of each request that counts; all of them take as many."""
+    """Return the runs of each request that counts; all requests take equally many."""
     each = len(runs) // (1 + REQUESTS)
     return [runs[start : start + each] for start in range(each, len(runs), each)] if each else [[]] * REQUESTS
 
 
 def _kernels(runs: Sequence[Run], times: int) -> tuple[Kernels, ...]:
-    """What was done so many times, by op."""
+    """Summarise runs by op, per request or step; times: how many requests or steps the runs are of."""
     taken: dict[Node, list[float]] = defaultdict(list)
     for node, microseconds in (item for each in runs for item in each.items()):
         taken[node].append(microseconds)

@@ -1,4 +1,4 @@
-"""What a benchmark found, as plain data. Sizes are bytes, times seconds, rates per second; fractions are of 1."""
+"""The figures of a benchmark as dataclasses. Sizes are bytes, times seconds, rates per second, fractions 0 to 1."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +10,7 @@ from edgeformer.manifest import OpSet, Precision, Provider, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A figure over the rounds."""
+    """The median, smallest and largest value of a figure over the rounds."""
 
     median: float
     low: float
@@ -18,13 +18,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise one value a round."""
+        """Summarise one value per round."""
         return cls(median=median(values), low=min(values), high=max(values))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one token must cost: floating-point operations of the matrix products, bytes of weights and cache read."""
+    """The minimum cost of a token: FLOPs of the matrix products, bytes of weights and cache that are read."""
 
     flops: float
     bytes: float
@@ -32,10 +32,10 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Roofs:
-    """What the machine does at best, measured in the same rounds with the session's threads.
+    """Peak rates of the machine, measured in the same rounds with the session's threads.
 
-    bandwidth: bytes read a second, of an array larger than caches. fp32, int8: operations a second of matrix products
-    of the shape `matmul` (rows, inputs, outputs).
+    bandwidth: bytes read per second from an array larger than the processor's caches. fp32, int8: operations per second
+    of matrix products of the shape `matmul` (rows, inputs, outputs).
     """
 
     bandwidth: Spread
@@ -46,7 +46,10 @@ class Roofs:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """Of one op, in the reading of a request or in a step: how many, their part of the time of all, seconds of each."""
+    """The kernels of one op in a prefill or a decode step.
+
+    count: kernel runs. fraction: of the time of all kernels. seconds: mean per kernel run.
+    """
 
     op: str
     count: int
@@ -56,11 +59,11 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Reading (a prompt, a source, texts) or decoding, over all rows of a batch.
+    """Prefill (of a prompt, a source, an encoder's texts) or decoding, over all rows of a batch.
 
-    flops_per_token, bytes_per_token: see `Cost`. The fractions are the speed times that over the machine's rate, of
-    medians. All are None where they cannot be known; `BenchmarkResult.notes` says why. kernels: where the time goes,
-    what takes most of it first; None unless it was asked for.
+    flops_per_token, bytes_per_token: see `Cost`. The fractions are throughput · cost / peak rate, of medians. They are
+    None where the cost or the rate is not known; `BenchmarkResult.notes` says why. kernels: time per op, longest first;
+    None unless a profile was asked for.
     """
 
     tokens_per_second: Spread
@@ -73,7 +76,7 @@ class Phase:
 
     @classmethod
     def of(cls, tokens_per_second: Spread, cost: Cost | None, roofs: Roofs | None) -> "Phase":
-        """Relate a speed to what a token costs and to what the machine can do."""
+        """Relate a throughput to the cost of a token and to the peak rates of the machine."""
         if cost is None:
             return cls(tokens_per_second=tokens_per_second)
         phase = cls(tokens_per_second=tokens_per_second, flops_per_token=cost.flops, bytes_per_token=cost.bytes)
@@ -91,10 +94,10 @@ class Phase:
 class Workload:
     """Requests of one length and batch size.
 
-    tokens: of every prompt, source or text; of a recording, positions of the encoder. new_tokens: generated for every
-    row, 0 by an encoder. first_token_seconds: from token ids (of a recording, samples) until every row has its first
-    new token, the allocation of the cache included; None for an encoder. seconds: the whole request. prefill: reading
-    alone. decode: all steps after the first new token.
+    tokens: length of every prompt, source or text; of a recording, positions of the encoder. new_tokens: per row, 0 for
+    an encoder. first_token_seconds: time to first token (TTFT), from token ids (of a recording, samples) until every
+    row has its first new token, with the allocation of the cache; None for an encoder. seconds: the whole request.
+    prefill: the prompt or the encoder alone. decode: all steps after the first new token.
     """
 
     tokens: int
@@ -108,12 +111,12 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Peak resident memory of a fresh process that loads the bundle and answers the largest workload.
+    """Peak resident memory of a fresh process that loads the bundle and runs the largest workload.
 
-    before_load_bytes: with Python, numpy and onnxruntime imported, and nothing loaded. peak_bytes: the kernel's own
-    figure. private_bytes, file_bytes: the peaks of what only this process has, and of files mapped into it (weights and
-    libraries), which the system may drop and read again; each from samples, at moments of its own, and None where the
-    system does not tell them apart.
+    before_load_bytes: with Python, numpy and onnxruntime imported, before the bundle is loaded. peak_bytes: as the
+    operating system reports it. private_bytes, file_bytes: peaks of memory of this process only, and of files mapped
+    into it (weights and libraries), which the system may drop and read again; both from samples, so the peaks may be
+    at different times, and None where the system does not tell them apart.
     """
 
     before_load_bytes: int
@@ -126,8 +129,9 @@ class Memory:
 class BenchmarkResult:
     """All figures of one bundle on one machine.
 
-    import_seconds, load_seconds: of fresh processes, to import the runtime with onnxruntime, and then to `load` the
-    bundle, whose files the system has likely cached. memory, roofs: None where `notes` says why.
+    import_seconds: to import the runtime with onnxruntime, in a fresh process. load_seconds: of `load` after that; the
+    system has likely cached the bundle's files. memory, roofs: None where they cannot be measured; notes says why.
+    versions: of Python, the machine's architecture and packages.
     """
 
     name: str
@@ -146,5 +150,5 @@ class BenchmarkResult:
     versions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Dicts, lists and scalars; a figure that is not known is there, as None."""
+        """Return dicts, lists and scalars; unknown figures are None."""
         return asdict(self)

@@ -1,8 +1,8 @@
-"""A roofline: how many operations a second each workload does, under what the machine's memory and arithmetic allow.
+"""Draw a roofline: the operations per second of each workload, below the limits of memory and of arithmetic.
 
-A workload stands at its arithmetic intensity, the operations that it does with every byte that it must read. Left of
-where a slope meets a flat roof memory bounds it, right of it arithmetic. Needs matplotlib, unlike the rest of the
-runtime. Source: Williams, Waterman, Patterson, "Roofline" (CACM 52, 2009).
+The x axis is arithmetic intensity, in operations per byte that must be read. Left of the ridge, where the slope meets a
+flat roof, memory bandwidth is the limit, right of it arithmetic. Needs matplotlib, unlike the rest of the runtime.
+Source: Williams, Waterman, Patterson, "Roofline" (CACM 52, 2009).
 """
 
 import io
@@ -21,16 +21,17 @@ from edgeformer.runtime.benchmarking.result import BenchmarkResult, Phase, Roofs
 
 INK, MUTED, RULE, PAPER = "#1c2228", "#59636d", "#dfe3e7", "#ffffff"
 KINDS: dict[str, dict[str, Any]] = {
-    "read": {"label": "reading", "marker": "s", "color": "#b3541e"},
-    "decode": {"label": "decoding", "marker": "o", "color": "#1f5fa8"},
+    "prefill": {"label": "prefill", "marker": "s", "color": "#b3541e"},
+    "decode": {"label": "decode", "marker": "o", "color": "#1f5fa8"},
 }
 DPI = 160
-LINE, LETTER_WIDTH, GAP = 10.5, 4.8, 9.0  # points of labels: from line to line, of a letter, and to what it names
+LINE, LETTER_WIDTH, GAP = 10.5, 4.8, 9.0
+"""Layout of labels in points (1/72 inch): line spacing, width of a letter, distance to the marker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A phase of a workload: operations a byte, operations a second."""
+    """A phase of a workload. intensity: operations per byte. rate: operations per second."""
 
     kind: str
     label: str
@@ -39,7 +40,7 @@ class Point:
 
 
 def draw_roofline(result: BenchmarkResult) -> bytes:
-    """A PNG file. Raises RequestError where the machine's rates or the costs of a token are not known."""
+    """Return a PNG file. Raises RequestError where the peak rates or the costs of a token are not known."""
     roofs, points = result.roofs, list(_points(result))
     if roofs is None or not points:
         raise RequestError(f"a roofline cannot be drawn: {'; '.join(result.notes)}. Leave out the plot.")
@@ -62,7 +63,7 @@ def draw_roofline(result: BenchmarkResult) -> bytes:
 
 def _points(result: BenchmarkResult) -> Iterator[Point]:
     for workload in result.workloads:
-        for kind, phase in (("read", workload.prefill), ("decode", workload.decode)):
+        for kind, phase in (("prefill", workload.prefill), ("decode", workload.decode)):
             if phase is not None and phase.flops_per_token is not None and phase.bytes_per_token:
                 yield Point(
                     kind=kind,
@@ -121,7 +122,7 @@ def _draw_points(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
     axes.legend(
         loc="upper left", frameon=False, labelcolor=INK, fontsize=9, title="batch × tokens: tokens/s", alignment="left"
     )  # fmt: skip
-    figure.canvas.draw()  # settles where everything stands
+    figure.canvas.draw()  # computes the layout
     for point, side, below in _spaced(figure, axes, points):
         colour = KINDS[point.kind]["color"]
         axes.annotate(
@@ -134,13 +135,13 @@ def _draw_points(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _spaced(figure: Figure, axes: Axes, points: Sequence[Point]) -> Iterator[tuple[Point, int, float]]:
-    """Every point, the side of its label (1: right, -1: left), and how far below it that is clear of all others."""
+    """Yield each point, the side of its label (1: right, -1: left), and how far below it to avoid other labels."""
     at = {point: axes.transData.transform((point.intensity, point.rate / 1e9)) * 72 / figure.dpi for point in points}
-    taken = [(x - GAP / 2, x + GAP / 2, y) for x, y in at.values()]  # from left to right, at a height
+    taken = [(x - GAP / 2, x + GAP / 2, y) for x, y in at.values()]  # (left, right, height)
     for point, (x, y) in sorted(at.items(), key=lambda item: -item[1][1]):
         width = LETTER_WIDTH * len(point.label)
         crowded = any(GAP < other - x < width + 2 * GAP and abs(height - y) < LINE for other, height in at.values())
-        side = -1 if crowded and point.kind == "read" else 1  # decoding has the slope on its left
+        side = -1 if crowded and point.kind == "prefill" else 1  # the slope is left of decode points
         left, right = sorted((x + side * GAP, x + side * (GAP + width)))
         beside = [height for start, end, height in taken if start < right and end > left]
         place = y

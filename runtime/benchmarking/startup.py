@@ -1,6 +1,6 @@
-"""Loading a bundle in fresh processes: how long it takes, and how much memory answering takes.
+"""Measure loading time and memory of a bundle in fresh processes.
 
-The parent sends the child its task as an argument, and reads one line of JSON from its standard output.
+The parent passes the task as an argument, and the child prints its result as one line of JSON.
 """
 
 import json
@@ -20,9 +20,12 @@ from edgeformer.runtime.loading import load
 from edgeformer.runtime.session import ProviderChoice, onnxruntime
 
 STATUS = Path("/proc/self/status")
-SAMPLE_SECONDS = 0.005
+"""Where Linux reports the memory of this process."""
 
-# The clock starts before the first import that is ours.
+SAMPLE_SECONDS = 0.005
+"""Seconds between two samples of the memory."""
+
+# The clock starts before the first import of edgeformer.
 PROGRAM = (
     "import time; start = time.perf_counter(); from edgeformer.runtime.benchmarking.startup import child; child(start)"
 )
@@ -30,20 +33,20 @@ PROGRAM = (
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """Seconds of one fresh process."""
+    """Seconds that one fresh process takes to import the runtime with onnxruntime, and then to load the bundle."""
 
     imports: float
     load: float
 
 
 def measure_loading(bundle: Path, provider: ProviderChoice, threads: int) -> Loading:
-    """Start Python, import the runtime, load the bundle, and end. Raises BundleError if that fails."""
+    """Import the runtime and load the bundle in a fresh process. Raises BundleError if that fails."""
     answer = _ask(bundle, provider, threads, None)
     return Loading(imports=answer["imports"], load=answer["load"])
 
 
 def measure_memory(bundle: Path, provider: ProviderChoice, threads: int, request: Request) -> Memory | None:
-    """Load the bundle in a fresh process and answer a request; None where the system does not tell."""
+    """Load the bundle in a fresh process, run a request, and return the memory; None where the system does not tell."""
     memory = _ask(bundle, provider, threads, request)["memory"]
     return None if memory is None else Memory(**memory)
 
@@ -55,21 +58,21 @@ def _ask(bundle: Path, provider: ProviderChoice, threads: int, request: Request 
         "threads": threads,
         "request": None if request is None else asdict(request),
     }
-    # -P: a folder `edgeformer` where the user happens to be is not the package.
+    # -P: a folder `edgeformer` in the working directory must not be imported.
     line = [sys.executable, "-P", "-c", PROGRAM, json.dumps(task)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise BundleError(
-            f"a fresh process could not run {bundle}: it ended with {done.returncode} ({last}). Without memory enough, "
-            "ask for a smaller batch or a shorter prompt."
+            f"a fresh process could not run {bundle}: it exited with {done.returncode} ({last}). If memory does not "
+            "suffice, ask for a smaller batch or a shorter prompt."
         )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
 def child(start: float) -> None:
-    """What the fresh process does; start: when it began."""
+    """Run the task in the fresh process; start: time.perf_counter() of its beginning."""
     task = json.loads(sys.argv[1])
     onnxruntime()
     imported = time.perf_counter()
@@ -81,15 +84,15 @@ def child(start: float) -> None:
         open_model()
         answer: dict[str, Any] = {"imports": imported - start, "load": time.perf_counter() - imported}
     else:
-        memory = _watched(lambda: run(open_model(), Request(**task["request"])))
+        memory = _measured(lambda: run(open_model(), Request(**task["request"])))
         answer = {"memory": None if memory is None else asdict(memory)}
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
-def _watched(work: Callable[[], object]) -> Memory | None:
-    """Do something and return what memory it took; None, with nothing done, on systems that do not tell."""
+def _measured(work: Callable[[], object]) -> Memory | None:
+    """Run `work` and return the memory that it took; None, without running it, where the system does not tell."""
     if not STATUS.is_file():
-        return _watched_by_rusage(work)
+        return _measured_by_rusage(work)
     before = _resident()
     peaks = dict(before)
     finished = threading.Event()
@@ -108,7 +111,7 @@ def _watched(work: Callable[[], object]) -> Memory | None:
         sampler.join()
     return Memory(
         before_load_bytes=before["private"] + before["file"],
-        # Not getrusage, which takes over the peak of the process that started this one.
+        # Not getrusage, whose peak includes that of the process that started this one.
         peak_bytes=_resident()["peak"],
         private_bytes=peaks["private"],
         file_bytes=peaks["file"],
@@ -116,13 +119,13 @@ def _watched(work: Callable[[], object]) -> Memory | None:
 
 
 def _resident() -> dict[str, int]:
-    """Bytes of this process: private and file-backed now, and the peak of their sum."""
+    """Return bytes of this process: private and file-backed memory now, and the peak of their sum."""
     lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
-    size = {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem", "RssFile", "VmHWM")}  # of kB
+    size = {name: int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem", "RssFile", "VmHWM")}  # kB
     return {"private": size["RssAnon"] + size["RssShmem"], "file": size["RssFile"], "peak": size["VmHWM"]}
 
 
-def _watched_by_rusage(work: Callable[[], object]) -> Memory | None:
+def _measured_by_rusage(work: Callable[[], object]) -> Memory | None:
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""One request with the clock running: what is asked for, by the kind of model, and what it took."""
+"""Plan requests for a model of any task, and time them."""
 
 import time
 from collections.abc import Sequence
@@ -23,15 +23,18 @@ from edgeformer.runtime.speech import window_seconds
 from edgeformer.runtime.streaming import TextStream
 
 PROMPTS = (128, 512)
+"""Lengths of prompts, in tokens, unless the call says otherwise."""
+
 NEW_TOKENS = 64
+"""New tokens per row, unless the call says otherwise."""
 
 TEXTS_SECONDS = 0.1
-"""An encoder repeats its batch for so long: a short text would be lost in the noise."""
+"""Seconds that an encoder repeats its batch, because one run of a short text is too short to time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """tokens: of every prompt, source or text. new_tokens: for every row; 0 of an encoder."""
+    """A request to time. tokens: length of every prompt, source or text. new_tokens: per row, 0 for an encoder."""
 
     tokens: int
     batch_size: int
@@ -40,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds of one request. prefill: reading alone; first_token: until every row has one; total: the whole."""
+    """Seconds of one request. prefill: prompt or encoder; first_token: until every row has one; total: all of it."""
 
     prefill: float
     first_token: float
@@ -50,9 +53,9 @@ class Timing:
 def plan(
     manifest: Manifest, prompts: Sequence[int] | None, new_tokens: int | None, batch_sizes: Sequence[int]
 ) -> list[Request]:
-    """All lengths at all batch sizes. What is None is chosen so that the model can do it.
+    """Return a request for each length at each batch size. None is replaced by lengths that the model takes.
 
-    Raises RequestError for what this kind of model has no use for, or has no room for.
+    Raises RequestError for options that do not apply to the model's task, and for lengths beyond its context.
     """
     for what, name, values in (("length", "a prompt", prompts), ("batch size", "the batch size", batch_sizes)):
         if values is not None and not values:
@@ -62,7 +65,7 @@ def plan(
                 raise RequestError(f"{name} is {value}; it must be at least 1.")
     new_tokens = _new_tokens(manifest, new_tokens)
     room = _room(manifest, new_tokens)
-    if _hears(manifest.model):
+    if _is_speech(manifest.model):
         if prompts is not None:
             raise RequestError(
                 f"lengths of prompts are not for {manifest.name}: its encoder always takes {window_seconds(room):g} s "
@@ -81,18 +84,18 @@ def plan(
 
 
 def run(model: Model, request: Request) -> Timing:
-    """Answer a request for random tokens, greedily; no token ends a text early."""
+    """Run a request with random tokens, greedily, without an end token; return its times."""
     match model:
         case Encoder():
-            return _read_texts(model, request)
+            return _run_encoder(model, request)
         case Seq2SeqLM():
-            return _write(model, request)
+            return _run_encoder_decoder(model, request)
         case _:
             assert isinstance(model, CausalLM)
-            return _continue(model, request)
+            return _run_decoder(model, request)
 
 
-def _continue(model: CausalLM, request: Request) -> Timing:
+def _run_decoder(model: CausalLM, request: Request) -> Timing:
     prompts = _token_ids(request, model.manifest.vocab_size)
     start = time.perf_counter()
     decoder = model.new_decoder(request.batch_size, request.tokens + request.new_tokens)
@@ -102,7 +105,7 @@ def _continue(model: CausalLM, request: Request) -> Timing:
     return Timing(prefill=prefill, first_token=first - start, total=end - start)
 
 
-def _write(model: Seq2SeqLM, request: Request) -> Timing:
+def _run_encoder_decoder(model: Seq2SeqLM, request: Request) -> Timing:
     config = model.manifest.model
     assert isinstance(config, Seq2SeqConfig)
     sources: list[Any]
@@ -113,15 +116,15 @@ def _write(model: Seq2SeqLM, request: Request) -> Timing:
     else:
         sources = _token_ids(request, config.encoder.vocab_size)
     start = time.perf_counter()
-    read = model.run_encoder(sources)
+    outputs = model.run_encoder(sources)
     middle = time.perf_counter()
-    decoder = model.new_decoder(read, 1 + request.new_tokens)
-    rows = [_row(model, [0], request) for _ in sources]  # one start token is as good as another
+    decoder = model.new_decoder(outputs, 1 + request.new_tokens)
+    rows = [_row(model, [0], request) for _ in sources]  # any start token will do
     first, end = _generate(decoder, rows, decoder.decode_one_token([0] * len(rows)).copy())
     return Timing(prefill=middle - start, first_token=first - start, total=end - start)
 
 
-def _read_texts(model: Encoder, request: Request) -> Timing:
+def _run_encoder(model: Encoder, request: Request) -> Timing:
     texts = _token_ids(request, model.manifest.vocab_size)
     seconds: list[float] = []
     while sum(seconds) < TEXTS_SECONDS:
@@ -133,7 +136,7 @@ def _read_texts(model: Encoder, request: Request) -> Timing:
 
 
 def _generate(decoder: Decoder, rows: list[Row], first_logits: Logits | None = None) -> tuple[float, float]:
-    """Run the loop of `generate`; the times at which every row had its first token, and its last."""
+    """Run the loop of `generate`; return the times at which all rows had their first token, and their last."""
     steps = run_rows(decoder, rows, first_logits)
     for _ in rows:
         next(steps)
@@ -156,23 +159,25 @@ def _token_ids(request: Request, vocab_size: int) -> list[list[int]]:
 def _new_tokens(manifest: Manifest, new_tokens: int | None) -> int:
     if manifest.task == "encoder":
         if new_tokens is not None:
-            raise RequestError(f"new tokens are not for {manifest.name}: an encoder writes none. Leave them out.")
+            raise RequestError(f"new tokens are not for {manifest.name}: an encoder generates none. Leave them out.")
         return 0
     if new_tokens is None:
         return min(NEW_TOKENS, manifest.context_length // 2)
     if new_tokens < 2:
-        raise RequestError(f"the number of new tokens is {new_tokens}; it must be at least 2: the first is no step.")
+        raise RequestError(
+            f"the number of new tokens is {new_tokens}; it must be at least 2: the first comes from the prompt."
+        )
     if new_tokens >= manifest.context_length:
         first = "the start token" if manifest.task == "seq2seq-lm" else "a prompt"
         raise RequestError(
             f"{new_tokens} new tokens do not fit; the model's context is {manifest.context_length} tokens, {first} "
-            "among them. Ask for fewer."
+            "included. Ask for fewer."
         )
     return new_tokens
 
 
 def _room(manifest: Manifest, new_tokens: int) -> int:
-    """The longest prompt, source or text."""
+    """Return the longest prompt, source or text, in tokens."""
     match manifest.model:
         case Seq2SeqConfig(encoder=config) | (EncoderConfig() as config):
             return config.context_length
@@ -187,8 +192,8 @@ def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> st
             f"{manifest.context_length} tokens. Shorten the prompt or ask for fewer."
         )
     what = "text" if manifest.task == "encoder" else "source"
-    return f"a {what} of {tokens} tokens is too long; the model reads {room} at most. Shorten it."
+    return f"a {what} of {tokens} tokens is too long; the model takes {room} at most. Shorten it."
 
 
-def _hears(config: ModelConfig | None) -> bool:
+def _is_speech(config: ModelConfig | None) -> bool:
     return isinstance(config, Seq2SeqConfig) and config.encoder.audio is not None

@@ -1,13 +1,7 @@
-"""How many questions does a bundle answer rightly?
+"""Score a model by exact match on questions with one right answer.
 
-from edgeformer.runtime import load
-from edgeformer.runtime.evaluation.exact_match import evaluate
-from edgeformer.runtime.evaluation.questions import read_questions
-result = evaluate(load("tiny-llama"), read_questions("my-questions.jsonl"))
-print(result.total.exact, result.total.interval, result.total.perplexity)
-
-A model that writes does so greedily, and an answer is right if it is the whole text, ended by the model itself. A model
-that embeds picks the nearest of all answers of the skill.
+A model that generates text does so greedily, and its answer is right if it is the whole text, ended by the model
+itself. An encoder picks the answer whose embedding is nearest to that of the prompt, among all answers of the skill.
 """
 
 from abc import ABC, abstractmethod
@@ -30,8 +24,10 @@ from edgeformer.runtime.model import Model
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 
 BATCH = 32
+"""Questions that are answered at once, unless the call says otherwise."""
+
 MARGIN = 16
-"""Tokens that an answer may be longer than the longest right one of its batch."""
+"""New tokens allowed beyond the longest right answer of a batch."""
 
 
 def evaluate(
@@ -44,12 +40,13 @@ def evaluate(
     stop: str | Sequence[str] = (),
     progress: Progress = silent,
 ) -> Evaluation:
-    """Ask a model questions.
+    """Ask a model questions; return its answers and their scores.
 
-    limit: how many of each skill, drawn by the seed; None for all. batch_size: how many are answered at once. stop:
-    texts that end an answer, for a model that does not end by itself; the perplexity then has no end in it.
+    limit: questions of each skill, drawn by the seed; None for all. batch_size: questions that are answered at once.
+    stop: texts that end an answer, for a model that does not end by itself; the perplexity then leaves the end token
+    out. progress: called with the fraction that is done.
 
-    Raises RequestError for a model that has no such score, and a question that is longer than its context.
+    Raises RequestError for a model that has no such score, and for a question that is longer than its context.
     """
     asked = choose(questions, limit, seed)
     if not asked:
@@ -59,17 +56,17 @@ def evaluate(
     stop = [stop] if isinstance(stop, str) else list(stop)
     match model:
         case CausalLM():
-            answers = _Continuing(model, stop).answer(asked, batch_size, progress)
+            answers = _CausalAnswers(model, stop).answer(asked, batch_size, progress)
         case Seq2SeqLM():
-            answers = _Translating(model, stop).answer(asked, batch_size, progress)
+            answers = _Seq2SeqAnswers(model, stop).answer(asked, batch_size, progress)
         case _:
             assert isinstance(model, Encoder)
             answers = _pick(model, asked, questions, batch_size)
     return Evaluation(answers=tuple(answers))
 
 
-class _Writing(ABC):
-    """A model that writes answers."""
+class _GeneratedAnswers(ABC):
+    """Answers of a model that generates text."""
 
     def __init__(self, model: CausalLM | Seq2SeqLM, stop: Sequence[str]):
         self.model = model
@@ -77,11 +74,11 @@ class _Writing(ABC):
         self.eos = model.manifest.tokens.eos
 
     def answer(self, questions: Sequence[Question], batch_size: int, progress: Progress) -> list[Answer]:
-        """Answer all questions, those of answers of like length together; the results are in their order."""
+        """Answer all questions, in batches of similar answer lengths; return the answers in the questions' order."""
         encoded = [self.encode(each) for each in questions]
         rooms = [self.room(prompt) for prompt, _ in encoded]
         for question, (prompt, answer), room in zip(questions, encoded, rooms, strict=True):
-            if len(answer) >= room:  # there must be one more for the end
+            if len(answer) >= room:  # one more token is needed for the end
                 raise RequestError(
                     f"a question of {question.skill!r} has {len(prompt)} tokens and its answer {len(answer)}, too many "
                     f"for the model's context of {self.model.manifest.context_length}: {question.prompt[:40]!r}…"
@@ -92,45 +89,47 @@ class _Writing(ABC):
             batch = order[start : start + batch_size]
             longest = max(len(encoded[place][1]) for place in batch)
             room = min(rooms[place] for place in batch)
-            written = self.write([encoded[place][0] for place in batch], min(longest + MARGIN, room))
-            for place, result in zip(batch, written, strict=True):
+            generated = self.generate([encoded[place][0] for place in batch], min(longest + MARGIN, room))
+            for place, result in zip(batch, generated, strict=True):
                 answers[place] = self.judge(questions[place], *encoded[place], result)
             progress(len(answers) / len(order))
         return [answers[place] for place in range(len(questions))]
 
-    def judge(self, question: Question, prompt: list[int], answer: list[int], written: Generation) -> Answer:
-        """Compare what was written with the right answer, and let the model foretell that one."""
-        assert written.text is not None
+    def judge(self, question: Question, prompt: list[int], answer: list[int], generated: Generation) -> Answer:
+        """Compare the generated text with the right answer, and compute the model's perplexity of the right one."""
+        assert generated.text is not None
         wanted: list[Sequence[int]] = [[token] for token in answer]
         if self.eos and not self.stop:
-            wanted.append(self.eos)  # any of them ends a text
+            wanted.append(self.eos)  # the probability that any of them comes
         rows = self.logits(prompt, answer)[: len(wanted)]
         return Answer(
             question=question,
-            text=written.text,
-            right=written.finish_reason != "length" and question.answered_by(written.text),
+            text=generated.text,
+            right=generated.finish_reason != "length" and question.answered_by(generated.text),
             nats=sum(surprise(row, tokens) for row, tokens in zip(rows, wanted, strict=True)),
             tokens=len(wanted),
         )
 
     @abstractmethod
     def encode(self, question: Question) -> tuple[list[int], list[int]]:
-        """Tokens of the prompt, and of the answer without an end."""
+        """Return the tokens of the prompt, and of the answer without an end token."""
 
     @abstractmethod
     def room(self, prompt: list[int]) -> int:
-        """How many tokens can be written after it."""
+        """Return how many tokens the context leaves after a prompt."""
 
     @abstractmethod
-    def write(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
-        """Generate greedily."""
+    def generate(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+        """Generate texts greedily."""
 
     @abstractmethod
     def logits(self, prompt: list[int], answer: list[int]) -> Logits:
-        """What comes after the prompt, and after each token of the answer behind it [1 + S, V]."""
+        """Return the logits after the prompt and after each token of the answer [1 + S, V]."""
 
 
-class _Continuing(_Writing):
+class _CausalAnswers(_GeneratedAnswers):
+    """Answers of a decoder-only model, which continues the prompt."""
+
     model: CausalLM
 
     def encode(self, question: Question) -> tuple[list[int], list[int]]:
@@ -139,13 +138,13 @@ class _Continuing(_Writing):
         both = tokenizer.encode(question.prompt + question.answer)
         if both[: len(prompt)] == prompt:
             return prompt, both[len(prompt) :]
-        # One token over the seam, or an end behind every text: the answer is encoded by itself.
+        # A token spans prompt and answer, or the tokenizer ends every text: the answer is encoded by itself.
         return prompt, tokenizer.encode(question.answer, add_special_tokens=False)
 
     def room(self, prompt: list[int]) -> int:
         return self.model.manifest.context_length - len(prompt)
 
-    def write(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+    def generate(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
         return self.model.generate(prompts, max_new_tokens=max_new_tokens, stop=self.stop)
 
     def logits(self, prompt: list[int], answer: list[int]) -> Logits:
@@ -153,13 +152,15 @@ class _Continuing(_Writing):
         return np.concatenate([decoder.prefill(0, prompt)[None], decoder.prefill_all(0, answer)])
 
 
-class _Translating(_Writing):
+class _Seq2SeqAnswers(_GeneratedAnswers):
+    """Answers of an encoder-decoder, whose source is the prompt."""
+
     model: Seq2SeqLM
 
     def __init__(self, model: Seq2SeqLM, stop: Sequence[str]):
         super().__init__(model, stop)
         if model.is_speech:
-            raise RequestError("this model hears recordings, and questions are texts; it has no such score.")
+            raise RequestError("this is a speech model, and questions are texts; it has no such score.")
         try:
             plan_translation(model.require_tokenizer(), {}, None, None, (self.eos or (0,))[0])
         except RequestError as error:
@@ -173,7 +174,7 @@ class _Translating(_Writing):
     def room(self, prompt: list[int]) -> int:
         return self.model.manifest.context_length - 1  # the start token
 
-    def write(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+    def generate(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
         return self.model.generate(prompts, max_new_tokens=max_new_tokens, stop=self.stop, num_beams=1)
 
     def logits(self, prompt: list[int], answer: list[int]) -> Logits:
@@ -181,11 +182,11 @@ class _Translating(_Writing):
 
 
 def _pick(model: Encoder, asked: list[Question], questions: Sequence[Question], batch_size: int) -> list[Answer]:
-    """The nearest to each prompt among all answers of its skill, those to questions that are not asked included."""
+    """Pick the answer nearest to each prompt among all answers of its skill, also to questions that are not asked."""
     if isinstance(model.config.head, ClassificationHead | MaskedLMHead):
         raise RequestError(
-            "this encoder labels texts or fills masks, and questions are for models that write or embed: it has no "
-            "such score."
+            "this encoder labels texts or fills masks, and questions are for models that generate or embed: it has "
+            "no such score."
         )
     picked: dict[Question, str] = {}
     for skill in dict.fromkeys(each.skill for each in asked):
@@ -198,5 +199,5 @@ def _pick(model: Encoder, asked: list[Question], questions: Sequence[Question], 
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of length one: what is nearest by cosine does not depend on how long an answer's vector is."""
+    """Scale rows to length 1, so that the dot product ranks answers by cosine."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""How well a decoder foretells a text: perplexity, and bits per byte, which compares models of different tokenizers."""
+"""Score a text with a decoder: perplexity, and bits per byte, which compares models with different tokenizers."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,19 +14,22 @@ from edgeformer.runtime.decoder import PREFILL_CHUNK
 from edgeformer.runtime.model import Model
 
 DEFAULT_WINDOW = 2048
-"""Tokens that are read at once, where the model's context is longer: the cost of a text grows with it."""
+"""Window in tokens where the model's context is longer; the cost of a text grows with the window."""
 
 Progress = Callable[[float], None]
-"""Called with the part that is done, 0 to 1."""
+"""Called with the fraction that is done, 0 to 1."""
 
 
-def silent(part: float) -> None:
+def silent(fraction: float) -> None:
     """Show no progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextScore:
-    """What a text costs a model. nats: the sum of −ln p over its predicted tokens; bytes: of those, in UTF-8."""
+    """The score of a text.
+
+    tokens: predicted tokens. bytes: their length in UTF-8. nats: the sum of −ln p over them. window: in tokens.
+    """
 
     tokens: int
     bytes: int
@@ -35,17 +38,17 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
-        """Of a token: exp(nats / tokens)."""
+        """Perplexity per token: exp(nats / tokens)."""
         return perplexity(self.nats, self.tokens)
 
     @property
     def bits_per_byte(self) -> float:
-        """The same information by the length of the text, whatever its tokens: nats / ln 2 / bytes."""
+        """Bits per byte of text, which does not depend on the tokenizer: nats / ln 2 / bytes."""
         return self.nats / math.log(2) / self.bytes
 
 
 def perplexity(nats: float, tokens: int) -> float:
-    """exp(nats / tokens); infinite where that is beyond float64."""
+    """Return exp(nats / tokens), infinite beyond float64."""
     try:
         return math.exp(nats / tokens)
     except OverflowError:
@@ -53,21 +56,22 @@ def perplexity(nats: float, tokens: int) -> float:
 
 
 def surprise(logits: NDArray[Any], tokens: Sequence[int]) -> float:
-    """−ln of the probability that any of these tokens comes next, in nats; logits [V]."""
+    """Return −ln of the probability that any of these tokens comes next, in nats, for logits [V]."""
     values = logits.astype(np.float64)
     values -= values.max()
     return float(np.log(np.exp(values).sum()) - np.logaddexp.reduce(values[list(tokens)]))
 
 
 def score_text(model: Model, text: str, window: int | None = None, progress: Progress = silent) -> TextScore:
-    """Let a decoder foretell every token of a text from those before it.
+    """Return the score of a text: the probability of every token given the ones before it.
 
-    The text is read in windows that overlap by half, and every token is predicted once: in the first window all tokens
-    but the first, which nothing stands before, in each later one those of its second half. So a token has all tokens
-    before it for context, or at least half a window of them.
+    The text runs in windows that overlap by half, and every token is predicted once: in the first window all tokens but
+    the first, which has no token before it, in each later window those of its second half. So a token has all tokens
+    before it as context, or at least half a window of them.
 
-    window: tokens; None for the model's context, DEFAULT_WINDOW at most. Where the tokenizer begins a text with a
-    special token, the text's own first token is predicted from that. Raises RequestError.
+    window: in tokens; None for the model's context, DEFAULT_WINDOW at most. Where the tokenizer begins a text with a
+    special token, the text's first token is predicted from that. Raises RequestError for a model that is not
+    decoder-only, a window outside its context, and a text of fewer than two tokens.
     """
     if not isinstance(model, CausalLM):
         raise RequestError(
@@ -85,12 +89,12 @@ def score_text(model: Model, text: str, window: int | None = None, progress: Pro
     for start, first, end in windows(len(tokens), window):
         nats += _read(model, tokens[start:end], first - start)
         progress(end / len(tokens))
-    predicted = text[encoding.offsets[0][1] :]  # a special token ends where it begins, at 0
+    predicted = text[encoding.offsets[0][1] :]  # a special token has the empty span at 0
     return TextScore(tokens=len(tokens) - 1, bytes=len(predicted.encode()), nats=nats, window=window)
 
 
 def windows(tokens: int, window: int) -> Iterator[tuple[int, int, int]]:
-    """What is read at once of so many tokens: (start, first, end), those from `first` on to be predicted."""
+    """Yield windows over a number of tokens: (start, first, end), of which those from `first` on are predicted."""
     first, end = 1, min(window, tokens)
     yield 0, first, end
     while end < tokens:
@@ -100,7 +104,7 @@ def windows(tokens: int, window: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _read(model: CausalLM, tokens: Sequence[int], first: int) -> float:
-    """Nats of the tokens from `first` on; logits are made, and used up, a chunk at a time."""
+    """Return the nats of the tokens from `first` on; logits are computed in chunks, to save memory."""
     decoder = model.new_decoder(1, len(tokens) - 1)
     nats = 0.0
     for start in range(0, len(tokens) - 1, PREFILL_CHUNK):

@@ -1,6 +1,6 @@
-"""Questions with one right answer each, as they are stored: one JSON object a line, with skill, prompt and answer.
+"""Read questions with one right answer each: one JSON object per line, with skill, prompt and answer.
 
-A preset in the package has held-out ones beside its weights.
+The presets come with held-out questions next to their weights.
 """
 
 import json
@@ -14,23 +14,27 @@ from edgeformer.manifest import Manifest
 from edgeformer.source import PRESETS, preset_names
 
 FILE_NAME = "evaluation.jsonl"
+"""File of the held-out questions in the folder of a preset."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt as the model reads it, its markers of turns included, and the one right answer."""
+    """A prompt as the model takes it, chat markers included, and its one right answer; skill: groups questions."""
 
     skill: str
     prompt: str
     answer: str
 
     def answered_by(self, text: str) -> bool:
-        """Whether a text is the answer; white space around either does not count, since tokenizers differ in it."""
+        """Return whether a text is the answer, apart from white space around it, in which tokenizers differ."""
         return text.strip() == self.answer.strip()
 
 
 def read_questions(path: str | Path) -> list[Question]:
-    """Read a file of questions, in its order; other fields are ignored. Raises RequestError naming the line."""
+    """Read a file of questions, in its order; other fields are ignored.
+
+    Raises RequestError, naming the line, for a file that cannot be read.
+    """
     names = [field.name for field in fields(Question)]
     questions = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
@@ -52,12 +56,15 @@ def read_questions(path: str | Path) -> list[Question]:
 
 
 def preset_questions(manifest: Manifest) -> Path:
-    """The file of held-out questions of the preset that a bundle was exported from. Raises RequestError for others."""
+    """Return the file of held-out questions of the preset that a bundle was exported from.
+
+    Raises RequestError for a bundle of another source.
+    """
     name = manifest.source.removeprefix("preset ")
     if name == manifest.source or name not in preset_names():
         raise RequestError(
-            f"this bundle was made from {manifest.source}, and only presets come with problems to score. Give your own "
-            "with --problems FILE (a JSON object with skill, prompt and answer on each line), or measure the "
+            f"this bundle was exported from {manifest.source}, and only presets come with problems to score. Give your "
+            "own with --problems FILE (a JSON object with skill, prompt and answer on each line), or measure the "
             "perplexity of a text with --text FILE."
         )
     path = PRESETS / name / FILE_NAME
@@ -67,7 +74,7 @@ def preset_questions(manifest: Manifest) -> Path:
 
 
 def choose(questions: Sequence[Question], limit: int | None, seed: int = 0) -> list[Question]:
-    """At most `limit` questions of each skill, drawn at random, in the order in which they stood; None for all."""
+    """Return at most `limit` questions of each skill, drawn at random, in their given order; None for all."""
     if limit is None:
         return list(questions)
     if limit < 1:
@@ -80,10 +87,10 @@ def choose(questions: Sequence[Question], limit: int | None, seed: int = 0) -> l
 
 
 def read_text(path: str | Path) -> str:
-    """A file in UTF-8, with the line ends that it has. Raises RequestError."""
+    """Return the text of a UTF-8 file, line ends unchanged. Raises RequestError if it cannot be read."""
     try:
         return Path(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not a text in UTF-8: byte {error.start} is no part of it.") from None
+        raise RequestError(f"{path} is not a text in UTF-8: byte {error.start} is invalid.") from None

@@ -1,4 +1,4 @@
-"""What came of asking a model questions: answers, and how many of each skill are right."""
+"""The answers of a model, and their scores by skill."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,16 @@ from edgeformer.runtime.evaluation.perplexity import perplexity
 from edgeformer.runtime.evaluation.questions import Question
 
 CONFIDENCE = 0.95
+"""Confidence of the intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a model made of a question.
+    """The answer of a model to a question.
 
-    text: what it wrote, or picked. nats: the sum of −ln p over the `tokens` of the right answer, each after the right
-    ones before it, the end of the text among them; None for a model that writes nothing.
+    text: the generated text, or the picked one. right: whether it is the right answer. nats: the sum of −ln p over the
+    `tokens` tokens of the right answer, each given the right ones before it, the end token included; None for an
+    encoder.
     """
 
     question: Question
@@ -28,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class SkillScore:
-    """Answers to the questions of one skill, counted; nats and tokens as of an `Answer`."""
+    """The score of one skill: right answers out of problems; nats and tokens are sums over its `Answer`s."""
 
     skill: str
     right: int
@@ -38,17 +40,17 @@ class SkillScore:
 
     @property
     def exact(self) -> float:
-        """The part that is right."""
+        """The fraction of right answers."""
         return self.right / self.problems
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where `exact` would be, at 95 % confidence, with any number of such questions."""
+        """The 95 % confidence interval of `exact`."""
         return wilson(self.right, self.problems)
 
     @property
     def perplexity(self) -> float | None:
-        """Of a token of the right answers."""
+        """Perplexity per token of the right answers; None for an encoder."""
         return None if self.nats is None else perplexity(self.nats, self.tokens)
 
 
@@ -60,7 +62,7 @@ class Evaluation:
 
     @property
     def skills(self) -> list[SkillScore]:
-        """The score of each skill."""
+        """The scores of all skills, in the order of the questions."""
         names = dict.fromkeys(each.question.skill for each in self.answers)
         return [_count(name, [each for each in self.answers if each.question.skill == name]) for name in names]
 
@@ -70,7 +72,7 @@ class Evaluation:
         return _count("all", self.answers)
 
     def changes(self, other: "Evaluation") -> tuple[int, int]:
-        """How many answers are right only here, and how many only in the other; both of the same questions."""
+        """Return how many answers are right only here, and only in `other`, which has the same questions."""
         pairs = list(zip(self.answers, other.answers, strict=True))
         assert all(ours.question == theirs.question for ours, theirs in pairs)
         here = sum(ours.right and not theirs.right for ours, theirs in pairs)
@@ -78,7 +80,7 @@ class Evaluation:
 
 
 def wilson(right: int, problems: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval of a proportion, which holds also for few problems, and where none or all are right.
+    """Return the Wilson score interval of a proportion, which also holds for few problems and for 0 or 100 %.
 
     Source: Wilson, Probable inference, the law of succession, and statistical inference (JASA 22, 1927).
     """

@@ -184,7 +184,7 @@ def test_a_bundle_without_problems(foreign, problems):
     result = run(foreign)
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: this bundle was made from folder mine, and only presets come with problems to score. Give your own "
+        "error: this bundle was exported from folder mine, and only presets come with problems to score. Give your own "
         "with --problems FILE (a JSON object with skill, prompt and answer on each line), or measure the perplexity of "
         "a text with --text FILE.\n"
     )

@@ -424,7 +424,7 @@ def test_a_graph_that_is_too_large_for_the_format_is_refused(as_onnx, tmp_path):
 
 
 def test_what_wants_onnx_files_says_so(bundles):
-    with pytest.raises(RequestError, match="which prepack no files"):
+    with pytest.raises(RequestError, match="which load no prepacked graphs"):
         optimize(bundles["mobile"].path)
     subject = open_subject(bundles["mobile"].path)
     in_float32 = replace(subject.manifest, precision="fp32", quantization=None)

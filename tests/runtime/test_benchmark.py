@@ -198,7 +198,7 @@ def test_layers_see_no_further_than_their_windows(manifest):
 def test_what_a_foreign_module_costs_is_not_known(manifest):
     foreign = replace(manifest, model=None)
     assert Costs(foreign).prefill(8, 1) is Costs(foreign).decode(8, 1, 4) is None
-    assert "a module that is not ours" in next(measure._notes(foreign, True, True))
+    assert "a module of yours" in next(measure._notes(foreign, True, True))
 
 
 # Where the time goes
@@ -274,14 +274,14 @@ def test_times_are_medians_of_the_nodes_and_summed_by_op():
 
 def test_a_profile_that_onnxruntime_cut_off_is_refused(tiny_llama_bundle, monkeypatch):
     monkeypatch.setattr(profile_module, "MOST_EVENTS", 100)
-    with pytest.raises(RequestError, match="more than onnxruntime's profiler keeps; ask for fewer or shorter texts"):
+    with pytest.raises(RequestError, match="more events than onnxruntime keeps; ask for fewer or shorter"):
         measure_profile(tiny_llama_bundle, 1, Request(tokens=8, batch_size=1, new_tokens=2))
 
 
 def test_a_profile_is_of_the_cpu_alone(tiny_llama_bundle, monkeypatch):
     monkeypatch.setattr(measure, "choose_provider", lambda *_: "cuda")
     monkeypatch.setattr(measure, "measure_memory", lambda *_: pytest.fail("measured"))
-    with pytest.raises(RequestError, match="a profile is of the CPU alone; use provider cpu, or leave the profile out"):
+    with pytest.raises(RequestError, match="a profile is measured on the CPU only; use provider cpu, or leave"):
         benchmark(tiny_llama_bundle, profile=True)
 
 
@@ -518,8 +518,8 @@ def test_what_is_not_given_is_what_the_model_can_do(manifest, encoder, translato
         ({"prompts": []}, "there is no length to measure; give at least one"),
         ({"batch_sizes": [0]}, "the batch size is 0; it must be at least 1"),
         ({"batch_sizes": []}, "there is no batch size to measure; give at least one"),
-        ({"new_tokens": 1}, "the number of new tokens is 1; it must be at least 2: the first is no step"),
-        ({"new_tokens": 1024}, "1024 new tokens do not fit; the model's context is 1024 tokens, a prompt among them"),
+        ({"new_tokens": 1}, "the number of new tokens is 1; it must be at least 2: the first comes from the prompt"),
+        ({"new_tokens": 1024}, "1024 new tokens do not fit; the model's context is 1024 tokens, a prompt included"),
         ({"rounds": 0}, "rounds is 0; it must be at least 1"),
         ({"threads": 0}, "threads is 0; it must be at least 1"),
         ({"provider": "cuda"}, "provider cuda was asked for, and the installed onnxruntime has no CUDA"),
@@ -531,11 +531,11 @@ def test_what_a_decoder_cannot_do(tiny_llama_bundle, options, message):
 
 
 def test_what_the_others_cannot_do(encoder, translator):
-    with pytest.raises(RequestError, match="^a text of 25 tokens is too long; the model reads 24 at most"):
+    with pytest.raises(RequestError, match="^a text of 25 tokens is too long; the model takes 24 at most"):
         benchmark(encoder, prompts=[25])
-    with pytest.raises(RequestError, match="^new tokens are not for .*: an encoder writes none. Leave them out"):
+    with pytest.raises(RequestError, match="^new tokens are not for .*: an encoder generates none. Leave them out"):
         benchmark(encoder, new_tokens=4)
-    with pytest.raises(RequestError, match="^a source of 41 tokens is too long; the model reads 40 at most"):
+    with pytest.raises(RequestError, match="^a source of 41 tokens is too long; the model takes 40 at most"):
         benchmark(translator, prompts=[41])
     with pytest.raises(
         RequestError, match="^40 new tokens do not fit; the model's context is 40 tokens, the start token"

@@ -257,7 +257,7 @@ def test_run_gives_the_outputs_of_the_graph(models):
         ("masked", lambda model: model.fill_mask("[MASK] [MASK]"), r"^the text has 2 masks; give it one \[MASK\].$"),
         ("masked", lambda model: model.fill_mask("[MASK]", top_k=0), "^top_k is 0; it must be at least 1.$"),
         ("masked", lambda model: model.fill_mask("[MASK]", top_k=-1), "^top_k is -1; it must be at least 1.$"),
-        ("masked", lambda model: model.embed("w9 " * 23), "^the text has 25 tokens, and the model reads 24 at most."),
+        ("masked", lambda model: model.embed("w9 " * 23), "^the text has 25 tokens, and the model takes 24 at most."),
         ("masked", lambda model: model.embed(["w9", ("w9 " * 11, "w8 " * 11)]), "^the text has 25 tokens, and the"),
         ("text", lambda model: model.classify([["w9"] * 0]), "^the text is empty; give at least one token."),
         ("masked", lambda model: model.embed([]), "^the text is empty"),

@@ -207,7 +207,7 @@ def test_only_presets_have_questions(model):
     path = preset_questions(model.manifest)
     assert path == PRESETS / "tiny-llama" / "evaluation.jsonl"
     for source in ("folder tiny-llama", "preset ..", "preset tiny-lama"):
-        with pytest.raises(RequestError, match=f"was made from {source}, and only presets come with problems.*--text"):
+        with pytest.raises(RequestError, match=f"exported from {source}, and only presets come with problems.*--text"):
             preset_questions(replace(model.manifest, source=source))
 
 

@@ -169,7 +169,7 @@ def test_marian_of_several_targets_has_the_language_before_the_text(tmp_path):
     assert plan_translation(ours, {}, None, None, END).encode(ours, TEXT) == ours.encode(TEXT)
     with pytest.raises(RequestError, match="^this model has no language 'ita'; give target_language .*: deu, fra.$"):
         plan_translation(ours, {}, None, "ita", END)
-    with pytest.raises(RequestError, match="^this model is not told the language of a source; leave"):
+    with pytest.raises(RequestError, match="^this model takes no language of the source; leave"):
         plan_translation(ours, {}, "eng", "fra", END)
 
 
@@ -179,7 +179,7 @@ def test_a_model_of_one_pair_is_told_nothing(tmp_path, tokenizer_class):
     plan = plan_translation(ours, {}, None, None, END)
     assert plan.encode(ours, TEXT) == ours.encode(TEXT)
     for source, target in (("en", None), (None, "fr"), ("en", "fr")):
-        with pytest.raises(RequestError, match="^this model knows no names of languages; leave source_language and"):
+        with pytest.raises(RequestError, match="^this model takes no languages; leave source_language and"):
             plan_translation(ours, {}, source, target, END)
 
 

@@ -69,7 +69,7 @@ def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch
 def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, llama_folder):
     old = prepack.optimize(bundle).folder
     manifest = Manifest.read(export_model(llama_folder, bundle, overwrite=True, precision="bf16", verify=None).path)
-    assert not old.exists() and prepacked_graphs.place(bundle, manifest) != old
+    assert not old.exists() and prepacked_graphs.prepacked_folder(bundle, manifest) != old
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path,
         shutil.copy(other / "onnx" / "model.onnx_data", destination.parent / "model.onnx_data")
 
     monkeypatch.setattr(prepack, "_write", write_other)
-    with pytest.raises(ParityError, match="answer otherwise than the bundle's own; they were removed"):
+    with pytest.raises(ParityError, match="prepacked graphs differ from the bundle's own; they were removed"):
         prepack.optimize(bundle)
     assert not (bundle / "prepacked").exists()
 
@@ -113,7 +113,7 @@ def test_the_view_for_prompts_is_compared_too_however_long_prompts_must_be_for_i
         write(other / "onnx" / graph.name if "prefill" in graph.name else graph, destination)
 
     monkeypatch.setattr(prepack, "_write", write_another_view)
-    with pytest.raises(ParityError, match="answer otherwise"):
+    with pytest.raises(ParityError, match="outputs of the prepacked graphs differ"):
         prepack.optimize(path)
 
 

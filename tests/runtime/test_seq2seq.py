@@ -293,7 +293,7 @@ def test_without_a_limit_a_text_is_as_long_as_the_model_allows(pair):
         ([[5], []], {}, "^the source is empty"),
         ([VOCABULARY], {}, "^the source has token ids outside 0 to 96, the model's vocabulary."),
         ([[5], [-1]], {}, "^the source has token ids outside 0 to 96"),
-        ([5] * 49, {}, "^the source has 49 tokens, and the model reads 48 at most. Shorten it or split it."),
+        ([5] * 49, {}, "^the source has 49 tokens, and the model takes 48 at most. Shorten it or split it."),
         ([5], {"prompt": []}, "^the prompt is empty"),
         ([5], {"prompt": [0, 97]}, "^the prompt has token ids outside 0 to 96"),
         ([5], {"prompt": [0] * 48}, "^the prompt has 48 tokens, and the model generates 48, the prompt included."),
