@@ -84,6 +84,9 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 
 def is_shown(shown: str, output: str) -> bool:
-    """Whether the output is what the page shows; `…` stands for anything, also for several lines."""
-    pattern = ".*".join(re.escape(piece) for piece in re.split(r"\s*…\s*", shown.strip()))
-    return re.fullmatch(rf"\s*{pattern}\s*", output, re.S) is not None
+    """Whether the output is what the page shows; `…` stands for anything, also for several lines.
+
+    How many spaces stand between columns does not matter.
+    """
+    pattern = ".*".join(re.escape(piece) for piece in re.split(r"\s*…\s*", re.sub(" +", " ", shown.strip())))
+    return re.fullmatch(rf"\s*{pattern}\s*", re.sub(" +", " ", output), re.S) is not None

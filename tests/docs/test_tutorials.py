@@ -52,6 +52,8 @@ def test_blocks_are_found_with_the_reason_why_they_are_not_run(tmp_path):
         ("a\n…\n", "b\na", False),
         ("a", "a b", False),
         ("1.5", "1x5", False),
+        ("a  1", "a    1\n", True),
+        ("a 1", "a1", False),
     ],
 )
 def test_what_a_page_shows_is_compared_with_what_is_printed(shown, output, same):
