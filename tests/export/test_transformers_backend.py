@@ -442,6 +442,12 @@ def test_layers_with_a_rotary_module_each_share_one_table():
     ]
 
 
+def test_tables_of_several_kinds_have_one_order_in_every_process():
+    """transformers keeps the kinds of Olmo3's layers in a set."""
+    kinds = plan_patches(sizes("olmo3")).plan.rotaries["model.rotary_emb"]
+    assert list(kinds) == ["full_attention", "sliding_attention"]
+
+
 # What the probes tell apart
 
 

@@ -14,7 +14,7 @@ from edgeformer.export.adapters.transformers_backend.float64 import computing_in
 from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.norms import PatchedRMSNorm
 from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
-from edgeformer.export.adapters.transformers_backend.rotary import Angles, RotaryForm, Tables
+from edgeformer.export.adapters.transformers_backend.rotary import TABLES, Angles, RotaryForm, Tables
 from edgeformer.export.adapters.transformers_backend.transformers_shim import ATTENTION_NAME, PatchedCache
 
 
@@ -37,12 +37,9 @@ class PatchedRotary(nn.Module):
         self._signature = inspect.signature(original.forward)
         # In a tuple, since its buffers are no part of ours: other code reads its attributes.
         self._original = (original,)
-        self._buffer_names: dict[str, dict[str, str]] = {}
         for kind, form in forms.items():
-            values = tables(form) if form is not None else {}
-            self._buffer_names[kind] = {table: f"{kind}_{table}" if kind else table for table in values}
-            for table, buffer in self._buffer_names[kind].items():
-                self.register_buffer(buffer, values[table], persistent=False)
+            for table, value in (tables(form) if form is not None else {}).items():
+                self.register_buffer(_buffer_name(kind, table), value, persistent=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return cosines and sines in the layout of the original, or what the original returns if it has no form."""
@@ -68,7 +65,12 @@ class PatchedRotary(nn.Module):
         return self.forms[kind]
 
     def _tables(self, kind: str, form: RotaryForm) -> Tables:
-        return {table: self.get_buffer(buffer) for table, buffer in self._buffer_names[kind].items()}
+        buffers = {table: self._buffers.get(_buffer_name(kind, table)) for table in TABLES}
+        return {table: buffer for table, buffer in buffers.items() if buffer is not None}
+
+
+def _buffer_name(kind: str, table: str) -> str:
+    return f"{kind}_{table}" if kind else table
 
 
 class PatchedModel(nn.Module):
@@ -113,7 +115,7 @@ def build_patched(config: Any, plan: PatchPlan, dtype: torch.dtype) -> PatchedMo
     """
     model = build(config, torch.float32 if dtype == torch.float64 else dtype, ATTENTION_NAME)
     for name, form in plan.norms.items():
-        replace_module(model, name, PatchedRMSNorm(form, dtype))
+        model.set_submodule(name, PatchedRMSNorm(form, dtype))
     backwards = any(rotation is not None and rotation.backwards for rotation in plan.rotations.values())
 
     @cache  # rotary modules of the same form share their tables
@@ -122,11 +124,5 @@ def build_patched(config: Any, plan: PatchPlan, dtype: torch.dtype) -> PatchedMo
         return {name: value.to(dtype) for name, value in values.items() if backwards or name != "negative_sin"}
 
     for name, forms in plan.rotaries.items():
-        replace_module(model, name, PatchedRotary(name, model.get_submodule(name), forms, tables))
+        model.set_submodule(name, PatchedRotary(name, model.get_submodule(name), forms, tables))
     return PatchedModel(model.eval(), plan, dtype)
-
-
-def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
-    """Replace the submodule of this name."""
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)

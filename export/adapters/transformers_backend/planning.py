@@ -17,8 +17,9 @@ from edgeformer.export.adapters.transformers_backend.attention import AttentionC
 from edgeformer.export.adapters.transformers_backend.hf_module import build
 from edgeformer.export.adapters.transformers_backend.norms import PatchedRMSNorm, find_rms_norms
 from edgeformer.export.adapters.transformers_backend.patch_plan import AttentionForm, PatchPlan
-from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, PatchedRotary, replace_module
+from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, PatchedRotary
 from edgeformer.export.adapters.transformers_backend.rotary import (
+    TABLES,
     RotaryForm,
     Rotation,
     RotationCall,
@@ -55,12 +56,12 @@ def make_plan(config: Any, context_length: int) -> PatchPlan:
     for other in others:
         plan.note(f"{other} is not patched: it does not compute RMSNorm")
     for name, form in plan.norms.items():
-        replace_module(model, name, PatchedRMSNorm(form, torch.float32))
+        model.set_submodule(name, PatchedRMSNorm(form, torch.float32))
     for name, module in list(model.named_modules()):
         if computes_angles(module):
             rotary = RotaryProbe(name, module, plan)
             plan.rotaries[name] = rotary.forms
-            replace_module(model, name, rotary)
+            model.set_submodule(name, rotary)
     _probe(PatchedModel(model.to("meta").eval(), plan))
     # A module stays altogether as it is where no table holds for one kind of layers, or where it is never called. Kinds
     # are sorted, since some modules keep them in a set, whose order differs from process to process.
@@ -159,7 +160,7 @@ class RotaryProbe(PatchedRotary):
 
     def _tables(self, kind: str, form: RotaryForm) -> Tables:
         shape = self._plan.context_length, len(form.frequencies)
-        return {table: torch.empty(shape, device="meta") for table in ("cos", "sin", "negative_sin")}
+        return {table: torch.empty(shape, device="meta") for table in TABLES}
 
 
 class AttentionProbe(AttentionPatch):

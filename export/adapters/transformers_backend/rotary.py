@@ -24,8 +24,9 @@ ROTARY_TOLERANCE = 1e-8
 PROBED_POSITIONS = 97
 """Positions of the random heads that a function is tried on: more than it takes to tell rotations apart."""
 
+TABLES = ("cos", "sin", "negative_sin")
 Tables = Mapping[str, Tensor]
-"""Rows of all positions, [C, R/2] each: cos, sin, and negative_sin where a rotation is by the negative angle."""
+"""Rows of all positions, [C, R/2] each; negative_sin is present only where a rotation is by the negative angle."""
 
 Layout = Literal["halves", "twice", "pairs"]
 """How a module returns the cosines of R/2 pairs: once, the whole row repeated, or each element repeated."""

@@ -156,11 +156,7 @@ def silence_padding_warning(model: nn.Module) -> None:
     """Turn off a check for padding that reads token ids, which neither the meta device nor a trace can."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
-            module.warn_if_padding_and_no_attention_mask = _do_nothing  # type: ignore[method-assign]
-
-
-def _do_nothing(*args: Any) -> None:
-    return None
+            module.warn_if_padding_and_no_attention_mask = lambda *args: None  # type: ignore[method-assign]
 
 
 class PatchedCache(Cache):
