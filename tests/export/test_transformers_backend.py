@@ -55,16 +55,16 @@ TINY_LLAMA = {
 }
 LAYERS = 2
 
-# What each adds to the others, and our ops that must be in its graph.
+# What each model covers that the others do not.
 MODELS = {
     "olmo3": "a window in every other layer, norms behind the projections and behind the blocks",
-    "glm4": "half of each head turned, in interleaved pairs; four norms a layer",
+    "glm4": "half of each head rotated, in interleaved pairs; four norms a layer",
     "cohere2": "layers without rotation, a LayerNorm of its own that stays",
     "nanochat": "norms without weights, rotation by the negative angle",
     "youtu": "latent attention: values narrower than keys, pairs gathered on the way",
     "vaultgemma": "weights of norms around zero, softcaps, a scaled embedding",
     "granite_swa": "sinks, several rotary modules, a scale that is no root of the width",
-    "persimmon": "one projection for query, key and value, a norm of heads, a quarter of each head turned",
+    "persimmon": "one projection for query, key and value, a norm of heads, a quarter of each head rotated",
 }
 NORMS = {
     "olmo3": 4,
@@ -76,7 +76,7 @@ NORMS = {
     "granite_swa": 2,
     "persimmon": 0,
 }
-"""RMSNorms of each layer; another one stands at the end."""
+"""RMSNorms in each layer; models that have any have another one at the end."""
 
 
 def sizes(model_type, **options):
@@ -90,20 +90,20 @@ def sizes(model_type, **options):
 
 @pytest.fixture(scope="module")
 def folders(make_model):
-    """Checkpoints by model type."""
+    """Make a checkpoint of each model type."""
     return {name: make_model(**sizes(name)) for name in MODELS}
 
 
 @pytest.fixture(scope="module")
 def bundles(folders, tmp_path_factory):
-    """What was exported of each, with the quick gates of parity."""
+    """Export each checkpoint with the quick parity checks."""
     work = tmp_path_factory.mktemp("bundles")
     return {name: export_model(folder, work / name, backend="transformers") for name, folder in folders.items()}
 
 
 @pytest.fixture(scope="module")
 def outputs(bundles, folders, tmp_path_factory):
-    """What plain onnxruntime made of every bundle, and the logits of transformers."""
+    """Run every bundle with plain onnxruntime, and its checkpoint with transformers."""
     work = tmp_path_factory.mktemp("outputs")
     jobs, expected = [], {}
     for index, (name, folder) in enumerate(folders.items()):
@@ -265,7 +265,7 @@ def test_other_threads_build_and_run_their_own_modules_meanwhile():
     assert modeling_llama.apply_rotary_pos_emb is original
 
 
-# What the proof must see
+# What the proof must detect
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +318,7 @@ def test_the_proof_refuses_a_wrong_plan_and_names_the_layer(olmo3, fault):
 
 
 def test_positions_that_start_elsewhere_are_refused(make_model, tmp_path):
-    """RoBERTa counts from its padding token on where nobody gives positions."""
+    """RoBERTa counts positions from its padding token on unless positions are given."""
     folder = make_model(**sizes("roberta"))
     with pytest.raises(
         ExportError, match="RobertaForCausalLM does not compute .* after layer 0 .* does not count its tokens"
@@ -328,7 +328,7 @@ def test_positions_that_start_elsewhere_are_refused(make_model, tmp_path):
 
 
 def test_a_module_that_transformers_itself_cannot_run_is_refused(make_model, tmp_path):
-    """Without a padding token, RoBERTa knows no positions."""
+    """RoBERTa without a padding token cannot compute positions."""
     folder = make_model(**sizes("roberta"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
