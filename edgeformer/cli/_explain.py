@@ -29,7 +29,7 @@ def _report(report: "PassReport", width: int) -> Iterator[str]:
         width, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     reasons = defaultdict(list)
-    for place, reason in report.misses():
+    for place, reason in report.misses:
         reasons[reason].append(place)
     for reason, left in reasons.items():
         yield from textwrap.wrap(

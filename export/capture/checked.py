@@ -1,27 +1,31 @@
-"""Capture one graph of a model, and refuse a user's module that cannot be traced or handles its caches itself."""
+"""Capture one graph of a model, and refuse a user's module that cannot be traced or that handles its caches itself."""
 
 from collections.abc import Mapping
 
 import onnx_ir as ir
 from torch import Tensor
 
+from edgeformer.contract import past_names, present_names
 from edgeformer.errors import EdgeformerError, ExportError
-from edgeformer.export.capture.cache_contract import check_caches
 from edgeformer.export.capture.trace import capture
+from edgeformer.export.graph import producer
+from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.graph_specs import GraphSpec
 from edgeformer.manifest import Arithmetic
 from edgeformer.model_spec import ModelSpec
 
+ATTENTION = "GroupQueryAttention"
+
 
 def capture_graph(
-    model_spec: ModelSpec, weights: Mapping[str, Tensor], arithmetic: Arithmetic, spec: GraphSpec
+    model_spec: ModelSpec, weights: Mapping[str, Tensor], arithmetic: Arithmetic, graph_spec: GraphSpec
 ) -> ir.Model:
-    """Capture one graph of a model. Raises ExportError where a module of the user's cannot be traced."""
+    """Capture one graph of a model. Raises ExportError where a user's module cannot be traced."""
     try:
-        graph = capture(spec, model_spec, weights, TORCH_PRECISIONS[arithmetic])
+        graph = capture(graph_spec, model_spec, weights, TORCH_PRECISIONS[arithmetic])
     except Exception as error:
-        # Somebody else's code may fail in any way; ours failing is a bug, and its traceback is wanted.
+        # A user's module may fail in any way. A failure of our own modules is a bug, whose traceback is wanted.
         if model_spec.config is not None or isinstance(error, EdgeformerError):
             raise
         raise ExportError(
@@ -31,3 +35,32 @@ def capture_graph(
     if model_spec.config is None:
         check_caches(graph, model_spec)
     return graph
+
+
+def check_caches(graph: ir.Model, model_spec: ModelSpec) -> None:
+    """Raise ExportError unless the canonical graph's caches go through the attention op and through nothing else."""
+    inputs = {value.name: value for value in graph.graph.inputs}
+    for name in past_names(model_spec.cache):
+        for use in inputs[name].uses():
+            attends = (use.node.domain, use.node.op_type) == (DOMAIN, ATTENTION)
+            if not attends and not _is_batch_size(use.node):
+                raise ExportError(_outside(f"{name} is read by {use.node.name}"))
+    outputs = {value.name: value for value in graph.graph.outputs}
+    for name in present_names(model_spec.cache):
+        if producer(outputs[name], ATTENTION, DOMAIN) is None:
+            node = outputs[name].producer()
+            raise ExportError(_outside(f"{name} is made by {node.name if node else 'nothing'}"))
+
+
+def _is_batch_size(node: ir.Node) -> bool:
+    """Whether a node reads only the number of rows, which the exporter takes from any input."""
+    ends = node.attributes.get_int("start", 0), node.attributes.get_int("end", 0)
+    return node.op_type == "Shape" and ends == (0, 1)
+
+
+def _outside(what: str) -> str:
+    return (
+        f"{what} instead of edgeformer.ops.group_query_attention. A client's cache is one buffer for the longest text, "
+        "and only that op knows which part of it is valid: call it for each layer, with the layer's key and value as "
+        "they come, and return the key and value that it returns."
+    )

@@ -1,13 +1,12 @@
-"""From a torch module to the canonical ONNX graph, without its weights in memory.
+"""Trace a torch module into the canonical ONNX graph, without its weights in memory.
 
-The module is built and traced under fake tensors, so capturing costs the same for a billion parameters as for a
-thousand. Initializers keep the module's parameter names and become `StreamedTensor`s.
+The module is built and traced under fake tensors, so capturing takes as much time and memory for a billion parameters
+as for a thousand. Initializers keep the names of the module's parameters and become `StreamedTensor`s.
 """
 
 import functools
 import inspect
 import logging
-import operator
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,9 @@ from torch.export import Dim
 
 from edgeformer.contract import TensorSpec
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.canonical import OPS, translation_table
+from edgeformer.export.capture.torch_export import skip_needless_stages
+from edgeformer.export.graph.canonical import translation_table
+from edgeformer.export.graph.provenance import record_capture
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
 from edgeformer.graph_specs import GraphSpec
 from edgeformer.model_spec import ModelSpec
@@ -32,40 +33,28 @@ OPSET = 20
 IR_VERSION = 10
 
 NO_MODULE = "_empty_nn_module_stack"
-"""How torch.export calls the place of sizes that it works out before anything runs."""
-
-aten = torch.ops.aten
-
-ELEMENTWISE = {
-    aten.abs.default, aten.add.Tensor, aten.div.Tensor, aten.eq.Scalar, aten.gelu.default, aten.lt.Scalar,
-    aten.mul.Tensor, aten.neg.default, aten.relu.default, aten.silu.default, aten.sub.Tensor, aten.tanh.default,
-}  # fmt: skip
-"""Ops that promote: their inputs may be of several types, or of another type than the output."""
-
-WHOLE = ELEMENTWISE | {
-    operator.getitem, *OPS.values(), aten._assert_tensor_metadata.default, aten.arange.default,
-    aten.bitwise_not.default, aten.embedding.default, aten.layer_norm.default, aten.linear.default,
-    aten.masked_fill.Scalar, aten.sym_size.int, aten.to.dtype, aten.transpose.int, aten.unsqueeze.default,
-    aten.view.default, aten.zeros.default,
-}  # fmt: skip
-"""Ops that torch.onnx.export leaves as they are, but for `to`, which becomes a copy or nothing."""
+"""Module name that torch.export gives to the sizes that it computes before any module runs."""
 
 SIZES = {
     "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
 }  # fmt: skip
-"""What the symbolic dimensions of the contract are while a module is traced."""
+"""Sizes of the contract's symbolic dimensions while a module is traced: any but 0 and 1, which torch.export
+specializes.
+"""
 
 
-def capture(spec: GraphSpec, model_spec: ModelSpec, weights: Mapping[str, Tensor], dtype: torch.dtype) -> ir.Model:
+def capture(
+    graph_spec: GraphSpec, model_spec: ModelSpec, weights: Mapping[str, Tensor], dtype: torch.dtype
+) -> ir.Model:
     """Trace one graph of a model into canonical form.
 
-    weights: the module's parameters by name, read only when the graph is written; a parameter of several names is one
-    initializer, under the first of them. A model of ours is traced once, however often its graph is asked for.
+    weights: the module's parameters by name, read only when the graph is written; a parameter with several names is one
+    initializer, under the first of them. Our own models are traced once, however often their graph is captured. Raises
+    ExportError where the graph needs a tensor that is neither a parameter nor a buffer.
     """
-    # A module of somebody else's would be kept in memory, with its weights.
-    graph = (
-        _trace(spec, model_spec, dtype) if model_spec.config is None else _trace_once(spec, model_spec, dtype).clone()
-    )
+    # Other modules are traced every time: keeping one would keep its weights in memory.
+    trace = _trace if model_spec.config is None else _trace_once
+    graph = trace(graph_spec, model_spec, dtype).clone()
     values = ChainMap(dict(model_spec.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
     for value in graph.graph.initializers.values():
         if isinstance(value.const_value, StreamedTensor):
@@ -73,42 +62,15 @@ def capture(spec: GraphSpec, model_spec: ModelSpec, weights: Mapping[str, Tensor
     return graph
 
 
-def _trace(spec: GraphSpec, model_spec: ModelSpec, dtype: torch.dtype) -> ir.Model:
-    """Trace one graph of a model: its weights have names, and nothing yet to be read from."""
-    symbols = dict.fromkeys(dim for tensor in spec.inputs for dim in tensor.dims if isinstance(dim, str))
-    # Any sizes but 0 and 1, which torch.export would take for constants.
-    sizes = {symbol: SIZES[symbol] for symbol in symbols}
-    dims = {symbol: Dim(symbol) for symbol in symbols}
+def _trace(graph_spec: GraphSpec, model_spec: ModelSpec, dtype: torch.dtype) -> ir.Model:
+    """Trace one graph of a model; its weights have names and no values."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = model_spec.build(dtype)
-        module = spec.wrap(model).eval()
-        arguments = tuple(
-            torch.ones(
-                [sizes.get(dim, dim) for dim in tensor.dims],  # type: ignore[arg-type]
-                dtype=torch.int64 if tensor.integer else dtype,
-            )
-            for tensor in spec.inputs
-        )
-        axes = [
-            {axis: dims[dim] for axis, dim in enumerate(tensor.dims) if isinstance(dim, str)} for tensor in spec.inputs
-        ]
-        with _quiet(), torch.no_grad():
-            exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
-            program = torch.onnx.export(
-                _spared(exported),
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-                opset_version=OPSET,
-                custom_translation_table=translation_table(),
-                input_names=[tensor.name for tensor in spec.inputs],
-                output_names=list(spec.outputs),
-            )
-    assert program is not None
+        exported, program = _export(graph_spec, graph_spec.wrap(model).eval(), dtype)
     captured = program.model
     captured.ir_version = IR_VERSION
     captured.producer_name, captured.producer_version = "edgeformer", None
-    _name_dimensions(captured.graph, spec.inputs)
+    _name_dimensions(captured.graph, graph_spec.inputs)
     _name_nodes(captured.graph)
     _name_initializers(captured.graph, _first_names(model), _literals(exported))
     for clean_up in (
@@ -119,77 +81,73 @@ def _trace(spec: GraphSpec, model_spec: ModelSpec, dtype: torch.dtype) -> ir.Mod
         common_passes.RemoveUnusedNodesPass(),
     ):
         clean_up(captured)
+    record_capture(captured)
     return captured
 
 
 _trace_once = functools.lru_cache(maxsize=8)(_trace)
 
 
-def _spared(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Spare torch.onnx.export two more runs of a program, which take longer than all else that it does.
+def _export(
+    graph_spec: GraphSpec, module: nn.Module, dtype: torch.dtype
+) -> tuple[torch.export.ExportedProgram, torch.onnx.ONNXProgram]:
+    """Run torch.export and torch.onnx.export on a module of fake tensors."""
+    inputs = graph_spec.inputs
+    dims = {name: Dim(name) for name in dict.fromkeys(dim for tensor in inputs for dim in _symbolic(tensor).values())}
+    arguments = tuple(
+        torch.ones(
+            [SIZES[dim] if isinstance(dim, str) else dim for dim in tensor.dims],
+            dtype=torch.int64 if tensor.integer else dtype,
+        )
+        for tensor in inputs
+    )
+    axes = [{axis: dims[dim] for axis, dim in _symbolic(tensor).items()} for tensor in inputs]
+    with _quiet(), torch.no_grad():
+        exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
+        program = torch.onnx.export(
+            skip_needless_stages(exported),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            opset_version=OPSET,
+            custom_translation_table=translation_table(),
+            input_names=[tensor.name for tensor in inputs],
+            output_names=list(graph_spec.outputs),
+        )
+    assert program is not None
+    return exported, program
 
-    One takes composite ops apart, the other finds out where types are promoted: where a program has neither, it gets
-    the same graph without them.
-    """
-    nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
-    casts = [node for node in nodes if node.target is aten.to.dtype]
-    if any(node.target not in WHOLE for node in nodes) or any(len(node.args) != 2 or node.kwargs for node in casts):
-        return program
-    for node in casts:
-        value, dtype = node.args
-        same = value.meta["val"].dtype == dtype
-        node.target, node.args = (aten.alias if same else aten._to_copy).default, (value,)
-        node.kwargs = {} if same else {"dtype": dtype}
-    program.run_decompositions = lambda table=None: program
-    if not any(map(_promotes, nodes)):
-        for node in nodes:
-            if node.target is aten._assert_tensor_metadata.default:
-                program.graph.erase_node(node)
-        program.graph_module.modules = lambda: ()  # of each it would look for promotions, and drop assertions
-    return program
 
-
-def _promotes(node: torch.fx.Node) -> bool:
-    """Whether an op computes in another type than its inputs have, numbers being float32."""
-    if node.target not in ELEMENTWISE:
-        return False
-    types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}
-    types |= {torch.float32 for each in node.args if isinstance(each, float)}
-    return len(types) > 1 or node.meta["val"].dtype not in {torch.bool, *types}
+def _symbolic(tensor: TensorSpec) -> dict[int, str]:
+    """The symbolic dimensions of an input, by axis."""
+    return {axis: dim for axis, dim in enumerate(tensor.dims) if isinstance(dim, str)}
 
 
 def _by_signature(module: nn.Module, axes: Sequence[dict[int, Any]]) -> tuple[Any, ...]:
-    """The axes of flat arguments as torch.export wants them: those of a `*rest` in a tuple of their own."""
-    named = [
-        each for each in inspect.signature(module.forward).parameters.values() if each.kind is not each.VAR_POSITIONAL
-    ]
-    rest = tuple(axes[len(named) :])
-    return (*axes[: len(named)], rest) if rest else tuple(axes)
+    """Return the axes of flat arguments as torch.export wants them: those of a `*rest` in a tuple of their own."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    named = sum(each.kind is not each.VAR_POSITIONAL for each in parameters)
+    rest = tuple(axes[named:])
+    return (*axes[:named], rest) if rest else tuple(axes)
 
 
 def _name_dimensions(graph: ir.Graph, inputs: Sequence[TensorSpec]) -> None:
-    """Give the symbolic dimensions their contract names; the exporter calls them s23, s64…"""
+    """Rename the symbolic dimensions, which the exporter calls s23, s64 …, to the contract's names."""
     names: dict[str | None, str] = {}
-    for value, spec in zip(graph.inputs, inputs, strict=True):
-        for dim, name in zip(_shape(value), spec.dims, strict=True):
+    for value, tensor in zip(graph.inputs, inputs, strict=True):
+        assert value.shape is not None, f"{value.name} has no shape"
+        for dim, name in zip(value.shape, tensor.dims, strict=True):
             if isinstance(name, str) and isinstance(dim, ir.SymbolicDim):
                 names.setdefault(dim.value, name)
-    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
-    for value in values:
+    for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
         if value.shape is not None:
-            renamed = [
+            value.shape = ir.Shape(
                 names.get(dim.value, dim.value) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape
-            ]
-            value.shape = ir.Shape(renamed)
-
-
-def _shape(value: ir.Value) -> ir.Shape:
-    assert value.shape is not None, f"{value.name} has no shape"
-    return value.shape
+            )
 
 
 def _name_nodes(graph: ir.Graph) -> None:
-    """Name every node by the module that it comes from: blocks.0.attention.query/MatMul."""
+    """Name every node for the module that it comes from: blocks.0.attention.query/MatMul."""
     seen: dict[str, int] = {}
     for node in graph:
         scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
@@ -202,7 +160,7 @@ def _name_nodes(graph: ir.Graph) -> None:
 
 
 def _literals(exported: torch.export.ExportedProgram) -> dict[str, Tensor]:
-    """Tensors that a forward writes down itself (`torch.tensor(2.0)`): they are real even under fake tensors."""
+    """Tensors that a forward creates itself (`torch.tensor(2.0)`): they are real even under fake tensors."""
     return {
         name: value
         for name, value in exported.constants.items()
@@ -211,14 +169,14 @@ def _literals(exported: torch.export.ExportedProgram) -> dict[str, Tensor]:
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
-    """The first name of every parameter and buffer, by each of its names: torch.export keeps any one of them."""
+    """Map each name of a parameter or buffer to its first name: torch.export keeps any one of them."""
     first: dict[int, str] = {}
     names = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     return {name: first.setdefault(id(tensor), name) for name, tensor in names}
 
 
 def _name_initializers(graph: ir.Graph, first_names: Mapping[str, str], literals: Mapping[str, Tensor]) -> None:
-    """Give every initializer its own name back, and a recipe in place of its fake tensor."""
+    """Rename every initializer to its parameter, and replace its fake tensor by a tensor source."""
     for name, value in list(graph.initializers.items()):
         assert value.const_value is not None
         if name in literals:
@@ -243,7 +201,7 @@ def _of_values(tensor: StreamedTensor, values: Mapping[str, Tensor]) -> Streamed
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch says about itself during an export: nothing there is for our users."""
+    """Silence messages of torch about its own internals during an export."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,46 +1,59 @@
-"""Write ONNX nodes as one writes formulas: `emit("Add", a, b)` makes a node and returns its output value."""
+"""Create ONNX nodes like formulas: `emit("Add", a, b)` creates a node and returns its output value."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeformer.export.graph.editing import same_type
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin, origin_of
 
 
 class NodeBuilder:
-    """Collects new nodes; their names start with `prefix`, so that they can be traced to what they replace."""
+    """A list of new nodes that are not in a graph yet.
 
-    def __init__(self, prefix: str):
+    prefix: the first part of their names. origin: recorded in every node; None for nodes whose origin nobody reads.
+    """
+
+    def __init__(self, prefix: str, origin: NodeOrigin | None = None):
         self._tape = ir.tape.Tape()
         self._prefix = prefix
+        self._properties = {} if origin is None else origin.properties
+
+    @classmethod
+    def replacing(cls, node: ir.Node, creator: str) -> "NodeBuilder":
+        """Return a builder of nodes that stand for `node`; creator: who emits them, such as "emitted by lower/ort"."""
+        return cls(node.name or "", origin_of(node).replaced(creator))
 
     @property
     def nodes(self) -> Sequence[ir.Node]:
-        """The nodes made so far, in order."""
+        """The nodes created so far, in order."""
         return self._tape.nodes
 
     def __call__(self, op: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
-        """Make a node with one output."""
-        return self._tape.op(op, inputs, attributes, domain=domain, name=f"{self._prefix}/{op}_{len(self.nodes)}")
+        """Create a node with one output."""
+        return self._tape.op(op, inputs, attributes, domain=domain, **self._named(op))
 
     def many(
         self, op: str, *inputs: ir.Value | None, outputs: int, domain: str = "", **attributes: Any
     ) -> Sequence[ir.Value]:
-        """Make a node with several outputs."""
-        name = f"{self._prefix}/{op}_{len(self.nodes)}"
-        return self._tape.op_multi_out(op, inputs, attributes, num_outputs=outputs, domain=domain, name=name)
+        """Create a node with several outputs."""
+        return self._tape.op_multi_out(op, inputs, attributes, num_outputs=outputs, domain=domain, **self._named(op))
+
+    def _named(self, op: str) -> dict[str, Any]:
+        return {"name": f"{self._prefix}/{op}_{len(self.nodes)}", "metadata_props": dict(self._properties)}
 
     def constant(self, value: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        """Make a constant from a Python number or list."""
+        """Create a constant from a Python number or list."""
         return self("Constant", value=ir.tensor(np.asarray(value, dtype.numpy()), dtype=dtype))
 
 
 def replace_node(node: ir.Node, emit: NodeBuilder, outputs: Sequence[ir.Value], main: ir.Node | None = None) -> None:
-    """Put the emitter's nodes in the place of `node`, and `outputs` in the place of its outputs.
+    """Put the nodes of a builder in place of `node`, and `outputs` in place of its outputs.
 
-    main: of several nodes, the one that takes over the name.
+    main: the new node that takes over the name; by default the only one, or none of several.
     """
     if main is not None or len(emit.nodes) == 1:
         (main or emit.nodes[0]).name = node.name
@@ -48,3 +61,18 @@ def replace_node(node: ir.Node, emit: NodeBuilder, outputs: Sequence[ir.Value], 
         same_type(new, old)
     assert node.graph is not None
     ir.convenience.replace_nodes_and_values(node.graph, node, [node], emit.nodes, node.outputs, outputs)
+
+
+def replace_each(
+    name: str, nodes: Iterable[ir.Node], creator: str, make: Callable[[NodeBuilder, ir.Node], Sequence[ir.Value]]
+) -> PassReport:
+    """Replace every node by the nodes that `make` emits for it; `make` returns the values of the node's outputs.
+
+    name: of the report. creator: who emits the nodes, such as "emitted by lower/ort".
+    """
+    report = PassReport(name)
+    for node in nodes:
+        report.fire(node)
+        emit = NodeBuilder.replacing(node, creator)
+        replace_node(node, emit, make(emit, node))
+    return report

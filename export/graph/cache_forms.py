@@ -1,8 +1,8 @@
-"""How a graph keeps its caches, in ONNX primitives; `CacheForm` says what that means to who runs it.
+"""How a graph keeps its caches, in ONNX primitives. `CacheForm` says what each form means to a client.
 
-any      past [B, K, P, D], padded to T where it is shorter, then written to at the positions of the new tokens
-static   the same without the padding: P is the capacity, and the past and the present may be one buffer
-growing  the new tokens are put behind the past: P + S = T
+any      the past [B, K, P, D] is padded to T where it is shorter, then written to at the positions of the new tokens
+static   the same without the padding: P is the capacity, and past and present may be one buffer
+dynamic  the new tokens are concatenated to the past: P + S = T
 """
 
 import onnx_ir as ir
@@ -11,12 +11,13 @@ from edgeformer.contract import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder
 
 TO_THE_END = 2**63 - 1
+"""End of a Slice that reads to the end of an axis: the largest int64."""
 
 
 def key_positions(emit: NodeBuilder, attention_mask: ir.Value, form: CacheForm) -> ir.Value:
-    """Positions of the tokens in the cache: int64 [B, T]. Where a slot holds padding the number means nothing."""
+    """Return the positions of the tokens in the cache, int64 [B, T]; those of slots with padding have no meaning."""
     if form == "dynamic":
-        # A token's position is how many come before it; padding in front of all is given 0, which every table has.
+        # A token's position is the number of tokens before it. Padding on the left gets 0, which every table has.
         before = emit("Sub", emit("CumSum", attention_mask, emit.constant(1)), emit.constant(1))
         return emit("Max", before, emit.constant(0))
     total = emit("Squeeze", emit("Shape", attention_mask, start=1, end=2))
@@ -25,7 +26,7 @@ def key_positions(emit: NodeBuilder, attention_mask: ir.Value, form: CacheForm) 
 
 
 def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, form: CacheForm) -> ir.Value:
-    """Positions of the new tokens: int64 [B, S]; new: S as int64 [1]."""
+    """Return the positions of the new tokens, int64 [B, S]; new: S as int64 [1]."""
     if form == "dynamic":
         ends = emit.constant([TO_THE_END])
         return emit("Slice", key_positions(emit, attention_mask, form), emit("Neg", new), ends, emit.constant([1]))
@@ -38,13 +39,16 @@ def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, 
 def store(
     emit: NodeBuilder, past: ir.Value, new: ir.Value, positions: ir.Value, total: ir.Value, form: CacheForm
 ) -> ir.Value:
-    """The present: past [B, K, P, D] with new [B, K, S, D] in it; positions int64 [B, S], total: T as int64 [1]."""
+    """Return the present: past [B, K, P, D] with new [B, K, S, D] written at positions int64 [B, S].
+
+    total: T as int64 [1].
+    """
     if form == "dynamic":
         return emit("Concat", past, new, axis=2)
     if form == "any":
         room = emit("Max", emit("Sub", total, emit("Shape", past, start=2, end=3)), emit.constant([0]))
         zeros = emit.constant([0, 0, 0, 0, 0, 0]), emit.constant([0])
-        # 4 starts, then 4 ends; the end of axis 2 is the 7th.
+        # Pad takes 4 starts, then 4 ends; the end of axis 2 is the 7th.
         past = emit("Pad", past, emit("Concat", zeros[0], room, zeros[1], axis=0))
     slots = emit("Expand", emit("Unsqueeze", positions, emit.constant([1, 3])), emit("Shape", new))
     return emit("ScatterElements", past, slots, new, axis=2)

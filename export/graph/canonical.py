@@ -1,7 +1,8 @@
-"""The canonical domain `edgeformer` in ONNX: one op for each torch op, derived from its signature.
+"""The canonical domain `edgeformer` in ONNX: one op for each torch op of `edgeformer/ops`, derived from its signature.
 
-Tensors of the torch op are inputs, `Tensor?` are optional inputs, numbers are attributes, returns are outputs; so the
-two cannot drift apart. What the ops compute is stated in `edgeformer/ops` and, in ONNX primitives, in `bodies.py`.
+Tensors of the torch op are inputs, `Tensor?` are optional inputs, numbers are attributes and returns are outputs, so
+the two cannot drift apart. `edgeformer/ops` states what the ops compute; `function_bodies.py` states it in ONNX
+primitives.
 """
 
 import inspect
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import torch
 from onnx.defs import OpSchema
 from onnxscript.values import Opset
@@ -29,6 +31,9 @@ OPS = {
     "KeyPositions": torch.ops.edgeformer.key_positions.default,
 }
 
+INPUTS = {name: [each.name for each in op._schema.arguments if "Tensor" in str(each.type)] for name, op in OPS.items()}
+"""Names of the inputs of each canonical op, in order: the tensor arguments of the torch op."""
+
 _TENSOR_TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int64")]
 _ATTRIBUTE_TYPES = {
     "float": (OpSchema.AttrType.FLOAT, float),
@@ -37,39 +42,74 @@ _ATTRIBUTE_TYPES = {
 }
 
 
+class CanonicalInputs:
+    """The inputs of a node of a canonical op, by the argument names of the torch op.
+
+    `inputs["query"]` is an input that must be there; `inputs.sinks` is None where an optional input is absent. A name
+    that the op does not have is an AttributeError or KeyError.
+    """
+
+    def __init__(self, node: ir.Node):
+        self._node = node
+
+    def __getattr__(self, name: str) -> ir.Value | None:
+        names = INPUTS[self._node.op_type]
+        if name not in names:
+            raise AttributeError(f"{self._node.op_type} has no input {name}; its inputs are {', '.join(names)}")
+        return dict(zip(names, self._node.inputs, strict=False)).get(name)
+
+    def __getitem__(self, name: str) -> ir.Value:
+        value = getattr(self, name)
+        if value is None:
+            raise KeyError(f"{self._node.name} has no input {name}")
+        return value
+
+    def set(self, **values: ir.Value | None) -> None:
+        """Replace inputs; the node is extended by absent ones where it has fewer."""
+        places = {INPUTS[self._node.op_type].index(name): value for name, value in values.items()}
+        self._node.resize_inputs(max(len(self._node.inputs), *(place + 1 for place in places)))
+        for place, value in places.items():
+            self._node.replace_input_with(place, value)
+
+
+def canonical_inputs(node: ir.Node) -> CanonicalInputs:
+    """Return the inputs of a node of a canonical op by name."""
+    assert node.domain == DOMAIN and node.op_type in INPUTS, f"{node.name} is no canonical op"
+    return CanonicalInputs(node)
+
+
 def translation_table() -> dict[Any, Callable[..., Any]]:
-    """What `torch.onnx.export(custom_translation_table=…)` needs to emit our ops; registers their schemas once."""
+    """Register the schemas of our ops; return the `custom_translation_table` by which torch.onnx.export emits them."""
     return {op: _translation(name, op) for name, op in OPS.items()}
 
 
 def _translation(name: str, op: Any) -> Callable[..., Any]:
-    arguments = op._schema.arguments
-    inputs = [argument.name for argument in arguments if "Tensor" in str(argument.type)]
+    arguments, inputs = op._schema.arguments, INPUTS[name]
     converters = {
         argument.name: _ATTRIBUTE_TYPES[str(argument.type)][1] for argument in arguments if argument.name not in inputs
     }
     if not onnx.defs.has(name, domain=DOMAIN):
         onnx.defs.register_schema(_schema(name, op))
     emit = getattr(Opset(DOMAIN, VERSION), name)
-
-    def translate(*values: Any, **named: Any) -> Any:
-        defaults = {each.name: each.default_value for each in arguments if each.has_default_value()}
-        given = defaults | dict(zip([each.name for each in arguments], values, strict=False)) | named
-        tensors = [given[name] for name in inputs]
-        while tensors and tensors[-1] is None:  # absent trailing inputs are left out in ONNX
-            tensors.pop()
-        return emit(*tensors, **{name: convert(given[name]) for name, convert in converters.items()})
-
     # The exporter matches arguments by the signature that it finds.
-    parameters = [
+    signature = inspect.Signature([
         inspect.Parameter(
             argument.name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
         )
         for argument in arguments
-    ]
-    translate.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    ])  # fmt: skip
+
+    def translate(*values: Any, **named: Any) -> Any:
+        bound = signature.bind(*values, **named)
+        bound.apply_defaults()
+        tensors = [bound.arguments[name] for name in inputs]
+        while tensors and tensors[-1] is None:  # ONNX leaves out absent trailing inputs
+            tensors.pop()
+        return emit(*tensors, **{name: convert(bound.arguments[name]) for name, convert in converters.items()})
+
+    translate.__signature__ = signature  # type: ignore[attr-defined]
     return translate
 
 

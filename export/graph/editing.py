@@ -1,46 +1,35 @@
-"""The questions that passes and lowerings ask of a graph, and the few changes they share."""
+"""Queries on a graph that passes and lowerings share, and the few changes that they have in common."""
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.tensors import StreamedTensor
 
 
 def canonical_nodes(model: ir.Model, *op_types: str) -> list[ir.Node]:
-    """All nodes of these canonical ops, in order; a copy, so that the graph may change."""
+    """Return all nodes of these canonical ops, in order; a list, so that the graph may change meanwhile."""
     return [node for node in model.graph if node.domain == DOMAIN and node.op_type in op_types]
 
 
 def producer(value: ir.Value | None, op_type: str, domain: str = "") -> ir.Node | None:
-    """The node that makes `value`, if it is an `op_type`."""
+    """Return the node that computes `value` if it is an `op_type`, otherwise None."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type == op_type and node.domain == domain else None
 
 
 def read_once(value: ir.Value) -> bool:
-    """Whether one node reads a value, and nobody else."""
+    """Return whether exactly one node reads a value, and it is no graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def streamed(value: ir.Value | None) -> StreamedTensor | None:
-    """The weight behind an initializer."""
+    """Return the weight of an initializer, or None where `value` is none."""
     tensor = None if value is None else value.const_value
     return tensor if isinstance(tensor, StreamedTensor) else None
 
 
-def tied_products(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:
-    """Every MatMul(x, Transpose(W)) whose weight W is stored untransposed, with that weight."""
-    found = []
-    for node in model.graph:
-        if node.domain == "" and node.op_type == "MatMul":
-            transpose = producer(node.inputs[1], "Transpose")
-            if transpose is not None and streamed(transpose.inputs[0]) is not None:
-                found.append((node, transpose.inputs[0]))
-    return found  # type: ignore[return-value]
-
-
 def dim(value: ir.Value | None, axis: int) -> int:
-    """A dimension that is a number: head_dim, a table's width…"""
+    """Return a static dimension of a value, such as head_dim or the width of a table."""
     assert value is not None and value.shape is not None
     size = value.shape[axis]
     assert isinstance(size, int), f"dimension {axis} of {value.name} is {size}"
@@ -48,19 +37,20 @@ def dim(value: ir.Value | None, axis: int) -> int:
 
 
 def head_dim_of(attention: ir.Node) -> int:
-    """The size of a head, from the query of a canonical attention, which may have key and value packed behind it."""
+    """Return head_dim of a canonical attention, whose query may have key and value packed behind it."""
+    inputs = canonical_inputs(attention)
     heads, kv_heads = attention.attributes.get_int("num_heads"), attention.attributes.get_int("num_kv_heads")
-    return dim(attention.inputs[0], -1) // (heads if attention.inputs[1] is not None else heads + 2 * kv_heads)
+    return dim(inputs.query, -1) // (heads if inputs.key is not None else heads + 2 * kv_heads)
 
 
 def dtype_of(value: ir.Value | None) -> ir.DataType:
-    """The element type of a value that has one."""
+    """Return the element type of a value that has one."""
     assert value is not None and value.dtype is not None
     return value.dtype
 
 
 def same_type(new: ir.Value, old: ir.Value) -> None:
-    """Give a new value the name and type of the one that it stands for."""
+    """Give a new value the name, type and shape of the one that it replaces."""
     new.name, new.type, new.shape = old.name, old.type, old.shape
 
 
@@ -72,14 +62,14 @@ def add_initializer(model: ir.Model, tensor: StreamedTensor) -> ir.Value:
 
 
 def remove_initializer(model: ir.Model, value: ir.Value) -> None:
-    """Drop a weight; another one of the same name stays."""
+    """Remove a weight; another one of the same name stays."""
     name = value.name or ""
     if model.graph.initializers.get(name) is value:
         model.graph.initializers.pop(name)
 
 
 def remove_if_unused(model: ir.Model, *nodes: ir.Node | None) -> None:
-    """Drop nodes that nothing reads any more, and the weights that only they read. Order: last first."""
+    """Remove nodes that nothing reads, and the weights that only they read. Readers come before what they read."""
     for node in nodes:
         if node is None or any(output.uses() or output.is_graph_output() for output in node.outputs):
             continue

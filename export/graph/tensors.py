@@ -1,9 +1,9 @@
-"""Weights of a graph that is still without weights: tensors that know how to make themselves.
+"""Weights of a graph that holds no bytes yet: tensors that read themselves when the bundle is written.
 
-A `StreamedTensor` has a name, a dtype, a shape and a recipe: which parameters of the module it is made of, side by side
-along its last axis, transposed or not. Passes rearrange weights by rewriting recipes; bytes are read, rearranged and
-released one tensor at a time, when the bundle is written. The recipes go into the manifest, so that the parameters can
-be read back from a bundle.
+A `StreamedTensor` has a name, a dtype, a shape and a source: the parameters of the module that it is joined from along
+its last axis, transposed or not. Passes rearrange weights by rewriting sources; bytes are read, rearranged and released
+one tensor at a time, when the bundle is written. The manifest lists the sources, so that the parameters can be read
+back from a bundle.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ TORCH_DTYPES = {
 
 @dataclass(frozen=True)
 class TensorSource:
-    """Parameters joined along the last axis of the stored tensor; a transposed one stores [in, out] for [out, in].
+    """The parameters that a stored tensor is joined from along its last axis.
 
-    scaled: what is multiplied along that axis, once they are joined.
+    transposed: a parameter [out, in] is stored as [in, out]. scaled: factor of the first outputs of the joined tensor.
     """
 
     parameters: tuple[str, ...]
@@ -42,37 +42,37 @@ class TensorSource:
 
 
 class StreamedTensor(ir.LazyTensor):
-    """An initializer computed from `values` by its recipe whenever it is asked for, and never kept.
+    """An initializer that is computed from `values` by its source on every read and never kept.
 
-    storage: tensors of equal storage are the same bytes in the file, whatever shapes they have.
+    storage: tensors of equal storage are the same bytes in the file, whatever their shapes.
     """
 
     def __init__(
-        self, name: str, dtype: ir.DataType, shape: ir.Shape, recipe: TensorSource, values: Mapping[str, Tensor]
+        self, name: str, dtype: ir.DataType, shape: ir.Shape, source: TensorSource, values: Mapping[str, Tensor]
     ):
         super().__init__(self._evaluate, dtype=dtype, shape=shape, name=name, cache=False)
-        self.source = recipe
+        self.source = source
         self.values = values
         self.storage = name
 
     @property
     def sizes(self) -> list[int]:
-        """The shape as plain numbers."""
+        """The shape as integers."""
         return [int(size) for size in self.shape.numpy()]
 
     def stored(self) -> StoredWeight:
-        """What the manifest says of it."""
-        recipe = self.source
-        return StoredWeight(parameters=recipe.parameters, transposed=recipe.transposed, scaled=recipe.scaled)
+        """Return its entry in the manifest."""
+        source = self.source
+        return StoredWeight(parameters=source.parameters, transposed=source.transposed, scaled=source.scaled)
 
     def of(self, values: Mapping[str, Tensor]) -> "StreamedTensor":
-        """The same tensor, made of other values."""
+        """Return the same tensor, computed from other values."""
         tensor = self._copy()
         tensor.values = values
         return tensor
 
     def scaled(self, outputs: int, factor: float) -> "StreamedTensor":
-        """The same weight or bias, with which the first outputs of a product are times a factor."""
+        """Return the weight or bias that multiplies the first `outputs` outputs of a product by `factor`."""
         tensor = self._copy()
         tensor.source = replace(self.source, scaled=ScaledOutputs(outputs=outputs, factor=factor))
         return tensor
@@ -84,7 +84,7 @@ class StreamedTensor(ir.LazyTensor):
         return ir.tensor_adapters.TorchTensor(self.read())
 
     def read(self) -> Tensor:
-        """Read the parameters and arrange them."""
+        """Read the parameters and join them. Raises ExportError for values beyond the range of float16."""
         dtype = TORCH_DTYPES[self.dtype]
         parts = [self._read_parameter(parameter, dtype) for parameter in self.source.parameters]
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
@@ -102,15 +102,15 @@ class StreamedTensor(ir.LazyTensor):
 
 
 def transpose(tensor: StreamedTensor) -> StreamedTensor:
-    """The same matrix with its axes exchanged."""
+    """Return the same matrix with its axes exchanged."""
     assert len(tensor.source.parameters) == 1, "transpose before joining"
-    recipe = replace(tensor.source, transposed=not tensor.source.transposed)
+    source = replace(tensor.source, transposed=not tensor.source.transposed)
     shape = ir.Shape(tensor.sizes[::-1])
-    return StreamedTensor(tensor.name or "", tensor.dtype, shape, recipe, tensor.values)
+    return StreamedTensor(tensor.name or "", tensor.dtype, shape, source, tensor.values)
 
 
 def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
-    """Matrices or vectors side by side along the last axis."""
+    """Concatenate matrices or vectors along the last axis."""
     first = tensors[0]
     assert len({tensor.source.transposed for tensor in tensors}) == 1, "all transposed, or none"
     parameters = tuple(parameter for tensor in tensors for parameter in tensor.source.parameters)
@@ -119,7 +119,7 @@ def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
 
 
 def multiplied(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
-    """A tensor whose first outputs, along an axis, are times their factor."""
+    """Multiply the first outputs of a tensor, along an axis, by their factor."""
     if scaled is None:
         return stored
     first, rest = stored.tensor_split([scaled.outputs], axis)
@@ -127,12 +127,12 @@ def multiplied(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tenso
 
 
 def unscaled(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
-    """What `multiplied` made its result of."""
+    """Undo `multiplied`."""
     return multiplied(stored, scaled and replace(scaled, factor=1 / scaled.factor), axis)
 
 
-def split_stored(stored: Tensor, recipe: TensorSource, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Undo a recipe: the parameters inside one stored tensor."""
-    widths = [shapes[name][0 if recipe.transposed else -1] for name in recipe.parameters]
+def split_stored(stored: Tensor, source: TensorSource, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Split a stored tensor into the parameters that it was joined from."""
+    widths = [shapes[name][0 if source.transposed else -1] for name in source.parameters]
     parts = stored.split(widths, -1)
-    return {name: part.t() if recipe.transposed else part for name, part in zip(recipe.parameters, parts, strict=True)}
+    return {name: part.t() if source.transposed else part for name, part in zip(source.parameters, parts, strict=True)}

@@ -1,5 +1,6 @@
-"""Lowerings: from the canonical graph to the ops of one op set. Each states what it requires and never emits a graph
-that loads and computes something else.
+"""Lowerings from the canonical graph to the ops of one op set.
+
+Each rule states what it requires, and never emits a graph that loads but computes something else.
 """
 
 from edgeformer.export.lower.lowering import Lowered, joined, lower, lower_captured

@@ -18,9 +18,9 @@ def build_graph(
     weights: Mapping[str, Tensor],
     arithmetic: Arithmetic = "fp32",
     lowering: LoweringOptions | None = None,
-    spec: GraphSpec | None = None,
+    graph_spec: GraphSpec | None = None,
 ) -> tuple[ir.Model, Lowered]:
     """Capture one graph of a model (by default its last) and lower it; weights are read when the graph is written."""
-    spec = spec or model_spec.graphs[-1]
-    graph = capture_graph(model_spec, weights, arithmetic, spec)
-    return graph, lower_captured(graph, spec, lowering or LoweringOptions())
+    graph_spec = graph_spec or model_spec.graphs[-1]
+    graph = capture_graph(model_spec, weights, arithmetic, graph_spec)
+    return graph, lower_captured(graph, graph_spec, lowering or LoweringOptions())

@@ -1,23 +1,20 @@
-"""Keep our ops in a graph: each as a function of the model, whose body is in primitives.
+"""Keep canonical ops in a graph, each as a function of the model whose body is in primitives.
 
-A viewer shows one node `edgeformer.GroupQueryAttention` with its attributes, and a vendor may put a kernel in its
-place. Functions cannot choose by their attributes what they contain, so an op that a model uses in several ways (with a
-window and without) is several functions: GroupQueryAttention, GroupQueryAttention_2…
+A viewer shows one node `edgeformer.GroupQueryAttention` with its attributes, and a vendor may replace it by a kernel. A
+function body cannot depend on attributes, so an op that a model uses in several ways (with a window and without one) is
+several functions: GroupQueryAttention, GroupQueryAttention_2 …
 """
 
-import onnx
 import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN, VERSION
-from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.graph import DOMAIN, NodeBuilder, PassReport, canonical_nodes
+from edgeformer.export.graph.canonical import INPUTS, VERSION
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES
-from edgeformer.export.passes import PassReport
 
 
 def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:
-    """Give the model a function for every canonical op that is left in it."""
+    """Add a function to the model for every canonical op that is left in it."""
     report = PassReport("functions")
     names: dict[tuple[str, bytes], str] = {}
     for node in canonical_nodes(model, *FUNCTION_BODIES):
@@ -37,8 +34,8 @@ def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:
 
 
 def _function(node: ir.Node, form: CacheForm) -> ir.Function:
-    """The body of a node, over formal inputs that are called as those of the op."""
-    formal = [each.name for each in onnx.defs.get_schema(node.op_type, domain=DOMAIN).inputs][: len(node.inputs)]
+    """The body of a node as a function, over formal inputs that have the names of the op's inputs."""
+    formal = INPUTS[node.op_type][: len(node.inputs)]
     inputs = [
         ir.Value(name=name, type=value.type, shape=value.shape) if value is not None else ir.Value(name=name)
         for name, value in zip(formal, node.inputs, strict=True)

@@ -1,50 +1,47 @@
-"""From the graph of a capture to that of a bundle, for every kind of model and every op set.
+"""Lower a captured graph to the graph of a bundle, for every kind of model and every op set.
 
-    canonical graph ─→ passes ─→ rules of the op set ─→ bodies of what is left ─→ clean-up
+    canonical graph ─→ passes ─→ rules of the op set ─→ function bodies of what is left ─→ clean-up
 
-Passes rewrite canonical ops to canonical ops; a rule puts ops of the target in their place; each reports where it fired
-and, where it did not though the place looked right, why.
+Passes rewrite canonical ops to canonical ops; a rule replaces canonical ops by ops of the op set. Each reports the
+nodes that it changed, and why it left others that looked alike.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.canonical import DOMAIN
-from edgeformer.export.graph.editing import remove_initializer
+from edgeformer.export.graph import DOMAIN, NodeOrigin, PassReport, StreamedTensor, remove_initializer
 from edgeformer.export.graph.function_bodies import decompose_all
-from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.graph.provenance import collect_origins
 from edgeformer.export.lower import ort, portable, standard
 from edgeformer.export.lower.functions import keep_as_functions
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.passes import PassReport, expected_changes, quantize_weights
-from edgeformer.export.passes import canonicalize as canonicalize
+from edgeformer.export.passes import canonicalize, expected_changes, quantize_weights
 from edgeformer.graph_specs import GraphSpec
-
-Rule = Callable[[ir.Model, LoweringOptions], PassReport]
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """What was done to a graph on its way to an op set.
+    """The result of lowering a graph.
 
-    passes: what each rewrite of the canonical graph changed. rules: where each rule put ops of the target, and why not
-    elsewhere: there stands the body of the op, in primitives.
+    passes: reports of the passes. rules: reports of the rules; an op that a rule missed was decomposed. origins: where
+    each node of the lowered graph comes from, by name.
     """
 
     passes: list[PassReport]
     rules: list[PassReport]
     notes: tuple[str, ...] = ()
+    origins: Mapping[str, NodeOrigin] = field(default_factory=dict)
 
     @property
     def fallbacks(self) -> list[str]:
-        """Canonical ops that were written out in primitives where the op set may have an op for them, and why."""
-        reasons = Counter((rule.name, reason) for rule in self.rules for _, reason in rule.misses())
+        """Canonical ops that were decomposed although the op set may have an op for them, and why."""
+        reasons = Counter((rule.name, miss.reason) for rule in self.rules for miss in rule.misses)
         written = [
             f"{op} written out in {count} {'place' if count == 1 else 'places'}: {reason}"
             for (op, reason), count in reasons.items()
@@ -53,7 +50,7 @@ class Lowered:
 
 
 def joined(graphs: Sequence[Lowered]) -> Lowered:
-    """What was done to several graphs, as if they were one."""
+    """Return the reports of several graphs, added up by the name of the pass or rule."""
     return Lowered(
         _joined([report for each in graphs for report in each.passes]),
         _joined([report for each in graphs for report in each.rules]),
@@ -67,31 +64,30 @@ def _joined(reports: Sequence[PassReport]) -> list[PassReport]:
         total = totals.setdefault(report.name, PassReport(report.name))
         total.changed += report.changed
         total.places += report.places
-        total.missed += report.missed
+        total.misses += report.misses
     return list(totals.values())
 
 
-def lower_captured(graph: ir.Model, spec: GraphSpec, lowering: LoweringOptions) -> Lowered:
-    """Rewrite a canonical graph in place; `locate` does it a second time, and must come to the same nodes."""
-    if spec.stack is not None:
-        return lower(graph, lowering, expected_changes(spec.stack))
-    # A module that was not written for our ops takes detours from one to the next.
+def lower_captured(graph: ir.Model, graph_spec: GraphSpec, lowering: LoweringOptions) -> Lowered:
+    """Lower a captured graph in place; `locate` lowers it a second time and must get the same nodes."""
+    if graph_spec.stack is not None:
+        return lower(graph, lowering, expected_changes(graph_spec.stack))
     canonicalized = canonicalize(graph)
     lowered = lower(graph, lowering)
     return replace(lowered, passes=[*canonicalized, *lowered.passes])
 
 
-def lower(model: ir.Model, lowering: LoweringOptions, expected: dict[str, int] | None = None) -> Lowered:
-    """Rewrite a canonical graph in place for an op set.
+def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int] | None = None) -> Lowered:
+    """Lower a canonical graph in place.
 
-    expected: how often each pass must fire for this model; fewer is an ExportError, so that a model never silently
-    loses a fusion (a pass that says why it missed a place is excused).
+    expected: how many nodes each pass must change; fewer are an ExportError, so that a model never silently loses a
+    fusion (nodes that the pass reports as missed are counted).
     """
     op_set = {"ort": ort, "standard": standard, "portable": portable}[lowering.ops]
     passes = op_set.rewrite(model)
     for report in passes:
         wanted = (expected or {}).get(report.name, report.changed)
-        if report.changed + len(report.missed) < wanted:
+        if report.changed + len(report.misses) < wanted:
             raise ExportError(
                 f"pass {report.name} changed {report.changed} places where this model has {wanted}. "
                 "This is a bug in edgeformer; please report it with the model's config.json."
@@ -107,11 +103,11 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: dict[str, int] |
     rules.append(rest(model, lowering.cache_form))
     _clean_up(model)
     _declare_opsets(model, lowering)
-    return Lowered(passes, rules)
+    return Lowered(passes, rules, origins=collect_origins(model))
 
 
 def _clean_up(model: ir.Model) -> None:
-    # Types are inferred again by whoever loads the graph; not all look into functions for that.
+    # Runtimes infer types again when they load the graph. Not all of them look into functions for that.
     for value in (output for node in model.graph if node.domain != DOMAIN for output in node.outputs):
         if not value.is_graph_output():
             value.shape = value.type = None
@@ -125,7 +121,7 @@ def _clean_up(model: ir.Model) -> None:
 
 
 def _share_constants(model: ir.Model) -> None:
-    """Keep one initializer of each constant. Weights are left alone: comparing them would read them."""
+    """Keep one initializer of each constant. Weights stay: comparing them would read them."""
     first: dict[tuple[ir.DataType, bytes, tuple[int, ...]], ir.Value] = {}
     for value in list(model.graph.initializers.values()):
         tensor = value.const_value
@@ -143,19 +139,19 @@ OPSETS = {
     ("portable", "dynamic"): 18,
     ("portable", "static"): 18,
 }
-"""The version of ONNX that an op set is written in, by the form of its caches: TensorScatter came with 24. `ort` stays
-with the version that the graph was captured in, but for products that round token by token.
+"""Opset of ONNX of an op set, by the form of its caches: TensorScatter came with 24. `ort` keeps the opset of the
+captured graph, except for dynamic per-token activation quantization.
 """
 
-PER_TOKEN = 21
-"""Since when QuantizeLinear has blocks."""
+PER_TOKEN_OPSET = 21
+"""First opset in which QuantizeLinear has blocks."""
 
 REDEFINED = {"GroupNormalization": 21, "DFT": 20, "GridSample": 20}
-"""Ops that mean something else from this version on; of all others a new version only widened what they take."""
+"""Ops that compute something else from this opset on; new versions of all other ops only accept more."""
 
 
 def _declare_opsets(model: ir.Model, lowering: LoweringOptions) -> None:
-    """Say which version of ONNX the graph is written in, once it is certain that it means the same there."""
+    """Declare the opset of ONNX. Raises ExportError for ops that this opset lacks or redefines."""
     if lowering.ops == "ort":
         model.opset_imports[ort.CONTRIB] = 1
     captured = model.opset_imports[""]
@@ -164,7 +160,7 @@ def _declare_opsets(model: ir.Model, lowering: LoweringOptions) -> None:
         return
     for op in sorted({node.op_type for node in model.graph if node.domain == ""}):
         redefined = min(captured, opset) < REDEFINED.get(op, 0) <= max(captured, opset)
-        # The op set ort has ops that ONNX lacks, some of them in ONNX's own domain.
+        # ONNX Runtime has ops of its own in ONNX's domain.
         if redefined or (lowering.ops != "ort" and not _exists(op, opset)):
             instead = "--activations block and without --prefill" if lowering.ops == "ort" else "--ops ort"
             raise ExportError(
@@ -179,7 +175,7 @@ def _opset_of(lowering: LoweringOptions, captured: int) -> int:
     if lowering.ops != "ort":
         return OPSETS[lowering.ops, lowering.cache_form]
     per_token = lowering.quantization is not None and lowering.quantization.per_token
-    return max(captured, PER_TOKEN) if per_token else captured
+    return max(captured, PER_TOKEN_OPSET) if per_token else captured
 
 
 def _exists(op: str, opset: int) -> bool:

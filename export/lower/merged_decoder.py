@@ -1,16 +1,16 @@
-"""A decoder for clients that know one decoder graph and no other: transformers.js and Optimum.
+"""A merged decoder for clients that take one decoder graph only: transformers.js and Optimum.
 
     encoder_model.onnx   … → last_hidden_state → projections → present.{i}.encoder.key|value
-    decoder_model.onnx   past_key_values.{i}.encoder.key|value → attention to the source → …
+    decoder_model.onnx   past_key_values.{i}.encoder.key|value → cross-attention → …
 
     decoder_model_merged.onnx
         If use_cache_branch:  past_key_values.{i}.encoder.key|value ─────────────────┐
         else:                 encoder_hidden_states → the encoder graph's projections ┴→ present.{i}.encoder.key|value
-        present.{i}.encoder.key|value → attention to the source → …
+        present.{i}.encoder.key|value → cross-attention → …
 
-Such clients know the encoder by its states alone: they have keys and values made of them in the first run, and hand
-these back in all others. They have no mask of the tokens written so far, since all of them count. Everything else is
-the decoder graph's, so that both read the same weights and compute the same, whatever the weights are stored as.
+Such clients pass encoder states to the decoder: its first run computes the keys and values of cross-attention from
+them, and all other runs get these back. The clients have no mask of the decoder's tokens, since all of them count.
+Everything else is the decoder graph's, so both graphs read the same weights and compute the same, in every precision.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,20 @@ import onnx_ir as ir
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.contract import merged_input_names, merged_output_names, past_names, present_names
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.editing import producer, streamed
+from edgeformer.export.graph import NodeBuilder, producer, streamed
 
 STATES, CACHED = "encoder_hidden_states", "use_cache_branch"
 PREFIX = "source"
-"""Of the names of values that come from the encoder graph: it and the decoder graph call theirs alike."""
+"""Prefix of values that come from the encoder graph, whose names the decoder graph also uses."""
 
 
 def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) -> ir.Model:
-    """Make the graph of two lowered ones, which stay as they are.
+    """Return the merged graph of two lowered ones, which stay as they are.
 
-    Requires that the encoder graph makes keys and values of its last_hidden_state, and of nothing else but the mask.
+    Requires that the encoder graph computes keys and values from its last_hidden_state and the mask alone.
     """
-    own, source = config.decoder.cache_geometry, config.decoder.cross_geometry
-    assert source is not None
+    own, cross = config.decoder.cache_geometry, config.decoder.cross_geometry
+    assert cross is not None
     merged = decoder.clone()
     graph, first = merged.graph, merged.graph[0]
     named = {value.name: value for value in graph.inputs}
@@ -47,15 +46,15 @@ def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) 
     if not masked:
         ir.convenience.replace_all_uses_with(mask, _ones(emit, emit("Shape", states, start=0, end=2)))
 
-    pasts = [named[name] for name in past_names(source, "encoder.")]
+    pasts = [named[name] for name in past_names(cross, "encoder.")]
     readers = [list(past.uses()) for past in pasts]
     choice = NodeBuilder(PREFIX)
     presents = choice.many(
         "If", cached, outputs=len(pasts),
         then_branch=_passed_on(pasts),
-        else_branch=_projections(encoder.graph, merged, states, mask, present_names(source, "encoder.")),
+        else_branch=_projections(encoder.graph, merged, states, mask, present_names(cross, "encoder.")),
     )  # fmt: skip
-    for past, present, uses, name in zip(pasts, presents, readers, present_names(source, "encoder."), strict=True):
+    for past, present, uses, name in zip(pasts, presents, readers, present_names(cross, "encoder."), strict=True):
         present.name, present.type, present.shape = name, past.type, past.shape
         for node, index in uses:
             node.replace_input_with(index, present)
@@ -64,8 +63,8 @@ def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) 
 
     graph.insert_before(first, [*emit.nodes, *choice.nodes])
     outputs = {value.name: value for value in (*graph.outputs, *presents)}
-    graph.inputs[:] = [named[name] for name in merged_input_names(own, source, masked)]
-    graph.outputs[:] = [outputs[name] for name in merged_output_names(own, source)]
+    graph.inputs[:] = [named[name] for name in merged_input_names(own, cross, masked)]
+    graph.outputs[:] = [outputs[name] for name in merged_output_names(own, cross)]
     return merged
 
 
@@ -85,7 +84,7 @@ def _ones(emit: NodeBuilder, shape: ir.Value) -> ir.Value:
 
 
 def _passed_on(pasts: Sequence[ir.Value]) -> ir.Graph:
-    """The branch of keys and values that are there already."""
+    """The branch that passes on keys and values of an earlier run."""
     emit = NodeBuilder(f"{PREFIX}/past")
     outputs = [emit("Identity", past) for past in pasts]
     for output, past in zip(outputs, pasts, strict=True):
@@ -96,20 +95,20 @@ def _passed_on(pasts: Sequence[ir.Value]) -> ir.Graph:
 def _projections(
     encoder: ir.Graph, merged: ir.Model, states: ir.Value, mask: ir.Value, presents: Sequence[str]
 ) -> ir.Graph:
-    """The branch that makes them of states: the nodes of the encoder graph behind its own last_hidden_state.
+    """The branch that computes keys and values from encoder states: the nodes behind the encoder's last_hidden_state.
 
-    Their weights and constants become those of the merged graph: a branch reads what is around it.
+    Their weights and constants become initializers of the merged graph, which a branch can read.
     """
-    made = encoder.outputs[0]
-    rounded = producer(made, "Cast")  # float16 states leave the encoder graph as float32
-    made = made if rounded is None else rounded.inputs[0]  # type: ignore[assignment]
-    branch = ir.convenience.extract(encoder, [made, *encoder.inputs], presents)
+    hidden = encoder.outputs[0]
+    cast = producer(hidden, "Cast")  # float16 states leave the encoder graph as float32
+    hidden = hidden if cast is None else cast.inputs[0]  # type: ignore[assignment]
+    branch = ir.convenience.extract(encoder, [hidden, *encoder.inputs], presents)
     branch.name = "projections"
     for output in (output for node in branch for output in node.outputs):
         output.name = f"{PREFIX}/{output.name}"
     _move_initializers(branch, [name for name in encoder.initializers if name in branch.initializers], merged)
     inner, *inputs = branch.inputs
-    if rounded is not None:
+    if cast is not None:
         emit = NodeBuilder(PREFIX)
         states = emit("Cast", states, to=branch.outputs[0].dtype)
         states.name = f"{PREFIX}/{STATES}"
@@ -119,7 +118,7 @@ def _projections(
         if value.name == "attention_mask":
             ir.convenience.replace_all_uses_with(value, mask)
             continue
-        # Tokens and recordings are asked for their sizes alone, and those of a recording are numbers but for the rows.
+        # Of tokens and recordings only sizes are read; those of a recording are constants, except for the rows.
         assert all(use.node.op_type == "Shape" for use in value.uses()), f"projections read {value.name}"
         ir.convenience.replace_all_uses_with(value, mask if value.name == "input_ids" else states)
     branch.inputs.clear()
@@ -127,9 +126,9 @@ def _projections(
 
 
 def _move_initializers(branch: ir.Graph, names: Sequence[str], merged: ir.Model) -> None:
-    """Let a branch read its weights and constants around it: weights that are there already are the same.
+    """Move the initializers of a branch to the merged graph; a weight that the merged graph has already is shared.
 
-    names: of them all, in an order that is the same in every export; the branch has them in any.
+    names: all of them, in an order that is the same in every export (that of the branch is not).
     """
     for name in names:
         value = branch.initializers.pop(name)

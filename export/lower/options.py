@@ -1,4 +1,4 @@
-"""What a graph is lowered to."""
+"""Options of a lowering: the op set, and what may vary within it."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from edgeformer.quantization import Quantization
 
 @dataclass(frozen=True, kw_only=True)
 class LoweringOptions:
-    """An op set, and what may vary within it.
+    """An op set with its options.
 
-    provider: whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches. functions: for
-    `portable`, leave our ops in the graph as functions of the model. quantization: of the weights. plain_lookups:
-    read quantized embeddings with primitives. cache_scales: of an int8 cache. calibrated: matrices that a text has
-    rounded for the recipe.
+    provider: the execution provider whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches.
+    functions: keep canonical ops as functions of the model, for `portable`. quantization: of the weights.
+    primitive_gathers: gather from quantized embeddings with primitives. cache_scales: scales of an int8 cache.
+    calibrated: matrices that GPTQ has rounded.
     """
 
     ops: OpSet = "ort"
@@ -30,7 +30,7 @@ class LoweringOptions:
 
 
 def lowering_options_of(manifest: Manifest) -> LoweringOptions:
-    """What the graphs of a bundle were lowered to."""
+    """Return the options that the graphs of a bundle were lowered with."""
     return LoweringOptions(
         ops=manifest.ops,
         provider=manifest.provider,

@@ -1,28 +1,39 @@
-"""A head that shares the embedding's weight reads it transposed, instead of copying it, by ONNX's Gemm.
+"""Read the weight of a tied head as the embedding stores it, instead of storing it a second time.
 
-MatMul(x [B, S, E], Transpose(W [V, E])) becomes Gemm over the rows of x, which has two axes only.
+    MatMul(x [B, S, E], Transpose(W [V, E]))     becomes     FusedMatMul(x, W, transB=1)                   in `ort`
+                                                             Reshape → Gemm(x, W, transB=1) → Reshape      elsewhere
+
+Gemm takes x with two axes only.
 """
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.editing import dim, tied_products
+from edgeformer.export.graph import NodeBuilder, PassReport, dim, producer, replace_each, streamed
+from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.passes import PassReport
 
 
 def lower_tied_head(model: ir.Model, lowering: LoweringOptions) -> PassReport:
-    """Read every weight that is stored untransposed as it is stored."""
-    report = PassReport("tied_head")
-    for node, weight in tied_products(model):
-        report.fire(node)
-        x = node.inputs[0]
-        emit = NodeBuilder(node.name or "")
-        rows = emit("Reshape", x, emit.constant([-1, dim(weight, 1)]))
-        product = emit("Gemm", rows, weight, transB=1)
-        assert x is not None and x.shape is not None
-        sizes = emit(
-            "Concat", emit("Shape", x, start=0, end=x.shape.rank() - 1), emit.constant([dim(weight, 0)]), axis=0
-        )
-        replace_node(node, emit, [emit("Reshape", product, sizes)])
-    return report
+    """Lower every product with a weight that is stored untransposed."""
+    tied = [node for node in model.graph if _weight(node) is not None]
+    product = _fused if lowering.ops == "ort" else _gemm
+    return replace_each("tied_head", tied, f"emitted by lower/{lowering.ops}", product)
+
+
+def _weight(node: ir.Node) -> ir.Value | None:
+    """The weight W of a MatMul(x, Transpose(W))."""
+    transpose = producer(node.inputs[1], "Transpose") if (node.domain, node.op_type) == ("", "MatMul") else None
+    return transpose.inputs[0] if transpose is not None and streamed(transpose.inputs[0]) is not None else None
+
+
+def _fused(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
+    return [emit("FusedMatMul", node.inputs[0], _weight(node), domain=CONTRIB, transA=0, transB=1)]
+
+
+def _gemm(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
+    x, weight = node.inputs[0], _weight(node)
+    assert x is not None and x.shape is not None
+    rows = emit("Reshape", x, emit.constant([-1, dim(weight, 1)]))
+    product = emit("Gemm", rows, weight, transB=1)
+    batch = emit("Shape", x, start=0, end=x.shape.rank() - 1)
+    return [emit("Reshape", product, emit("Concat", batch, emit.constant([dim(weight, 0)]), axis=0))]

@@ -1,12 +1,12 @@
-"""The windowed view of a graph: layers that see no further than a window keep no more than it in their cache.
+"""The windowed graph: layers with a sliding window keep no more tokens than the window in their cache.
 
     model.onnx           past_key_values.{i} [batch_size, K, past_sequence_length, D]   for any client
     model_windowed.onnx  past_key_values.{i} [batch_size, K, W, D] where layer i has a window of W tokens
 
-Both read the same weight file. The view differs in one attribute of the attention nodes, `sliding_window_cache`, and in
-the shapes that it declares: the number W tells a client how long the buffer of that layer must be. The op evicts by
-itself, so such a buffer must be bound as past and present alike, and cannot grow. It refuses padded batches of prompts:
-prompts of several rows are fed one by one, as our runtime does.
+Both read the same weight file. The windowed graph differs in one attribute of the attention nodes,
+`sliding_window_cache`, and in the declared shapes: W tells a client how long the buffer of that layer must be. The op
+evicts tokens itself, so a client must bind one buffer as past and present, and cannot enlarge it. The op refuses padded
+batches of prompts: a client feeds prompts of several rows one by one, as our runtime does.
 """
 
 from collections.abc import Sequence
@@ -15,41 +15,39 @@ from pathlib import Path
 import onnx
 
 from edgeformer.contract import CacheGeometry, past_names, present_names
-from edgeformer.export.lower.ort import CONTRIB
+from edgeformer.export.lower.contrib import CONTRIB, attention_input
 from edgeformer.manifest import Provider
-
-BIAS = 10
-"""Index of GroupQueryAttention's attention_bias."""
 
 
 def write_windowed_graph(
-    graph: Path, view: Path, geometry: CacheGeometry, context_length: int, provider: Provider
+    graph: Path, windowed: Path, geometry: CacheGeometry, context_length: int, provider: Provider
 ) -> tuple[int | None, ...]:
-    """Write the view of a lowered graph beside it. Returns the window of each layer.
+    """Write the windowed form of a lowered graph and return the window of each layer in tokens.
 
     Writes nothing and returns () where no layer has a window shorter than the context, or none has a kernel for it.
     """
     model = onnx.load(graph, load_external_data=False)
     attention = {node.output[1]: node for node in model.graph.node if node.op_type == "GroupQueryAttention"}
-    windows = [_window(attention.get(key), context_length, provider) for key in present_names(geometry)[::2]]
+    keys = present_names(geometry)[::2]
+    windows = [_window(attention.get(key), context_length, provider) for key in keys]
     if not any(windows):
         return ()
-    for key, window in zip(present_names(geometry)[::2], windows, strict=True):
+    for key, window in zip(keys, windows, strict=True):
         if window is not None:
             attention[key].attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
     declared = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     for names in (past_names(geometry), present_names(geometry)):
         _declare(declared, names, windows)
-    onnx.save(model, view)
+    onnx.save(model, windowed)
     return tuple(windows)
 
 
 def _window(node: onnx.NodeProto | None, context_length: int, provider: Provider) -> int | None:
-    """The window of an attention node, where it is shorter than the context and the kernel can evict."""
+    """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
     if node is None or node.domain != CONTRIB:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
-    biased = len(node.input) > BIAS and node.input[BIAS] != ""
+    biased = attention_input(node, "attention_bias") != ""
     return window if 0 < window < context_length and not (provider == "cuda" and biased) else None
 
 

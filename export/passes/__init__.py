@@ -1,6 +1,9 @@
-"""Rewrites of the canonical graph, one a file; each keeps what the graph computes and returns a `PassReport`."""
+"""Passes: rewrites of the canonical graph, one per file. Each preserves the results and returns a `PassReport`.
 
-from edgeformer.export.graph.pass_report import PassReport
+A pass is a function of the graph. Its docstring shows the pattern, what it requires, and the result.
+"""
+
+from edgeformer.export.graph import PassReport
 from edgeformer.export.passes.bf16_weights import bf16_weights
 from edgeformer.export.passes.canonicalize import canonicalize
 from edgeformer.export.passes.expected_changes import expected_changes
@@ -8,8 +11,8 @@ from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
 from edgeformer.export.passes.last_token import last_token
 from edgeformer.export.passes.pack_qkv import pack_qkv
-from edgeformer.export.passes.plain_ops import plain_ops
 from edgeformer.export.passes.quantize_weights import quantize_weights
+from edgeformer.export.passes.replace_rare_ops import replace_rare_ops
 from edgeformer.export.passes.simplify_layout import simplify_layout
 from edgeformer.export.passes.transpose_weights import transpose_weights
 from edgeformer.export.passes.widen_rotary import widen_rotary
@@ -23,8 +26,8 @@ __all__ = [
     "fuse_skip_norm",
     "last_token",
     "pack_qkv",
-    "plain_ops",
     "quantize_weights",
+    "replace_rare_ops",
     "simplify_layout",
     "transpose_weights",
     "widen_rotary",

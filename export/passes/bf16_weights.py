@@ -1,24 +1,28 @@
-"""Store weights as bfloat16, and compute with them in float32.
+"""Store weights as bfloat16 and compute with them in float32.
 
     W float32       becomes       W bfloat16 → Cast(float32)
 
-Runtimes fold the cast when they load the graph, so it costs no step any time, and the weights in memory are float32.
-Runs after the rules of an op set, which look for weights where the casts now stand. Tables that the module computed are
-no weights, and keep all their digits.
+Runtimes fold the cast when they load the graph, so that it costs no time in a run; the weights in memory are float32.
+Runs after the rules of an op set, which expect weights where the casts now are. Tables that the module computed, such
+as those of rotary embeddings, are not weights and keep full precision.
 """
 
 from collections.abc import Container
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.editing import add_initializer, remove_initializer, streamed
-from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.graph import (
+    NodeBuilder,
+    PassReport,
+    StreamedTensor,
+    add_initializer,
+    remove_initializer,
+    streamed,
+)
 
 
 def bf16_weights(model: ir.Model, parameters: Container[str]) -> PassReport:
-    """Store every float32 weight that is made of these parameters in half the bytes."""
+    """Store every float32 weight that is made of these parameters as bfloat16."""
     report = PassReport("bf16_weights")
     for weight in list(model.graph.initializers.values()):
         tensor = streamed(weight)

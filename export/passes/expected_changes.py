@@ -1,4 +1,4 @@
-"""How often passes must fire for a model, worked out from its config: a lost fusion is an error, not a slow graph."""
+"""The number of changes that passes must make to a model's graph, from its config: a lost fusion is an error."""
 
 from edgeformer.config import BlockConfig, StackConfig
 
@@ -6,7 +6,7 @@ FUSIBLE = ("rms_norm", "layer_norm")
 
 
 def expected_changes(config: StackConfig) -> dict[str, int]:
-    """How many places of the model's canonical graph each pass changes, or says why not."""
+    """Return, for each pass, how many nodes of the model's canonical graph it must change or report as missed."""
     return {
         "fold_rotary": sum(_rotates_last(block) for block in config.blocks),
         "pack_qkv": len(config.blocks),
@@ -15,13 +15,13 @@ def expected_changes(config: StackConfig) -> dict[str, int]:
 
 
 def _rotates_last(block: BlockConfig) -> bool:
-    """Whether the rotation is the last thing that happens to queries and keys before they meet."""
+    """Whether nothing stands between the rotation of queries and keys and their product."""
     qk_norm = block.attention.qk_norm
     return block.attention.rotary is not None and not (qk_norm is not None and qk_norm.after_rotary)
 
 
 def _norms_of_sums(config: StackConfig) -> int:
-    """Norms whose input is a residual sum; of two that read the same sum, one is fused with it."""
+    """Number of norms that read a residual sum; of two norms that read the same sum, one is fused with it."""
     count = 0
     sum_before = config.position_embedding is not None and config.embedding_norm is None
     for block in config.blocks:

@@ -1,51 +1,57 @@
-"""Rotate queries and keys inside the attention op.
+"""Fold the rotation of queries and keys into the attention op.
 
     query → RotaryEmbedding ─┐
     key ──→ RotaryEmbedding ─┴→ GroupQueryAttention     becomes     GroupQueryAttention(…, cos, sin)
 
-Requires that both rotations use the same tables, pairing and positions, that the positions are `TokenPositions` of the
-mask that the attention reads (the op computes those same positions itself), and that `accepts(head_dim, rotary_dim)`,
-the target's kernel, takes these sizes.
+Requires that both rotations use the same tables, pairing and positions; that the positions are `TokenPositions` of the
+attention mask, because the op computes these positions itself; and that `accepts(head_dim, rotary_dim)`, the limits of
+the kernel, holds.
 """
 
 from collections.abc import Callable
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.canonical import DOMAIN
-from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of, producer, remove_if_unused
-from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph import (
+    DOMAIN,
+    PassReport,
+    canonical_inputs,
+    canonical_nodes,
+    dim,
+    head_dim_of,
+    producer,
+    record_change,
+    remove_if_unused,
+)
 
 
 def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda head_dim, rotary_dim: True) -> PassReport:
     """Fold every pair of rotations that meets the requirements."""
     report = PassReport("fold_rotary")
     for attention in canonical_nodes(model, "GroupQueryAttention"):
-        query, key = (producer(value, "RotaryEmbedding", DOMAIN) for value in attention.inputs[:2])
+        inputs = canonical_inputs(attention)
+        query, key = (producer(value, "RotaryEmbedding", DOMAIN) for value in (inputs.query, inputs.key))
         if query is None and key is None:
             continue
         if query is None or key is None:
             report.miss(attention, "only one of query and key is rotated")
             continue
-        positions, cos, sin = query.inputs[1:]
+        rotation = canonical_inputs(query)
         interleaved = query.attributes.get_int("interleaved")
         if key.inputs[1:] != query.inputs[1:] or key.attributes.get_int("interleaved") != interleaved:
             report.miss(attention, "query and key are rotated differently")
             continue
-        source = producer(positions, "TokenPositions", DOMAIN)
-        if source is None or source.inputs[0] is not attention.inputs[5]:
+        positions = producer(rotation.positions, "TokenPositions", DOMAIN)
+        if positions is None or canonical_inputs(positions).attention_mask is not inputs.attention_mask:
             report.miss(attention, "positions are not the cache positions of the attention mask")
             continue
-        head_dim, rotary_dim = head_dim_of(attention), 2 * dim(cos, -1)
+        head_dim, rotary_dim = head_dim_of(attention), 2 * dim(rotation.cos, -1)
         if not accepts(head_dim, rotary_dim):
             report.miss(attention, f"no kernel rotates {rotary_dim} of {head_dim} elements")
             continue
-        attention.resize_inputs(max(8, len(attention.inputs)))
-        for index, value in enumerate((query.inputs[0], key.inputs[0])):
-            attention.replace_input_with(index, value)
-        attention.replace_input_with(6, cos)
-        attention.replace_input_with(7, sin)
+        inputs.set(query=rotation.x, key=canonical_inputs(key).x, cos=rotation.cos, sin=rotation.sin)
         attention.attributes["rotary_interleaved"] = ir.AttrInt64("rotary_interleaved", interleaved)
-        remove_if_unused(model, query, key, source)
+        remove_if_unused(model, query, key, positions)
+        record_change(attention, "RoPE folded in by fold_rotary")
         report.fire(attention)
     return report

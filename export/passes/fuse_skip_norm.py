@@ -1,24 +1,21 @@
-"""Add the residual inside the norm that follows.
+"""Fuse a residual addition with the norm that follows.
 
     x, skip → Add → RMSNorm                becomes     SkipRMSNorm(x, skip) → normed, sum
     x, skip → Add → LayerNormalization     becomes     SkipLayerNorm(x, skip) → normed, sum
 
-Requires that the two summands have the same shape (a bias is no residual). Whatever else read the sum reads the op's
-second output.
+Requires that the norm has a weight and that the two summands have the same shape, which excludes a bias. Other readers
+of the sum read the op's second output.
 """
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
-from edgeformer.export.graph.editing import producer, remove_if_unused, same_type
-from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph import DOMAIN, NodeBuilder, NodeOrigin, PassReport, producer, remove_if_unused, same_type
 
 FUSED = {(DOMAIN, "RMSNorm"): "SkipRMSNorm", ("", "LayerNormalization"): "SkipLayerNorm"}
-"""The op that also adds, by the norm's own."""
+"""The fused op for each norm."""
 
 LAYER_NORM_EPSILON = 1e-5
-"""What LayerNormalization has without the attribute."""
+"""Default of LayerNormalization's attribute epsilon in ONNX."""
 
 
 def fuse_skip_norm(model: ir.Model) -> PassReport:
@@ -29,7 +26,8 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         if add is None:
             continue
         parameters = norm.inputs[1:]
-        # Where LayerNorm has none, its weight is a one, expanded to the shape of the sum that was to be fused away.
+        # The weight of a LayerNorm without one is a 1 that is expanded to the shape of the sum, which the fusion
+        # removes.
         if not parameters or parameters[0] is None or producer(parameters[0], "Expand") is not None:
             report.miss(norm, "it has no weight")
             continue
@@ -37,14 +35,15 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
         if x is None or skip is None or x.shape is None or x.shape != skip.shape:
             report.miss(norm, "the summands before it differ in shape")
             continue
-        emit = NodeBuilder(norm.name or "")
-        epsilon = norm.attributes.get_float("epsilon", LAYER_NORM_EPSILON)
         fused = FUSED[norm.domain, norm.op_type]
+        emit = NodeBuilder(norm.name or "", NodeOrigin(f"{DOMAIN}::{fused}", "fused by fuse_skip_norm"))
+        epsilon = norm.attributes.get_float("epsilon", LAYER_NORM_EPSILON)
         normed, total = emit.many(fused, x, skip, *parameters, outputs=2, domain=DOMAIN, epsilon=epsilon)
         emit.nodes[0].name = norm.name
         same_type(total, add.outputs[0])
         same_type(normed, norm.outputs[0])
-        # The sum may be read before the norm in graph order, so the fused node takes the place of the addition.
+        # Other nodes may read the sum before the norm in graph order, so the fused node takes the place of the
+        # addition.
         model.graph.insert_before(add, emit.nodes)
         for old, new in ((norm.outputs[0], normed), (add.outputs[0], total)):
             if old.is_graph_output():
@@ -52,6 +51,6 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
             ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         remove_if_unused(model, norm, add)
         report.fire(norm)
-    # What computes a norm's weight (an offset added to it) may stand behind the sum that the norm now stands for.
+    # The nodes of a computed weight (an offset added to it) may stand behind the sum, whose place the norm now has.
     model.graph.sort()
     return report

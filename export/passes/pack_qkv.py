@@ -1,4 +1,4 @@
-"""Make one matrix product of the three projections before attention.
+"""Pack the three projections before attention into one matrix product.
 
     x → MatMul(Wq) (+ bq) ─┐
     x → MatMul(Wk) (+ bk) ─┼→ GroupQueryAttention     becomes     x → MatMul([Wq Wk Wv]) (+ [bq bk bv]) → …(packed)
@@ -12,17 +12,23 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.editing import (
+from edgeformer.export.graph import (
+    NodeBuilder,
+    NodeOrigin,
+    PassReport,
+    StreamedTensor,
     add_initializer,
+    canonical_inputs,
     canonical_nodes,
     dtype_of,
     producer,
+    record_change,
     remove_if_unused,
     streamed,
 )
-from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.graph.tensors import StreamedTensor, join
+from edgeformer.export.graph.tensors import join
+
+PACKED = "packed by pack_qkv"
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,10 @@ def pack_qkv(model: ir.Model) -> PassReport:
     """Pack the projections of every attention that meets the requirements."""
     report = PassReport("pack_qkv")
     for attention in canonical_nodes(model, "GroupQueryAttention"):
-        if attention.inputs[1] is None:
+        inputs = canonical_inputs(attention)
+        if inputs.key is None:
             continue
-        projections = [_projection(value) for value in attention.inputs[:3]]
-        q, k, v = projections
+        q, k, v = (_projection(value) for value in (inputs.query, inputs.key, inputs.value))
         if q is None or k is None or v is None:
             report.miss(attention, "query, key or value is not a plain projection")
             continue
@@ -53,19 +59,19 @@ def pack_qkv(model: ir.Model) -> PassReport:
             report.miss(attention, "some of query, key and value have a bias and some have none")
             continue
         layer = q.weight.source.parameters[0].rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
-        emit = NodeBuilder(f"{layer}.qkv")
+        emit = NodeBuilder(f"{layer}.qkv", NodeOrigin("three of MatMul", PACKED))
         weight = add_initializer(model, join(f"{layer}.qkv.weight", [q.weight, k.weight, v.weight]))
         packed = emit("MatMul", q.x, weight)
         if biases:
             packed = emit("Add", packed, add_initializer(model, join(f"{layer}.qkv.bias", biases)))
-        query = attention.inputs[0]
-        assert query is not None and query.shape is not None
-        packed.dtype, packed.shape = dtype_of(query), ir.Shape([*query.shape[:-1], weight.shape[-1]])  # type: ignore[index]
+        query = inputs["query"]
+        assert query.shape is not None and weight.shape is not None
+        packed.dtype, packed.shape = dtype_of(query), ir.Shape([*query.shape[:-1], weight.shape[-1]])
         model.graph.insert_before(attention, emit.nodes)
-        for index, value in enumerate((packed, None, None)):
-            attention.replace_input_with(index, value)
+        inputs.set(query=packed, key=None, value=None)
         for projection in (q, k, v):
             remove_if_unused(model, projection.add, projection.matmul)
+        record_change(attention, PACKED)
         report.fire(attention)
     return report
 
@@ -81,9 +87,10 @@ def _projection(value: ir.Value | None) -> _Projection | None:
             return None
         value = add.inputs[0]
     matmul = producer(value, "MatMul")
-    weight = None if matmul is None else streamed(matmul.inputs[1])
-    if matmul is None or weight is None or len(matmul.inputs[1].uses()) != 1:  # type: ignore[union-attr]
+    if matmul is None:
         return None
-    x = matmul.inputs[0]
-    assert x is not None
-    return _Projection(x, weight, bias, matmul, add)
+    x, weight = matmul.inputs
+    tensor = streamed(weight)
+    if x is None or weight is None or tensor is None or len(weight.uses()) != 1:
+        return None
+    return _Projection(x, tensor, bias, matmul, add)

@@ -1,12 +1,12 @@
-"""Store matrices as integers with scales, by a recipe.
+"""Store matrices as integers with scales, by a quantization config.
 
     MatMul(x, W)              becomes   QuantizedMatMul(x, integers, scales[, zero points])
-    MatMul(x, Transpose(W))   the same: a head that shares the embedding's weight
+    MatMul(x, Transpose(W))   becomes   the same (a head that shares the embedding's weight)
     Gather(W, ids)            becomes   QuantizedGather(integers, ids, scales[, zero points])
 
-Requires that the recipe has one format for all parameters that are packed into a matrix, and that a block of at least
-16 divides its inputs. A matrix that one node reads otherwise is not quantized for any. What a recipe wants to have
-rounded by a calibration text, and no text has reached, is rounded by `mse`.
+Requires that the config has one format for all parameters that are packed into a matrix, and that a block of at least
+16 divides its inputs. A matrix that one node reads in another way stays as it is for all nodes. A matrix whose format
+wants GPTQ, and that no calibration text has reached, is rounded by `mse`.
 """
 
 from dataclasses import replace
@@ -14,72 +14,83 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN
-from edgeformer.export.graph.editing import add_initializer, producer, remove_if_unused, remove_initializer, streamed
-from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.graph import (
+    DOMAIN,
+    NodeBuilder,
+    PassReport,
+    StreamedTensor,
+    add_initializer,
+    producer,
+    remove_if_unused,
+    remove_initializer,
+    replace_node,
+    streamed,
+)
 from edgeformer.export.quantize.calibrated_weights import Calibrated
-from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor
+from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix
 from edgeformer.quantization import Quantization, WeightFormat
 
 
 def quantize_weights(
-    model: ir.Model, recipe: Quantization, calibrated: Calibrated | None = None, *, primitive_gathers: bool = False
+    model: ir.Model,
+    quantization: Quantization,
+    calibrated: Calibrated | None = None,
+    *,
+    primitive_gathers: bool = False,
 ) -> PassReport:
-    """Quantize every matrix that the recipe has a format for.
+    """Quantize every matrix that the quantization config has a format for.
 
-    calibrated: those that a text has rounded. plain_lookups: lookups read the very tensor that products read, whatever
-    its format; otherwise, as GatherBlockQuantized does, rows of integers that are not cut into blocks.
+    calibrated: matrices that GPTQ has rounded. primitive_gathers: embedding gathers read the tensor that products read,
+    in any format; otherwise they read rows of integers that are not cut into blocks, as GatherBlockQuantized does.
     """
     report = PassReport("quantize_weights")
     for weight in list(model.graph.initializers.values()):
-        matrix = streamed(weight)
-        if matrix is None or len(matrix.sizes) != 2 or not weight.uses():
+        tensor, uses = streamed(weight), list(weight.uses())
+        if tensor is None or len(tensor.sizes) != 2 or not uses:
             continue
-        readers = [_reader(use.node, use.idx) for use in weight.uses()]
+        readers = [_reader(use.node, use.idx) for use in uses]
         gathered = any(node is not None and node.op_type == "Gather" for node in readers)
-        form = _format(matrix, recipe, gathered and not primitive_gathers)
+        form = _format(tensor, quantization, gathered and not primitive_gathers)
         if form is None:
             continue
+        first = uses[0].node
         if not any(readers):
-            if any(use.node.op_type == "Gemm" for use in weight.uses()):
-                report.miss(next(iter(weight.uses())).node, f"{weight.name} is in a product with a sum, a Gemm")
+            if any(use.node.op_type == "Gemm" for use in uses):
+                report.miss(first, f"{weight.name} is in a product with a sum, a Gemm")
             continue
-        first = next(iter(weight.uses())).node
         columns = first.op_type == "MatMul"
-        if None in readers or any((use.node.op_type == "MatMul") != columns for use in weight.uses()):
-            report.miss(first, f"{weight.name} is read as what it is by more than products and lookups")
+        if None in readers or any((use.node.op_type == "MatMul") != columns for use in uses):
+            report.miss(first, f"{weight.name} is also read by other nodes than products and embedding gathers")
             continue
-        inputs = matrix.sizes[0 if columns else 1]
+        inputs = tensor.sizes[0 if columns else 1]
         fitted = form.fitted(inputs)
         if fitted is None:
             report.miss(first, f"{weight.name} has {inputs} inputs, which no block of 16 or more divides")
             continue
-        if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(matrix.source.parameters, fitted)):
+        if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(tensor.source.parameters, fitted)):
             fitted = replace(fitted, rounding="mse")
-        quantized = QuantizedMatrix(matrix, fitted, columns=columns, calibrated=calibrated)
+        matrix = QuantizedMatrix(tensor, fitted, columns=columns, calibrated=calibrated)
         for node in readers:
             assert node is not None
-            _replace(model, node, quantized, primitive_gathers)
+            _replace(model, node, matrix, primitive_gathers)
             report.fire(node)
         remove_initializer(model, weight)
     return report
 
 
-def _format(matrix: StreamedTensor, recipe: Quantization, gathered: bool) -> WeightFormat | None:
-    parameters = matrix.source.parameters
-    forms = {recipe.format_of(name, gathered=gathered) for name in parameters}
+def _format(tensor: StreamedTensor, quantization: Quantization, gathered: bool) -> WeightFormat | None:
+    parameters = tensor.source.parameters
+    forms = {quantization.format_of(name, gathered=gathered) for name in parameters}
     if len(forms) > 1:
         raise ExportError(
-            f"the recipe has different formats for {', '.join(parameters)}, which are stored as one matrix. "
-            "Write a pattern that fits all of them."
+            f"the quantization config has different formats for {', '.join(parameters)}, which are stored as one "
+            "matrix. Write a pattern that fits all of them."
         )
     return forms.pop()
 
 
 def _reader(node: ir.Node, place: int) -> ir.Node | None:
-    """The product or lookup that reads a weight, if it is one."""
+    """The product or embedding gather that reads a weight at input `place` of `node`; None where it is neither."""
     if node.domain != "":
         return None
     if node.op_type == "Transpose":
@@ -91,8 +102,12 @@ def _reader(node: ir.Node, place: int) -> ir.Node | None:
 
 def _replace(model: ir.Model, node: ir.Node, matrix: QuantizedMatrix, primitive_gathers: bool) -> None:
     gathers, form = node.op_type == "Gather", matrix.form
-    stored = [_initializer(model, part) for part in matrix.parts(flat=gathers and not primitive_gathers)]
-    emit = NodeBuilder(node.name or "")
+    # A part is registered once, however many nodes read it.
+    stored = [
+        model.graph.initializers.get(part.name or "") or add_initializer(model, part)
+        for part in matrix.parts(flat=gathers and not primitive_gathers)
+    ]
+    emit = NodeBuilder.replacing(node, "quantized by quantize_weights")
     attributes = {"bits": form.bits, "block": form.block or 0, "inputs": matrix.inputs, "outputs": matrix.outputs}
     if gathers:
         new = emit("QuantizedGather", stored[0], node.inputs[1], *stored[1:], domain=DOMAIN, **attributes)
@@ -101,8 +116,3 @@ def _replace(model: ir.Model, node: ir.Node, matrix: QuantizedMatrix, primitive_
     transpose = producer(node.inputs[1], "Transpose")
     replace_node(node, emit, [new])
     remove_if_unused(model, transpose)
-
-
-def _initializer(model: ir.Model, tensor: QuantizedTensor) -> ir.Value:
-    """Register a part once, however many nodes read it."""
-    return model.graph.initializers.get(tensor.name or "") or add_initializer(model, tensor)

@@ -1,38 +1,45 @@
-"""Rotate whole heads where a module cuts off the elements that turn and puts them back.
+"""Rotate whole heads where a module slices off the rotated elements and concatenates the rest afterwards.
 
     x ─→ Slice [0 : R] ─→ (Transpose) ─→ Reshape ─→ RotaryEmbedding ─→ Reshape ─→ (Transpose) ─┐
     └──→ Slice [R : D] ────────────────────────────────────────────────────────────────────────┴→ Concat
 
-becomes x → (Transpose) → Reshape → RotaryEmbedding → Reshape → (Transpose): the op lets those elements pass that its
-tables do not turn. Requires that x is [B, H, S, D] or [B, S, H, D] and that both parts together are all of it, in
-order. Split in the place of the two slices is the same.
+becomes x → (Transpose) → Reshape → RotaryEmbedding → Reshape → (Transpose): the op passes through the elements beyond
+the width of its tables. Requires that x is [B, H, S, D] or [B, S, H, D] and that both parts together are all of it, in
+order. A Split in place of the two slices is matched as well.
 """
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
-from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_unused, same_type
-from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph import (
+    DOMAIN,
+    NodeBuilder,
+    PassReport,
+    canonical_inputs,
+    dim,
+    dtype_of,
+    producer,
+    remove_if_unused,
+    same_type,
+)
 from edgeformer.export.passes.simplify_layout import constant_integers
 
 HEADS_FIRST = [0, 2, 1, 3]
 
 
 def widen_rotary(model: ir.Model) -> PassReport:
-    """Widen every rotation of a leading slice that is put back where it was."""
+    """Widen every rotation of a leading slice that is concatenated with the rest."""
     report = PassReport("widen_rotary")
     for concat in [node for node in model.graph if node.op_type == "Concat" and len(node.inputs) == 2]:
         found = _rotated(concat.inputs[0])
         if found is None or concat.attributes.get_int("axis") not in (-1, 3):
             continue
-        rotary, transposed, turning = found
-        x = _whole(turning, concat.inputs[1])
+        rotary, transposed, rotated = found
+        x = _whole(rotated, concat.inputs[1])
         if x is None:
             report.miss(rotary, "it turns a part of something that is not put back whole")
             continue
-        emit = NodeBuilder(rotary.name or "")
+        emit = NodeBuilder.replacing(rotary, "widened by widen_rotary")
         output = _widened(emit, rotary, transposed, x)
         same_type(output, concat.outputs[0])
         model.graph.insert_before(concat, emit.nodes)
@@ -44,7 +51,7 @@ def widen_rotary(model: ir.Model) -> PassReport:
 
 
 def _widened(emit: NodeBuilder, rotary: ir.Node, transposed: bool, x: ir.Value) -> ir.Value:
-    """x with its leading elements turned, in its own layout."""
+    """x with its leading elements rotated, in its own layout."""
     assert x.shape is not None
     heads, width = dim(x, 1 if transposed else 2), dim(x, 3)
     rows = [x.shape[0], x.shape[2 if transposed else 1]]
@@ -55,20 +62,20 @@ def _widened(emit: NodeBuilder, rotary: ir.Node, transposed: bool, x: ir.Value) 
 
     laid_out = noted(emit("Transpose", x, perm=HEADS_FIRST), heads, width) if transposed else x
     flat = noted(emit("Reshape", laid_out, emit.constant([0, 0, heads * width])), heads * width)
-    turned = emit(
+    rotated = emit(
         "RotaryEmbedding", flat, *rotary.inputs[1:], domain=DOMAIN, num_heads=heads,
         interleaved=rotary.attributes.get_int("interleaved"),
     )  # fmt: skip
-    split = noted(emit("Reshape", noted(turned, heads * width), emit.constant([0, 0, heads, width])), heads, width)
+    split = noted(emit("Reshape", noted(rotated, heads * width), emit.constant([0, 0, heads, width])), heads, width)
     return emit("Transpose", split, perm=HEADS_FIRST) if transposed else split
 
 
 def _rotated(value: ir.Value | None) -> tuple[ir.Node, bool, ir.Value] | None:
-    """Match (Transpose)(Reshape(RotaryEmbedding(Reshape((Transpose)(x))))); return the op, which form, and x."""
+    """Match (Transpose)(Reshape(RotaryEmbedding(Reshape((Transpose)(x))))); return the op, if transposed, and x."""
     behind = _transpose(value)
     split = producer(behind.inputs[0] if behind else value, "Reshape")
     rotary = producer(split.inputs[0], "RotaryEmbedding", DOMAIN) if split else None
-    flat = producer(rotary.inputs[0], "Reshape") if rotary else None
+    flat = producer(canonical_inputs(rotary).x, "Reshape") if rotary else None
     if split is None or rotary is None or flat is None:
         return None
     before = _transpose(flat.inputs[0])
@@ -84,7 +91,7 @@ def _transpose(value: ir.Value | None) -> ir.Node | None:
 
 
 def _whole(first: ir.Value, second: ir.Value | None) -> ir.Value | None:
-    """What two values are the first and the second part of, along axis 3; None where they are not all of it."""
+    """The value that two values are the first and second part of, along axis 3; None where they are not all of it."""
     parts = [_part(first), _part(second)]
     if parts[0] is None or parts[1] is None or parts[0][0] is not parts[1][0]:
         return None
@@ -95,7 +102,7 @@ def _whole(first: ir.Value, second: ir.Value | None) -> ir.Value | None:
 
 
 def _part(value: ir.Value | None) -> tuple[ir.Value, int, int] | None:
-    """What a value is a part of, along axis 3, and from where to where."""
+    """The value that another is a part of along axis 3, with the start and end of that part."""
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or node.inputs[0] is None:
         return None

@@ -19,7 +19,7 @@ from edgeformer.export.passes import (
     canonicalize,
     fold_rotary,
     pack_qkv,
-    plain_ops,
+    replace_rare_ops,
     simplify_layout,
     transpose_weights,
     widen_rotary,
@@ -156,10 +156,10 @@ def test_widen_rotary_leaves_what_is_put_back_elsewhere():
     assert report.changed == 0
 
 
-def test_plain_ops_split_without_sequences():
+def test_replace_rare_ops_split_without_sequences():
     graph = captured(chunk=True)
     assert count(graph, "SplitToSequence") == 2 * LAYERS
-    report = assert_keeps_the_maths(graph, plain_ops)
+    report = assert_keeps_the_maths(graph, replace_rare_ops)
     assert (report.changed, report.missed) == (2 * LAYERS, [])
     assert count(graph, "SplitToSequence", "SequenceAt") == 0
 
@@ -186,6 +186,6 @@ def test_a_cast_to_the_type_of_another_value_is_a_cast():
     ]
     graph = ir.Graph([x, y], [end.outputs[0] for end in ends], nodes=[like, same, *ends], opset_imports={"": 20})
     model = ir.Model(graph, ir_version=10)
-    assert plain_ops(model).changed == 2
+    assert replace_rare_ops(model).changed == 2
     assert [node.op_type for node in graph] == ["Cast", "Neg", "Neg"]
     assert ends[1].inputs[0] is x

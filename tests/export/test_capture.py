@@ -1,4 +1,4 @@
-"""What capture spares torch.onnx.export, and itself: graphs are the same as with all of it."""
+"""Stages that capture skips in torch.onnx.export, and in itself: graphs are the same as with all of them."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 
+from edgeformer.export.capture import torch_export
 from edgeformer.export.capture import trace as capture_module
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
@@ -44,7 +45,7 @@ MODELS = {
 }  # fmt: skip
 
 PROMOTING = {"gemma2"}
-"""Those whose ops are whole and in which types are promoted: half embeddings times a number."""
+"""Models without composite ops in which types are promoted: half embeddings times a number."""
 
 
 def described(graph: ir.Graph) -> list[object]:
@@ -78,7 +79,7 @@ def met():
 
 @pytest.fixture
 def traces(monkeypatch):
-    """What torch.onnx.export traced a second time."""
+    """The programs that torch.onnx.export traced a second time, to decompose them."""
     traced, real = [], ExportedProgram.run_decompositions
     monkeypatch.setattr(
         ExportedProgram, "run_decompositions", lambda self, table: traced.append(self) or real(self, table)
@@ -88,14 +89,14 @@ def traces(monkeypatch):
 
 @pytest.fixture
 def promotions(monkeypatch):
-    """In what torch.onnx.export looked for promotions of types."""
+    """The graph modules in which torch.onnx.export looked for type promotions."""
     looked, real = [], InsertTypePromotion.run
     monkeypatch.setattr(InsertTypePromotion, "run", lambda self: looked.append(self) or real(self))
     return looked
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_a_program_of_whole_ops_needs_no_second_look(make_model, monkeypatch, traces, promotions, met, family):
+def test_a_program_without_composite_ops_is_traced_once(make_model, monkeypatch, traces, promotions, met, family):
     auto, options, dtype, composite = MODELS[family]
     config = open_source(make_model(family, auto=auto, **options), context_length=64).config
     model_spec, weights = model_spec_of(config), RandomWeights(config, 0)
@@ -105,10 +106,10 @@ def test_a_program_of_whole_ops_needs_no_second_look(make_model, monkeypatch, tr
 
     def untouched(program):
         ops = {node.target for node in program.graph.nodes if node.op == "call_function"}
-        met.update(ops if ops <= capture_module.WHOLE else ())
+        met.update(ops if ops <= torch_export.NOT_COMPOSITE else ())
         return program
 
-    monkeypatch.setattr(capture_module, "_spared", untouched)
+    monkeypatch.setattr(capture_module, "skip_needless_stages", untouched)
     for spec in model_spec.graphs:
         expected = capture_module._trace(spec, model_spec, dtype)
         assert described(plain[spec.file].graph) == described(expected.graph)
@@ -118,8 +119,31 @@ def test_a_program_of_whole_ops_needs_no_second_look(make_model, monkeypatch, tr
     assert len(traces) == composite + len(model_spec.graphs)
 
 
-def test_every_op_that_is_taken_to_be_whole_was_met_above(met):
-    assert met | set(OPS.values()) == capture_module.WHOLE
+def test_every_op_that_is_listed_as_not_composite_was_met_above(met):
+    assert met | set(OPS.values()) == torch_export.NOT_COMPOSITE
+
+
+def test_the_shim_was_checked_with_the_installed_torch():
+    """A new torch: run this file with its version in CHECKED, and keep the version there if all tests pass."""
+    assert torch.__version__.rpartition(".")[0] in torch_export.CHECKED
+
+
+def test_on_another_torch_nothing_is_skipped(traces, promotions, monkeypatch):
+    config = open_source("tiny-llama").config
+    model_spec = model_spec_of(config)
+    arguments = model_spec.graphs[-1], model_spec, torch.float32
+    expected = capture_module._trace(*arguments)
+    assert (traces, promotions) == ([], [])
+    monkeypatch.setattr(
+        capture_module, "skip_needless_stages", lambda program: torch_export.skip_needless_stages(program, "2.0.1")
+    )
+    assert described(capture_module._trace(*arguments).graph) == described(expected.graph)
+    assert (len(traces), len(promotions)) == (1, 1)
+
+
+def test_a_method_that_torch_no_longer_has_is_not_overridden():
+    with pytest.raises(AssertionError, match=r"torch has no object.run_decompositions any more"):
+        torch_export._override(object(), "run_decompositions", None)
 
 
 def test_a_model_of_ours_is_traced_once_and_its_graphs_share_nothing(monkeypatch):

@@ -324,7 +324,7 @@ MADE_BY = {
     "blocks.0.attention_norm/RMSNorm": "emitted by lower/ort for edgeformer::RMSNorm",
     "blocks.0.attention.qkv/MatMul_0": "packed by pack_qkv",
     "blocks.0.attention/GroupQueryAttention": "emitted by lower/ort for edgeformer::GroupQueryAttention, "
-    "packed by pack_qkv, RoPE folded in by fold_rotary",
+    "RoPE folded in by fold_rotary, packed by pack_qkv",
     "blocks.0.feed_forward.down/MatMul": "captured from PyTorch, weight transposed by transpose_weights",
     "lengths/Sub_3": "emitted by lower/ort for the lengths that attention reads",
     "head/MatMul": "emitted by lower/ort for MatMul",
@@ -343,7 +343,8 @@ def test_every_node_has_an_origin():
     config = mutable_config(num_hidden_layers=1, head_dim=12)
     origins = values_of(config).origins
     scores = [each for name, each in origins.items() if name.startswith("blocks.0.attention/GroupQueryAttention/Soft")]
-    assert [each.made_by for each in scores] == ["written out by export/bodies.py for edgeformer::GroupQueryAttention"]
+    decomposed = "decomposed by graph/function_bodies for edgeformer::GroupQueryAttention"
+    assert [each.made_by for each in scores] == [f"{decomposed}, packed by pack_qkv"]
 
 
 DESCRIPTIONS = {
@@ -374,7 +375,7 @@ DESCRIPTIONS = {
     ),
     "present key and value exchanged": (
         "blocks.1.attention/GroupQueryAttention (GroupQueryAttention, emitted by lower/ort for "
-        "edgeformer::GroupQueryAttention, packed by pack_qkv, RoPE folded in by fold_rotary) is the first node out of "
+        "edgeformer::GroupQueryAttention, RoPE folded in by fold_rotary, packed by pack_qkv) is the first node out of "
         "line: off by # on the #, where rounding explains 2.0e-06.\n"
         "  It makes present.1.value where a fresh lowering makes present.1.key; makes present.1.key where a fresh "
         "lowering makes present.1.value."

@@ -14,6 +14,7 @@ from verification.op_set_tables.rules import rule_lists
 from verification.op_set_tables.table import Footnotes, block_table, expanded
 
 from edgeformer.errors import ExportError
+from edgeformer.export.graph import canonical_inputs
 from edgeformer.export.lower import LoweringOptions, ort, portable, standard
 from edgeformer.export.lower.ort import attention
 from edgeformer.export.lower.standard import norms
@@ -103,13 +104,13 @@ def test_an_op_that_onnxruntime_writes_out_itself_is_not_native(monkeypatch, cha
 
 
 def test_a_graph_that_computes_something_else_is_not_native(monkeypatch, changed_rules):
-    real = norms._parts
+    real = norms._norm
 
-    def without_weight(node):
-        x, skip, _, bias = real(node)
-        return x, skip, None, bias
+    def without_weight(emit, node):
+        canonical_inputs(node).set(weight=None)
+        return real(emit, node)
 
-    monkeypatch.setattr(norms, "_parts", without_weight)
+    monkeypatch.setattr(norms, "_norm", without_weight)
     found = find(SOFTCAP, "fp32", LoweringOptions(ops="standard", cache_form="dynamic"))
     assert found.mark == "✗"
     assert re.fullmatch(r"it is 0\.\d+ off what its primitives compute", found.reasons[0])
@@ -126,8 +127,8 @@ def test_every_rule_and_pass_is_described():
     for name, op_set in (("ort", ort), ("standard", standard), ("portable", portable)):
         section = lists.partition(f"### `{name}`")[2].partition("###")[0]
         assert section.count("- rule ") == len(op_set.RULES)
-        assert "- pass `transpose_weights`: Store weights the way that MatMul reads them." in section
-    assert "no relation vectors; on CUDA float16 or bfloat16." in lists
+        assert "- pass `transpose_weights`: Store weights transposed, as MatMul reads them." in section
+    assert "no relation vectors, and float16 or bfloat16 on CUDA." in lists
     assert ": *" not in lists and ":  " not in lists, "a module says what it requires, but not what it is"
 
 

@@ -1,30 +1,31 @@
 """Op set `ort`: the contrib ops of ONNX Runtime (domain com.microsoft).
 
-| canonical           | emitted                                     | where there is no kernel |
-|---------------------|---------------------------------------------|--------------------------|
-| RMSNorm             | SimplifiedLayerNormalization                |                          |
-| SkipRMSNorm         | SkipSimplifiedLayerNormalization            |                          |
-| SkipLayerNorm       | SkipLayerNormalization                      |                          |
-| GroupQueryAttention | GroupQueryAttention, RoPE and packed QKV in | its body                 |
-| CrossAttention      | MultiHeadAttention                          | its body                 |
-| RotaryEmbedding     | its body (only what could not be folded)    |                          |
-| QuantizedMatMul     | MatMulNBits, or MatMulIntegerToFloat        |                          |
-| QuantizedGather     | GatherBlockQuantized, or primitives         |                          |
-| tied head           | FusedMatMul over the embedding, transposed  |                          |
+| canonical           | emitted                                       | where there is no kernel |
+|---------------------|-----------------------------------------------|--------------------------|
+| RMSNorm             | SimplifiedLayerNormalization                  |                          |
+| SkipRMSNorm         | SkipSimplifiedLayerNormalization              |                          |
+| SkipLayerNorm       | SkipLayerNormalization                        |                          |
+| GroupQueryAttention | GroupQueryAttention, with RoPE and packed QKV | its function body        |
+| CrossAttention      | MultiHeadAttention                            | its function body        |
+| RotaryEmbedding     | its function body, where it was not folded    |                          |
+| QuantizedMatMul     | MatMulNBits, or MatMulIntegerToFloat          |                          |
+| QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
+| tied head           | FusedMatMul over the embedding, transposed    |                          |
 
-A graph takes its caches in any form: the kernel grows them or writes into a buffer, and the body does the same.
+A graph takes its caches in any form: the kernel concatenates to them or writes into a buffer, and so does the body.
 """
 
 import onnx_ir as ir
 
+from edgeformer.export.graph import PassReport
+from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
-from edgeformer.export.lower.ort.names import CONTRIB
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
-from edgeformer.export.lower.ort.tied_head import lower_tied_head
-from edgeformer.export.passes import PassReport, fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
+from edgeformer.export.lower.tied_head import lower_tied_head
+from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
 RULES = (
     lower_attention,
@@ -37,7 +38,7 @@ RULES = (
 
 
 def rewrite(model: ir.Model) -> list[PassReport]:
-    """The passes that make what these kernels want to read."""
+    """Run the passes that prepare what these kernels read."""
     return [
         transpose_weights(model),
         fold_rotary(model, accepts=lambda head_dim, rotary_dim: head_dim % 16 == 0 and rotary_dim % 16 == 0),

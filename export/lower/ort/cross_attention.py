@@ -1,48 +1,57 @@
-"""Attention to an encoder by ONNX Runtime's MultiHeadAttention.
+"""Lower cross-attention to ONNX Runtime's MultiHeadAttention.
 
-The kernel takes keys and values [B, H, T, D] as they are, and masks padding. On CPUs it gets scaled queries, as that of
-self-attention does. Requires (onnxruntime 1.31) float32 on the CPU; CUDA has float16 too. What it does not take is
-written out.
+The kernel takes keys and values [B, H, T, D] as they are, and masks padding. For CPUs queries are scaled before it, as
+in self-attention. Requires (onnxruntime 1.31) float32 on the CPU; CUDA has float16 too. Everything else is decomposed.
 """
 
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph import (
+    DOMAIN,
+    NodeBuilder,
+    NodeOrigin,
+    PassReport,
+    canonical_inputs,
+    canonical_nodes,
+    dim,
+    dtype_of,
+    replace_node,
+)
 from edgeformer.export.graph.function_bodies import decompose
+from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.attention import scale_query
-from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.passes import PassReport
+from edgeformer.export.lower.ort.scaled_query import scale_query
+
+MASK_ORIGIN = NodeOrigin(f"{DOMAIN}::CrossAttention", "emitted by lower/ort for the mask that cross-attention reads")
 
 
 def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
-    """Use the kernel wherever it takes the op."""
+    """Lower every attention that meets the requirements, and decompose the others."""
     report = PassReport("CrossAttention")
     masks: dict[ir.Value, ir.Value] = {}
     for node in canonical_nodes(model, "CrossAttention"):
-        query, key, value, mask = node.inputs
-        assert query is not None and mask is not None
-        dtype = dtype_of(query)
-        if lowering.provider == "cpu" and dtype != ir.DataType.FLOAT:
+        inputs = canonical_inputs(node)
+        query, key, mask = inputs["query"], inputs["key"], inputs["attention_mask"]
+        dtype, on_cpu = dtype_of(query), lowering.provider == "cpu"
+        if on_cpu and dtype != ir.DataType.FLOAT:
             report.miss(node, "there is no float16 CPU kernel")
             decompose(node, lowering.cache_form)
             continue
         if mask not in masks:
-            emit = NodeBuilder("source_mask")
+            emit = NodeBuilder("source_mask", MASK_ORIGIN)
             masks[mask] = emit("Cast", mask, to=ir.DataType.INT32)
             model.graph.insert_before(next(iter(model.graph)), emit.nodes)
-        emit = NodeBuilder(node.name or "")
+        emit = NodeBuilder.replacing(node, "emitted by lower/ort")
         scale = node.attributes.get_float("scale")
-        if lowering.provider == "cpu":
+        if on_cpu:
             query, scale = scale_query(emit, query, scale, dim(query, -1)), 1.0
         attended = emit(
-            "MultiHeadAttention", query, key, value, None, masks[mask],
+            "MultiHeadAttention", query, key, inputs.value, None, masks[mask],
             domain=CONTRIB,
             num_heads=dim(key, 1),
             scale=scale,
-            # Added to the scores of padding. The default, −10000, hides nothing from scores of that size.
+            # Added to the scores of padding. The default, −10000, does not hide a score of that magnitude.
             mask_filter_value=float(np.finfo(dtype.numpy()).min),
         )  # fmt: skip
         report.fire(node)

@@ -1,16 +1,22 @@
-"""Norms, with and without the residual sum before them, by ONNX Runtime's own ops. They require nothing."""
+"""Lower norms, with and without a residual sum inside, to ONNX Runtime's own ops. It requires nothing."""
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph import (
+    NodeBuilder,
+    PassReport,
+    canonical_inputs,
+    canonical_nodes,
+    dim,
+    dtype_of,
+    replace_node,
+)
+from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.names import CONTRIB
-from edgeformer.export.passes import PassReport
 
 
 def lower_norms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
-    """Use the kernels for every norm."""
+    """Lower every norm."""
     report = PassReport("norms")
     for node in canonical_nodes(model, "RMSNorm", "SkipRMSNorm", "SkipLayerNorm"):
         report.fire(node)
@@ -19,13 +25,13 @@ def lower_norms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 
 def _lower_norm(node: ir.Node) -> None:
-    emit = NodeBuilder(node.name or "")
+    emit, inputs = NodeBuilder.replacing(node, "emitted by lower/ort"), canonical_inputs(node)
     epsilon = node.attributes.get_float("epsilon")
     if node.op_type == "RMSNorm":
-        x, weight = [*node.inputs, None][:2]
+        x, weight = inputs["x"], inputs.weight
         if weight is None:
             weight = emit.constant([1.0] * dim(x, -1), dtype_of(x))
-        # ONNX Runtime keeps this op in the default domain.
+        # ONNX Runtime has this op in the default domain.
         replace_node(node, emit, [emit("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=epsilon)])
         return
     op = "SkipLayerNormalization" if node.op_type == "SkipLayerNorm" else "SkipSimplifiedLayerNormalization"

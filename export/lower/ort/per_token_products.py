@@ -1,69 +1,72 @@
-"""Products whose inputs are rounded token by token, by MatMulIntegerToFloat.
+"""Products with dynamic per-token activation quantization, by MatMulIntegerToFloat.
 
-x / step is rounded, 127 steps being the largest magnitude of a token, and the product is times step. Beside the product
-itself this costs passes over all that a prompt's tokens hold, and so there are few:
+Each token of x is divided by its own scale, max |x| / 127, and rounded; the product of integers is multiplied by that
+scale. Beside the product this costs passes over all tokens of a prompt, which are kept few:
 
-- what several products read is rounded once: equal nodes are merged;
-- QuantizeLinear divides while it rounds: a token is one of its blocks;
-- a gate times a product is rounded to the same integers whether or not the product is scaled. So its step comes in
-  after the next product, as a factor of the next step: one number a token instead of one a feature;
-- QuantizeLinear wants a zero point for every step. They are all the same, and made once for all products of a part of
-  the model that read as many tokens.
+- an input of several products is rounded once: equal nodes are merged;
+- QuantizeLinear divides and rounds at once, with one token per block;
+- a gate times a product is rounded to the same integers whether or not the product is multiplied by its scale. So this
+  scale is applied behind the next product, in that product's scale: one number per token instead of one per feature;
+- QuantizeLinear wants a zero point for every scale. All are equal, and are computed once for all products of a part of
+  the model that read the same number of tokens.
 """
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.editing import dtype_of, producer, read_once
-from edgeformer.export.lower.ort.names import CONTRIB
+from edgeformer.export.graph import NodeBuilder, dtype_of, producer, read_once
+from edgeformer.export.lower.contrib import CONTRIB
 
-SMALLEST, LARGEST = 1e-30, 1e30
+SMALLEST = 1e-30
+"""Lower bound of a token's largest magnitude: a token of zeros stays zero instead of becoming 0 / 0."""
+
+LARGEST = 1e30
+"""A scale by which any number is rounded to its zero point."""
 
 
 class PerTokenProducts:
-    """Writes the products of a graph, in order, and keeps in mind what each is without its step."""
+    """Emits the products of one graph in order, and remembers each product before its scale was applied."""
 
     def __init__(self) -> None:
         self._unscaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         self._zeros: dict[tuple[object, ...], ir.Value] = {}
 
     def __call__(self, emit: NodeBuilder, node: ir.Node) -> ir.Value:
-        """The result of a canonical QuantizedMatMul."""
-        read, integers, scales = node.inputs[:3]
+        """Emit a canonical QuantizedMatMul and return its result."""
+        read, integers, weight_scales = node.inputs[:3]
         dtype = dtype_of(read)
-        x, left_out = self._without_step(emit, read)
+        x, postponed = self._without_scale(emit, read)
         largest = emit("ReduceMax", emit("Abs", x), emit.constant([-1]), keepdims=1)
-        # A token of zeros stays one.
         largest = emit("Max", largest, emit.constant(SMALLEST, dtype))
-        step, zero = emit("Mul", largest, emit.constant(1 / 127, dtype)), emit.constant(128, ir.DataType.UINT8)
-        zeros = self._zero_points(emit, node, step, zero)
-        steps = emit("QuantizeLinear", x, step, zeros, axis=-1, block_size=node.attributes.get_int("inputs"))
-        product = emit("MatMulIntegerToFloat", steps, integers, emit.constant(1, dtype), scales, zero, domain=CONTRIB)
-        if left_out is not None:
-            step = emit("Mul", step, left_out)
-        result = emit("Mul", product, step)
-        self._unscaled[result] = product, step
+        scale, zero = emit("Mul", largest, emit.constant(1 / 127, dtype)), emit.constant(128, ir.DataType.UINT8)
+        zeros = self._zero_points(emit, node, scale, zero)
+        rounded = emit("QuantizeLinear", x, scale, zeros, axis=-1, block_size=node.attributes.get_int("inputs"))
+        one = emit.constant(1, dtype)
+        product = emit("MatMulIntegerToFloat", rounded, integers, one, weight_scales, zero, domain=CONTRIB)
+        if postponed is not None:
+            scale = emit("Mul", scale, postponed)
+        result = emit("Mul", product, scale)
+        self._unscaled[result] = product, scale
         return result
 
-    def _zero_points(self, emit: NodeBuilder, node: ir.Node, step: ir.Value, zero: ir.Value) -> ir.Value:
-        """As many zero points as there are steps, which are one for each token of what is read."""
+    def _zero_points(self, emit: NodeBuilder, node: ir.Node, scale: ir.Value, zero: ir.Value) -> ir.Value:
+        """One zero point for each scale, of which there is one per token."""
         read = node.inputs[0]
-        # What torch decomposes has values without a shape.
+        # Values inside of what torch decomposes have no shape.
         *tokens, _ = [None, None] if read is None or read.shape is None else read.shape
-        # The first word of a name is the part: of a pair, what reads the encoder's states is also cut out of its graph.
+        # The first word of a name is the part of the model. In an encoder-decoder, what reads the encoder's states is
+        # also extracted from its graph, so nothing is shared between parts.
         key = (node.name or "").partition(".")[0], *tokens
         zeros = None if None in tokens else self._zeros.get(key)
         if zeros is None:
-            # With so large a scale, any number is rounded to its zero point.
-            zeros = self._zeros[key] = emit("QuantizeLinear", step, emit.constant(LARGEST, dtype_of(read)), zero)
+            zeros = self._zeros[key] = emit("QuantizeLinear", scale, emit.constant(LARGEST, dtype_of(read)), zero)
         return zeros
 
-    def _without_step(self, emit: NodeBuilder, x: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
-        """x, or what it is without the step of a product that is a factor of it, and that step."""
+    def _without_scale(self, emit: NodeBuilder, x: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
+        """x and None; or, where x is something times a product, x without that product's scale, and the scale."""
         gating = producer(x, "Mul")
         if gating is not None and read_once(gating.outputs[0]):
             for factor, other in (gating.inputs, gating.inputs[::-1]):
                 if factor in self._unscaled and read_once(factor):
-                    product, step = self._unscaled[factor]
-                    return emit("Mul", other, product), step
+                    product, scale = self._unscaled[factor]
+                    return emit("Mul", other, product), scale
         return x, None

@@ -1,20 +1,21 @@
-"""Op set `portable`: primitives that ONNX has had since opset 18 or before, for runtimes that know little else.
+"""Op set `portable`: primitives of opset 18, for runtimes that have few other ops.
 
-Every canonical op is its body, written out in place or, if that is wished, left as a function of the model, which a
-viewer shows as one node and a vendor may put a kernel in the place of.
+Every canonical op is decomposed into its body or, with `functions`, kept as a function of the model, which a viewer
+shows as one node and a vendor may replace by a kernel.
 """
 
 import onnx_ir as ir
 
+from edgeformer.export.graph import PassReport
 from edgeformer.export.lower.portable.gelu import lower_gelu
 from edgeformer.export.lower.tied_head import lower_tied_head
-from edgeformer.export.passes import PassReport, transpose_weights
+from edgeformer.export.passes import transpose_weights
 
 RULES = (lower_gelu, lower_tied_head)
 
 
 def rewrite(model: ir.Model) -> list[PassReport]:
-    """The passes that make smaller or faster graphs of primitives, too."""
+    """Run the passes that make graphs of primitives smaller or faster."""
     return [transpose_weights(model)]
 
 

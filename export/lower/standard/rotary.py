@@ -1,25 +1,34 @@
-"""Rotations by ONNX's RotaryEmbedding. It requires nothing."""
+"""Lower rotations to ONNX's RotaryEmbedding. It requires nothing."""
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.graph import NodeBuilder, PassReport, canonical_inputs, canonical_nodes, dim, replace_each
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.standard.attention import rotate
-from edgeformer.export.passes import PassReport
 
 
 def lower_rotary(model: ir.Model, lowering: LoweringOptions) -> PassReport:
-    """Use the op everywhere."""
-    report = PassReport("RotaryEmbedding")
-    for node in canonical_nodes(model, "RotaryEmbedding"):
-        x, positions, cos, sin = node.inputs
-        assert x is not None
-        emit = NodeBuilder(node.name or "")
-        attributes = node.attributes
-        turned = rotate(
-            emit, x, positions, cos, sin, attributes.get_int("num_heads"), attributes.get_int("interleaved")
-        )
-        report.fire(node)
-        replace_node(node, emit, [turned])
-    return report
+    """Lower every rotation."""
+    return replace_each(
+        "RotaryEmbedding", canonical_nodes(model, "RotaryEmbedding"), "emitted by lower/standard", _rotary
+    )
+
+
+def _rotary(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
+    inputs, attributes = canonical_inputs(node), node.attributes
+    heads, interleaved = attributes.get_int("num_heads"), attributes.get_int("interleaved")
+    return [rotate(emit, inputs.x, inputs.positions, (inputs["cos"], inputs["sin"]), heads, interleaved)]
+
+
+def rotate(
+    emit: NodeBuilder,
+    x: ir.Value | None,
+    positions: ir.Value | None,
+    tables: tuple[ir.Value, ir.Value],
+    num_heads: int,
+    interleaved: int,
+) -> ir.Value:
+    """Rotate the heads of x [B, S, H·D]; tables: cos and sin [positions, R/2]."""
+    return emit(
+        "RotaryEmbedding", x, *tables, positions,
+        num_heads=num_heads, interleaved=interleaved, rotary_embedding_dim=2 * dim(tables[0], -1),
+    )  # fmt: skip

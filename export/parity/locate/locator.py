@@ -19,11 +19,13 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from edgeformer.errors import BundleError
+from edgeformer.export.bundle.writer import Progress
+from edgeformer.export.graph import NodeOrigin
 from edgeformer.export.lower import lowering_options_of
 from edgeformer.export.parity.locate.cut_graph import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.locate.findings import SAME, Findings, Localisation, Suspect, describe, worst
 from edgeformer.export.parity.locate.node_differences import Wiring, node_differences, wrong_weights
-from edgeformer.export.parity.locate.node_values import Array, Expected, NodeOrigin, NodeValues, difference
+from edgeformer.export.parity.locate.node_values import Array, Expected, NodeValues, difference
 from edgeformer.export.parity.trials.smoothing import smoothed_as_stored
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Arithmetic, Manifest, Provider

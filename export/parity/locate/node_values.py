@@ -30,7 +30,7 @@ from edgeformer.export.graph.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.export.lower import LoweringOptions, lower_captured
 from edgeformer.export.quantize.quantized_tensor import quantized_once
 from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest import Arithmetic, OpSet
+from edgeformer.manifest import Arithmetic
 from edgeformer.model_spec import ModelSpec
 from edgeformer.runtime.session import CACHE_DTYPES
 
@@ -75,14 +75,6 @@ class Expected:
         return ~np.isnan(self.marked) if self.marked.dtype.kind == "f" else np.ones(self.marked.shape, np.bool_)
 
 
-@dataclass(frozen=True)
-class NodeOrigin:
-    """Where a node of the lowered graph comes from: the canonical op that it stands for, and who made it."""
-
-    canonical: str
-    made_by: str
-
-
 class NodeValues:
     """Reference values of one graph of a model: of every node that a fresh lowering of it has, on every feed.
 
@@ -106,10 +98,8 @@ class NodeValues:
             for name in self.feeds[0].inputs
         }
         self._evaluate(graph)
-        canonical = {node.name or "": (node.domain, node.op_type) for node in graph.graph}
-        lower_captured(graph, spec, lowering)
+        self.origins = lower_captured(graph, spec, lowering).origins
         self._evaluate(graph)
-        self.origins = {node.name or "": _origin(node, canonical, lowering.ops) for node in graph.graph}
         self._place = {
             (node.name or "", index): output.name or ""
             for node in graph.graph
@@ -339,12 +329,12 @@ def _marking(op: str, compute: Compute, feed: Feed) -> Compute:
     """
 
     def mark_self(inputs: list[Array | None]) -> list[Array]:
-        output, *presents = compute([*_unmarked(inputs[:3]), *inputs[3:]])
+        output, *presents = compute([*_unmarked(inputs[:3]), *inputs[3:]])  # query, key and value first
         output = np.where(feed.padding[..., None], np.nan, output)
         return [output, *(np.where(feed.written[:, None, :, None], present, np.nan) for present in presents)]
 
     def mark_cross(inputs: list[Array | None]) -> list[Array]:
-        return compute([inputs[0], *_unmarked(inputs[1:3]), *inputs[3:]])
+        return compute([inputs[0], *_unmarked(inputs[1:3]), *inputs[3:]])  # key and value
 
     return {"GroupQueryAttention": mark_self, "CrossAttention": mark_cross}.get(op, compute)
 
@@ -375,40 +365,3 @@ def _present(inputs: Iterable[Array | None]) -> list[Array]:
 
 def _widened(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
-
-
-FUSED_NORMS = {"SkipSimplifiedLayerNormalization": "SkipRMSNorm", "SkipLayerNormalization": "SkipLayerNorm"}
-
-
-def _origin(node: ir.Node, canonical: Mapping[str, tuple[str, str]], ops: OpSet) -> NodeOrigin:
-    """Tell from its op and its name who made a node of a fresh lowering."""
-    name = node.name or ""
-    module, _, _ = name.rpartition("/")
-    if name in canonical:
-        domain, op = canonical[name]
-        if (domain, op) == (node.domain, node.op_type):
-            weights = [weight for weight in map(streamed, node.inputs) if weight is not None]
-            turned = (
-                ", weight transposed by transpose_weights" if any(each.source.transposed for each in weights) else ""
-            )
-            return NodeOrigin(op, f"captured from PyTorch{turned}")
-        by: list[str] = []
-        if node.op_type in FUSED_NORMS:
-            domain, op = DOMAIN, FUSED_NORMS[node.op_type]
-            by.append("fused by fuse_skip_norm")
-        if op == "GroupQueryAttention":
-            by += ["packed by pack_qkv"] if node.inputs[1] is None else []
-            by += ["RoPE folded in by fold_rotary"] if len(node.inputs) > 7 and node.inputs[7] is not None else []
-        stands_for = f"{domain}::{op}" if domain else op
-        return NodeOrigin(stands_for, ", ".join([f"emitted by lower/{ops} for {stands_for}", *by]))
-    if module in canonical and canonical[module][0] == DOMAIN:
-        op = f"{DOMAIN}::{canonical[module][1]}"
-        return NodeOrigin(op, f"written out by export/bodies.py for {op}")
-    if module.endswith(".qkv"):
-        return NodeOrigin(f"three of {node.op_type}", "packed by pack_qkv")
-    if module == "source_mask":
-        return NodeOrigin(
-            f"{DOMAIN}::CrossAttention", f"emitted by lower/{ops} for the mask that cross-attention reads"
-        )
-    what = "lengths" if ops == "ort" else "masks and lengths"
-    return NodeOrigin(f"{DOMAIN}::GroupQueryAttention", f"emitted by lower/{ops} for the {what} that attention reads")

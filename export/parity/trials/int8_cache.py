@@ -20,6 +20,7 @@ from torch import Tensor
 from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import present_names
 from edgeformer.export.bundle.ort_format import load_onnx
+from edgeformer.export.lower.contrib import attention_input
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of
@@ -37,8 +38,8 @@ PROMPTS = (40, 17, 1)
 """Tokens of each row's prompt in a batch."""
 STEPS = 4
 """Single steps behind the prompts of a batch."""
-SCALES = 12, 13
-"""Places of k_scale and v_scale among the inputs of GroupQueryAttention."""
+SCALES = "k_scale", "v_scale"
+"""Inputs of GroupQueryAttention that hold the scales of the cache."""
 
 Array = NDArray[Any]
 
@@ -183,8 +184,8 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
         constants = {tensor.name: tensor for tensor in graph.initializer}
         attention = {node.output[1]: node for node in graph.node if node.op_type == "GroupQueryAttention"}
         for key, layer in zip(present_names(manifest.cache)[::2], wanted, strict=True):
-            for place, numbers in zip(SCALES, layer, strict=True):
-                read = attention[key].input[place : place + 1] if key in attention else []
+            for name, numbers in zip(SCALES, layer, strict=True):
+                read = [attention_input(attention[key], name)] if key in attention else []
                 stored = [numpy_helper.to_array(constants[each]).ravel() for each in read if each in constants]
                 same = [int(np.sum(each == numbers)) for each in stored if each.shape == numbers.shape]
                 differing += len(numbers) - sum(same)

@@ -103,4 +103,4 @@ def _at(graph: ir.Model, names: Sequence[str]) -> list[ir.Node]:
 
 
 def _reasons(reports: Sequence[PassReport], places: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(reason for report in reports for place, reason in report.misses() if place in places))
+    return list(dict.fromkeys(reason for report in reports for place, reason in report.misses if place in places))

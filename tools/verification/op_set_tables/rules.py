@@ -32,7 +32,7 @@ def rule_lists() -> str:
             *(_described(f"rule `{report.name}`", rule.__module__) for rule, report in rules),
         ]
     sections["Behind the rules, for the canonical ops that are left"] = [
-        _described("`bodies`", decompose_all.__module__),
+        _described("`decompose`", decompose_all.__module__),
         _described("`functions`, with `--functions`", keep_as_functions.__module__),
     ]
     return "\n\n".join("\n".join([f"### {title}", "", *lines]) for title, lines in sections.items())

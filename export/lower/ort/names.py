@@ -1,3 +1,0 @@
-"""What ONNX Runtime calls its own ops."""
-
-CONTRIB = "com.microsoft"
