@@ -43,7 +43,7 @@ class Lowered:
         """Canonical ops that were decomposed although the op set may have an op for them, and why."""
         reasons = Counter((rule.name, miss.reason) for rule in self.rules for miss in rule.misses)
         written = [
-            f"{op} written out in {count} {'place' if count == 1 else 'places'}: {reason}"
+            f"{op} decomposed in {count} {'place' if count == 1 else 'places'}: {reason}"
             for (op, reason), count in reasons.items()
         ]
         return [*self.notes, *written]

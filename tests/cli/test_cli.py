@@ -67,7 +67,7 @@ def test_export_without_verification_says_so(tmp_path, llama_folder):
 
 def test_export_names_a_slower_form(tmp_path, llama_folder):
     result = run("export", "--model", llama_folder, "-o", tmp_path / "b", "--provider", "cuda", "--no-verify")
-    assert "slower form: GroupQueryAttention written out in 3 places: there is no float32 CUDA kernel" in result.stdout
+    assert "slower form: GroupQueryAttention decomposed in 3 places: there is no float32 CUDA kernel" in result.stdout
 
 
 def test_export_explains_itself(tmp_path, llama_folder, monkeypatch):

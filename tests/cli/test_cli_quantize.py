@@ -189,7 +189,10 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
             ["--activations", "per-token"],
             "error: dynamic per-token activation quantization needs symmetric int8 weights",
         ),
-        (["--keep", "*.query.weight"], "error: the recipe has different formats for blocks.0.attention.query.weight, "),
+        (
+            ["--keep", "*.query.weight"],
+            "error: the quantization config has different formats for blocks.0.attention.query.weight, ",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_message(tmp_path, options, message):

@@ -1,7 +1,7 @@
 """Passes for graphs of modules that were not written for our ops: each keeps what the graph computes.
 
 The module here lays heads out as transformers' do, and is captured in float64. Before and after each pass the graph is
-written out in primitives and run: logits and caches must agree to 1e-12.
+decomposed and run: logits and caches must agree to 1e-12.
 """
 
 import numpy as np
@@ -102,7 +102,7 @@ def captured(part=TURNING, **options) -> ir.Model:
 
 
 def run(graph: ir.Model) -> list[np.ndarray]:
-    """All outputs for 4 tokens that follow 3; run on a copy, written out."""
+    """All outputs for 4 tokens that follow 3; run on a decomposed copy."""
     copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
     decompose_all(copy)
     session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())

@@ -1,6 +1,6 @@
 """The ONNX body of each canonical op computes in float64 what its torch op computes.
 
-Each op is captured by itself through the real translation table, written out in primitives, and run by onnxruntime in
+Each op is captured by itself through the real translation table, decomposed, and run by onnxruntime in
 double precision; agreement is to 1e-12, far below what any wrong formula could reach.
 """
 

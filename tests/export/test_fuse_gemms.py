@@ -21,12 +21,12 @@ LLAMA = {
 GPT2 = {"model_type": "gpt2", "vocab_size": 31, "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 32}
 
 
-def lowered(data, quantization, **target):
+def lowered(data, quantization, **lowering):
     """A graph, and what the rule changed in it."""
     config = read_model_config(data)[1]
-    target = LoweringOptions(quantization=quantization, **target)
-    graph, how = build_graph(model_spec_of(config), RandomWeights(config, 0), target=target)
-    return graph, next(rule for rule in how.rules if rule.name == "side by side")
+    lowering = LoweringOptions(quantization=quantization, **lowering)
+    graph, how = build_graph(model_spec_of(config), RandomWeights(config, 0), lowering=lowering)
+    return graph, next(rule for rule in how.rules if rule.name == "fuse_gemms")
 
 
 def said(graph, tokens=5):
@@ -53,7 +53,7 @@ def test_joined_products_are_the_same_to_the_last_bit(bits, symmetric, monkeypat
     graph, report = lowered(LLAMA, chosen)
     assert report.changed == 2
     others = [rule for rule in op_set.RULES if rule is not fuse_gemms]
-    monkeypatch.setattr(op_set, "RULES", (*others, lambda model, target: report))
+    monkeypatch.setattr(op_set, "RULES", (*others, lambda model, lowering: report))
     plain, _ = lowered(LLAMA, chosen)
     assert (products(graph), products(plain)) == (2 * 4 + 1, 2 * 5 + 1)
     for ours, theirs in zip(said(graph), said(plain), strict=True):
@@ -73,7 +73,7 @@ def test_the_weight_has_the_names_of_both_and_is_the_only_one_left():
     assert report.places == [f"blocks.{layer}.feed_forward.gate/MatMul" for layer in range(2)]
 
 
-@pytest.mark.parametrize(("data", "target"), [
+@pytest.mark.parametrize(("data", "lowering"), [
     (LLAMA, {"quantization": make_quantization("int4", QuantizationOverrides(keep=("*.up.weight",)))}),  # one stays
     (LLAMA, {"quantization": make_quantization("int4", QuantizationOverrides(keep=("*.gate.weight",)))}),
     (LLAMA, {"quantization": prefill_quantization(make_quantization("int4"))}),  # per-token products stay apart
@@ -82,7 +82,7 @@ def test_the_weight_has_the_names_of_both_and_is_the_only_one_left():
     (GPT2, {"quantization": make_quantization("int4")}),  # nothing beside anything
     (LLAMA, {"quantization": None}),
 ])  # fmt: skip
-def test_others_are_left_as_they_are(data, target):
-    graph, report = lowered(data, **target)
+def test_others_are_left_as_they_are(data, lowering):
+    graph, report = lowered(data, **lowering)
     assert report.changed == 0
     assert not any("gate_up" in name for name in graph.graph.initializers)

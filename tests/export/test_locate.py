@@ -144,9 +144,9 @@ def test_a_clean_graph_has_no_suspect(clean):
 
 
 CLEAN = {
-    "attention written out": ({"head_dim": 12}, "fp32", LoweringOptions()),
-    "attention written out, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", LoweringOptions()),
-    "rotation written out": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", LoweringOptions()),
+    "attention decomposed": ({"head_dim": 12}, "fp32", LoweringOptions()),
+    "attention decomposed, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", LoweringOptions()),
+    "rotation decomposed": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", LoweringOptions()),
     "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", LoweringOptions(provider="cuda")),
     "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", LoweringOptions()),
     "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", LoweringOptions()),
@@ -344,7 +344,7 @@ def test_every_node_has_an_origin():
     origins = values_of(config).origins
     scores = [each for name, each in origins.items() if name.startswith("blocks.0.attention/GroupQueryAttention/Soft")]
     decomposed = "decomposed by graph/function_bodies for edgeformer::GroupQueryAttention"
-    assert [each.made_by for each in scores] == [f"{decomposed}, packed by pack_qkv"]
+    assert [each.made_by for each in scores] == [decomposed]
 
 
 DESCRIPTIONS = {

@@ -1,6 +1,6 @@
 """Every pass keeps what the graph computes, reports what it changed, and says why it left what it left.
 
-A small decoder is captured in float64. Before and after each pass the graph is written out in primitives and run: the
+A small decoder is captured in float64. Before and after each pass the graph is decomposed and run: the
 key/value caches of the last layer, which everything before flows into, must agree to 1e-12.
 """
 
@@ -49,7 +49,7 @@ def captured(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
 
 
 def after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
-    """Logits, and caches of all layers, after 4 tokens that follow 3; run on a copy, written out."""
+    """Logits, and caches of all layers, after 4 tokens that follow 3; run on a decomposed copy."""
     copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
     decompose_all(copy)
     session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())
@@ -225,7 +225,7 @@ def test_the_ort_graph_has_nothing_but_the_ops_it_should():
 INT4 = make_quantization("int4", QuantizationOverrides(block=16))
 
 
-@pytest.mark.parametrize(("options", "dtype", "target", "scaled"), [
+@pytest.mark.parametrize(("options", "dtype", "lowering", "scaled"), [
     ({}, torch.float32, LoweringOptions(), 2),
     ({"attention_bias": False}, torch.float32, LoweringOptions(), 1),
     ({"head_dim": 64}, torch.float32, LoweringOptions(quantization=INT4), 2),
@@ -236,11 +236,11 @@ INT4 = make_quantization("int4", QuantizationOverrides(block=16))
     ({"head_dim": 32, "attention_bias": False}, torch.float32, LoweringOptions(quantization=INT4), 1),
     ({}, torch.float16, LoweringOptions(), 0),
 ])  # fmt: skip
-def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(options, dtype, target, scaled):
+def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(options, dtype, lowering, scaled):
     """scaled: tensors a block, integers apart from their scales not counted."""
     chosen = config(**options)
     graph = captured(chosen, dtype=dtype)
-    lower(graph, target)
+    lower(graph, lowering)
     head_dim = options.get("head_dim", 16)
     kernels = [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
     assert [kernel.attributes.get_float("scale") for kernel in kernels] == [1] * LAYERS
@@ -335,7 +335,7 @@ def test_only_attention_both_ways_says_that_it_is_not_causal(causal):
 def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
     graph = captured(config(), dtype=torch.float32)
     lowered = lower(graph, LoweringOptions(provider="cuda"))
-    reason = "GroupQueryAttention written out in 2 places: there is no float32 CUDA kernel (float16 has one)"
+    reason = "GroupQueryAttention decomposed in 2 places: there is no float32 CUDA kernel (float16 has one)"
     assert lowered.fallbacks == [reason]
     assert count(graph, "GroupQueryAttention") == 0
 

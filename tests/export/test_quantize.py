@@ -465,8 +465,9 @@ def test_kept_parameters_and_a_head_in_float32_stay():
 
 def test_parameters_of_one_matrix_want_one_format():
     message = (
-        "the recipe has different formats for blocks.0.attention.query.weight, blocks.0.attention.key.weight, "
-        "blocks.0.attention.value.weight, which are stored as one matrix. Write a pattern that fits all of them."
+        "the quantization config has different formats for blocks.0.attention.query.weight, "
+        "blocks.0.attention.key.weight, blocks.0.attention.value.weight, which are stored as one matrix. "
+        "Write a pattern that fits all of them."
     )
     with pytest.raises(ExportError, match=message):
         lowered(config(), make_quantization("int4", QuantizationOverrides(keep=("*.query.weight",))))

@@ -167,8 +167,8 @@ def test_the_comparison_sees_a_neighbouring_model(name, other, target):
 @pytest.mark.parametrize(
     ("name", "target", "reasons"),
     [
-        ("sinks", "standard", ["GroupQueryAttention written out in 2 places: Attention has no sinks"]),
-        ("shaw", "standard static", ["GroupQueryAttention written out in 1 place: Attention has no relation vectors"]),
+        ("sinks", "standard", ["GroupQueryAttention decomposed in 2 places: Attention has no sinks"]),
+        ("shaw", "standard static", ["GroupQueryAttention decomposed in 1 place: Attention has no relation vectors"]),
         ("gemma2", "standard", []),
         ("odd-heads", "standard", []),
     ],

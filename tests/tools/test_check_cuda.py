@@ -57,7 +57,7 @@ def test_a_case_that_fails_keeps_what_was_found_before(tiny_checkpoint, tmp_path
 
     assert not check_cuda.passed(case)
     assert case["slower_forms"] == [
-        "GroupQueryAttention written out in 2 places: there is no float32 CUDA kernel (float16 has one)"
+        "GroupQueryAttention decomposed in 2 places: there is no float32 CUDA kernel (float16 has one)"
     ]
     assert "parity" not in case
     assert case["error"].startswith("RequestError: provider cuda was asked for")

@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from edgeformer.errors import BundleError
-from edgeformer.export.bundle.writer import Progress
 from edgeformer.export.graph import NodeOrigin
 from edgeformer.export.lower import lowering_options_of
 from edgeformer.export.parity.locate.cut_graph import CutGraph, element_types, first_line, open_model, optimised
@@ -34,7 +33,7 @@ from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
 
 __all__ = ["Localisation", "Locator", "Suspect", "describe", "locate"]
 
-# Of 60 clean random Llamas (2 and 3 blocks, all kinds of heads and activations, CPU kernels and written out), the worst
+# Of 60 clean random Llamas (2 and 3 blocks, all kinds of heads and activations, kernels and decomposed ops), the worst
 # node was off by 6.6e-7 in fp32 and by 9.3e-4 in fp16; of 30 blocks of SmolLM2's size, by 7.7e-7 and 9.5e-4.
 FLOOR: dict[Arithmetic, float] = {"fp32": 1e-5, "fp16": 1e-2}
 """The smallest max |Δ| / max |value| that puts a node out of line."""

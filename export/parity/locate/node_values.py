@@ -2,7 +2,7 @@
 
 The canonical graph is evaluated node by node before any pass touches it: our ops by their torch maths
 (`edgeformer/ops`), the rest by onnx's reference evaluator. Then the same graph is lowered afresh, and what only the
-lowered form has (packed products, lengths, the insides of ops that were written out) is evaluated from those values.
+lowered form has (packed products, lengths, the insides of decomposed ops) is evaluated from those values.
 So a pass or a lowering that goes wrong cannot bring its reference along: what it makes must meet the canonical values
 again.
 
