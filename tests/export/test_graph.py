@@ -5,7 +5,6 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from edgeformer.families import read_model_config
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.graph import DOMAIN, OPS, NodeOrigin, PassReport, canonical_inputs, canonical_nodes, origin_of
 from edgeformer.export.graph.canonical import INPUTS, translation_table
@@ -13,6 +12,7 @@ from edgeformer.export.graph.provenance import UNRECORDED
 from edgeformer.export.lower import LoweringOptions, lower_captured
 from edgeformer.export.lower.contrib import ATTENTION_INPUTS, attention_input, attention_inputs
 from edgeformer.export.passes import pack_qkv, transpose_weights
+from edgeformer.families import read_model_config
 from edgeformer.model_spec import model_spec_of
 from edgeformer.quantization import make_quantization
 from edgeformer.weights import RandomWeights
