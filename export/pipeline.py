@@ -24,7 +24,7 @@ from edgeformer.export.bundle.ort_format import convert_to_ort, ort_name
 from edgeformer.export.bundle.staging import staged
 from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files
 from edgeformer.export.calibrate.caches import calibrate_caches
-from edgeformer.export.calibrate.smoothing import smoothing_factors
+from edgeformer.export.calibrate.smoothing import Smoothed, smoothing_factors
 from edgeformer.export.calibrate.text import CalibrationTokens, read_calibration
 from edgeformer.export.calibrate.weights import calibrated_lowering
 from edgeformer.export.capture import capture_graph
@@ -36,7 +36,6 @@ from edgeformer.export.plan import ExportPlan
 from edgeformer.export.prefill_graph import PREFILL_GRAPH, write_prefill_graph
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
-from edgeformer.export.quantize.smoothed_weights import Smoothed
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import SCHEMA_VERSION, Manifest, PrefillGraph, sha256
 from edgeformer.quantization import Smoothing, prefill_quantization

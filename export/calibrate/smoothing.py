@@ -11,7 +11,7 @@ that follows.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import onnx_ir as ir
@@ -34,6 +34,29 @@ FARTHEST = 2.0**16
 """The largest factor; the smallest is its inverse. Such factors leave float32 weights far from its largest exponent."""
 NEGLIGIBLE = 1e-30
 """Channels whose norm weight is below this are not smoothed: they contribute nothing, and dividing may round them."""
+
+
+class Smoothed(Mapping[str, Tensor]):
+    """Weights whose norms are divided by factors that multiply the columns of the layers that read them.
+
+    factors: for each norm, powers of two s, float32 [K].
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], factors: Mapping[SmoothedNorm, Tensor]):
+        self._weights = weights
+        self._factors: dict[str, Tensor] = {}
+        for norm, s in factors.items():
+            self._factors |= dict.fromkeys(norm.parameters, 1 / s) | dict.fromkeys(norm.readers, s)
+
+    def __getitem__(self, name: str) -> Tensor:
+        # float16 and bfloat16 weights times float32 factors are float32, whose exponents have room for the result.
+        return self._weights[name] * self._factors[name] if name in self._factors else self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
 
 def smoothing_factors(

@@ -14,11 +14,10 @@ from edgeformer.export import export_model, export_module, verify, verify_module
 from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
 from edgeformer.export.calibrate import smoothing as smooth
 from edgeformer.export.calibrate.forward_hooks import let_read
-from edgeformer.export.calibrate.smoothing import smoothable_norms, smoothing_factors
+from edgeformer.export.calibrate.smoothing import Smoothed, smoothable_norms, smoothing_factors
 from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject
-from edgeformer.export.quantize.smoothed_weights import Smoothed
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import QuantizationOverrides, SmoothedNorm, make_quantization

@@ -9,10 +9,10 @@ from torch import Tensor
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.calibrate.forward_hooks import let_read
+from edgeformer.export.calibrate.smoothing import Smoothed
 from edgeformer.export.calibrate.text import sizes_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
-from edgeformer.export.quantize.smoothed_weights import Smoothed
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
