@@ -24,6 +24,9 @@ LARGEST_ARRAY = 0x7FE00000
 Source: onnxruntime.ai/docs/tutorials/web/large-models.html
 """
 
+OPERATORS_FILE = "required_operators_and_types.config"
+"""Lists the kernels that a reduced build of onnxruntime needs for graphs in ORT format."""
+
 READ_TODAY = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Files of a Hugging Face folder that clients of today read; older ones look for special tokens in one more."""
 

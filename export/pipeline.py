@@ -16,10 +16,10 @@ import onnx_ir as ir
 from torch import Tensor
 
 from edgeformer import __version__
+from edgeformer.clients.files import copy_files, write_files
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ParityError
 from edgeformer.export.adapters.opened_model import OpenedModel
-from edgeformer.export.bundle.client_files import copy_files, write_files
 from edgeformer.export.bundle.ort_format import convert_to_ort, ort_name
 from edgeformer.export.bundle.staging import staged
 from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files

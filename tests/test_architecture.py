@@ -20,6 +20,7 @@ FORBIDDEN = {
         for name in ("config", "contract", "manifest", "cache_scales", "schema", "errors", "accounting")
     },
     "edgeformer/families*": ("torch", "edgeformer.export", "edgeformer.runtime"),
+    "edgeformer/clients*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/check*": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "runtime*": ("torch", "onnx", "onnx_ir", "onnxscript", "transformers", "safetensors", "edgeformer.export"),
     **{

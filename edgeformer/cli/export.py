@@ -203,7 +203,7 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
 
 def _show(result: "ExportResult", explained: bool) -> None:
     """Print what was exported, how it was verified, and the next command."""
-    from edgeformer.export.bundle.model_card import first_line
+    from edgeformer.clients.model_card import first_line
 
     manifest, report = result.manifest, result.report
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)

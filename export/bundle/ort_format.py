@@ -18,11 +18,11 @@ from pathlib import Path, PurePosixPath
 
 import onnx
 
+from edgeformer.deployment import OPERATORS_FILE
 from edgeformer.errors import ExportError
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, session_options
 
 SUFFIX = ".ort"
-OPERATORS = "required_operators_and_types.config"
 
 LARGEST = 2**31 - 1
 """Bytes of an .ort file at most, which is a flatbuffer (FLATBUFFERS_MAX_BUFFER_SIZE)."""
@@ -98,7 +98,7 @@ def _write_operators(folder: Path, graphs: Sequence[str]) -> None:
     from onnxruntime.tools.ort_format_model import create_config_from_models
 
     logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
-    path = folder / OPERATORS
+    path = folder / OPERATORS_FILE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # it leaves the files that it reads to be closed by Python
         create_config_from_models([folder / name for name in graphs], path, True)

@@ -11,11 +11,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeformer.clients.transformers_js import with_transformers_js_config
 from edgeformer.deployment import DEPLOYMENTS, LARGEST_ARRAY
+from edgeformer.deployment import OPERATORS_FILE as OPERATORS
 from edgeformer.errors import BundleError, ExportError, RequestError
 from edgeformer.export import export_model
-from edgeformer.export.bundle.ort_format import LARGEST, OPERATORS, convert_to_ort, load_onnx
-from edgeformer.export.bundle.transformers_js import with_transformers_js_config
+from edgeformer.export.bundle.ort_format import LARGEST, convert_to_ort, load_onnx
 from edgeformer.export.parity import open_subject, verify
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.manifest import FileEntry, Manifest, sha256

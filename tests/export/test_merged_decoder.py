@@ -10,10 +10,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeformer.clients.transformers_js import with_transformers_js_config
 from edgeformer.contract import merged_input_names, merged_output_names
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, verify
-from edgeformer.export.bundle.transformers_js import with_transformers_js_config
 from edgeformer.export.parity.float_products import replace_integer_products
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH

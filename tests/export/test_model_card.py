@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tokenizers
 
+from edgeformer.clients.model_card import first_line, model_card
 from edgeformer.config import MaskedLMHead
 from edgeformer.export import export_model
-from edgeformer.export.bundle.model_card import first_line, model_card
 from edgeformer.runtime import load
 
 BART = {

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgeformer.clients.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
 from edgeformer.export.adapters.transformers_backend.hf_module import build, context_length, read_config
@@ -17,7 +18,6 @@ from edgeformer.export.adapters.transformers_backend.patched_model import Patche
 from edgeformer.export.adapters.transformers_backend.planning import make_plan
 from edgeformer.export.adapters.transformers_backend.proof import prove
 from edgeformer.export.adapters.transformers_backend.weights import checkpoint_tensors, patched_tensors
-from edgeformer.export.bundle.transformers_js import without_transformers_js_config
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer import schema
+from edgeformer.clients.genai import genai_config
+from edgeformer.clients.model_card import model_card
+from edgeformer.clients.transformers_js import with_transformers_js_config
 from edgeformer.deployment import Deployment
-from edgeformer.export.bundle.genai import genai_config
-from edgeformer.export.bundle.model_card import model_card
-from edgeformer.export.bundle.transformers_js import with_transformers_js_config
 from edgeformer.manifest import Manifest
 
 

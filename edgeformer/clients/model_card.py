@@ -18,8 +18,7 @@ from edgeformer.config import (
     Seq2SeqConfig,
     StackConfig,
 )
-from edgeformer.deployment import DEPLOYMENTS
-from edgeformer.export.bundle.ort_format import OPERATORS
+from edgeformer.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest import Manifest
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
@@ -47,7 +46,7 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
         "empty_cache": f"an empty cache with room for {slots} tokens" if is_static else "an empty cache",
         "cache_dtype": 'np.float16 if tensor.type == "tensor(float16)" else np.float32',
         "transformers_js_where": _transformers_js_where(manifest),
-        "operators": OPERATORS,
+        "operators": OPERATORS_FILE,
     }
     if manifest.cache_scales is not None:
         values["cache_dtype"] = "np.int8"
