@@ -240,7 +240,7 @@ class Manifest:
         if self.ops == "ort":
             return f"op set ort for {self.provider.upper()}"
         cache = f" with a {self.cache_form} cache" if self.cache.num_layers else ""
-        return f"op set {self.ops}{cache}{', our ops as functions of it' if self.functions else ''}"
+        return f"op set {self.ops}{cache}{', with edgeformer ops as functions' if self.functions else ''}"
 
     def graph_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of all graphs and weights by file name; a certificate covers these."""

@@ -1,4 +1,4 @@
-"""The model spec: everything that an export needs to know about a model, wherever its module comes from.
+"""The model spec: everything that an export needs to know about a model, independent of the source of its module.
 
 Export, verification and the search for faulty nodes read only the `ModelSpec`. There are three sources of one: a
 `ModelConfig` (`model_spec_of`), a module of the user (`edgeformer.export.export_module`), and a model of transformers.

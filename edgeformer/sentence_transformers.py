@@ -90,15 +90,15 @@ def _read_mode(path: Path) -> Pooling:
         raise ConfigError(f"{path} has options that edgeformer does not know: {', '.join(sorted(unknown))}. {_INSTEAD}")
     if not options.get("include_prompt", True):
         raise ConfigError(
-            f"{path} has include_prompt = false: the prompt before a text is left out of the pooling, and a graph is "
-            f"not told where the text begins. {_INSTEAD}"
+            f"{path} has include_prompt = false: the pooling leaves out the prompt before a text, and a graph has no "
+            f"input for the length of the prompt. {_INSTEAD}"
         )
     legacy = [mode for name, mode in LEGACY_MODES.items() if options.get(name)]
     modes = options.get("pooling_mode", legacy)
     modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ConfigError(
-            f"{path} pools by {' and '.join(modes) or 'nothing'}; edgeformer does by one of {', '.join(POOLINGS)}. "
+            f"{path} has the pooling {' and '.join(modes) or 'none'}; edgeformer has one of {', '.join(POOLINGS)}. "
             f"{_INSTEAD}"
         )
     return POOLINGS[modes[0]]

@@ -98,17 +98,29 @@ REFUSALS = [
     (
         ["Transformer", "Pooling"],
         MEAN | {"pooling_mode_max_tokens": True},
-        "pools by max and mean; edgeformer" + INSTEAD,
+        "has the pooling max and mean; edgeformer" + INSTEAD,
     ),
-    (["Transformer", "Pooling"], {"pooling_mode_weightedmean_tokens": True}, "pools by weightedmean; edgeformer does"),
+    (
+        ["Transformer", "Pooling"],
+        {"pooling_mode_weightedmean_tokens": True},
+        "the pooling weightedmean; edgeformer has",
+    ),
     (
         ["Transformer", "Pooling"],
         {"pooling_mode": "lasttoken"},
-        "pools by lasttoken; edgeformer does by one of cls, mean",
+        "has the pooling lasttoken; edgeformer has one of cls, mean",
     ),
-    (["Transformer", "Pooling"], {"pooling_mode": ["cls", "mean"]}, "pools by cls and mean; edgeformer does by one of"),
-    (["Transformer", "Pooling"], {"pooling_mode_cls_token": False}, "pools by nothing; edgeformer does by one of"),
-    (["Transformer", "Pooling"], MEAN | {"include_prompt": False}, "has include_prompt = false: the prompt" + INSTEAD),
+    (
+        ["Transformer", "Pooling"],
+        {"pooling_mode": ["cls", "mean"]},
+        "the pooling cls and mean; edgeformer has one of",
+    ),
+    (["Transformer", "Pooling"], {"pooling_mode_cls_token": False}, "has the pooling none; edgeformer has one of"),
+    (
+        ["Transformer", "Pooling"],
+        MEAN | {"include_prompt": False},
+        "has include_prompt = false: the pooling leaves out the prompt" + INSTEAD,
+    ),
     (["Transformer", "Pooling"], MEAN | {"pooling_layer": 3}, "options that edgeformer does not know: pooling_layer"),
     (["Transformer", "Pooling"], [], r"1_Pooling/config\.json must hold a JSON object"),
 ]

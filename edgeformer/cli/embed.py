@@ -49,6 +49,6 @@ def embed_command(
         print_json([{"text": text, "vector": vector.tolist()} for text, vector in zip(lines, vectors, strict=True)])
     elif output is None or len(lines) > 1:
         lengths = np.linalg.norm(vectors, axis=1)
-        nearness = vectors @ vectors[0] / np.maximum(lengths * lengths[0], 1e-12)
-        order = np.argsort(-nearness, kind="stable").tolist()
-        print_table([(f"{nearness[index]:.3f}", lines[index]) for index in order], "cosine", "text")
+        similarity = vectors @ vectors[0] / np.maximum(lengths * lengths[0], 1e-12)
+        order = np.argsort(-similarity, kind="stable").tolist()
+        print_table([(f"{similarity[index]:.3f}", lines[index]) for index in order], "cosine", "text")
