@@ -7,6 +7,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import docs_arguments
 import docs_site
 import pytest
 from docs_pages import ROOT
@@ -85,3 +86,16 @@ def test_a_link_to_no_file_and_an_unknown_part_are_warnings(monkeypatch):
     monkeypatch.setattr(docs_site, "warn", warnings.append)
     assert rendered("[a](../../no.md)\n\n<!-- generated: nothing -->\n").endswith("\n\n\n")
     assert ["leads to no file" in warnings[1], "nothing generates nothing" in warnings[0]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "shown"),
+    [
+        ("x: a number. y, z: two\nmore: these.", "- `x`: a number.\n- `y`, `z`: two more: these."),
+        ("x: one. Note: no argument.", "- `x`: one. Note: no argument."),
+        ("What it does. x: a number.", "What it does. x: a number."),
+        ("w: unknown.", "w: unknown."),
+    ],
+)
+def test_arguments_of_a_docstring_become_a_list(paragraph, shown):
+    assert docs_arguments.as_list(paragraph, {"x", "y", "z"}) == shown
