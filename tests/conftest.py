@@ -65,7 +65,7 @@ def pictures_drawn_once():
     """
     from edgeformer.export.parity.certificate import plots
 
-    draw, drawn = plots._picture, {}
+    draw, drawn = plots.render, {}
 
     def reused(name: str, title: str, figure: Any) -> plots.Picture:
         if name not in drawn:
@@ -73,7 +73,7 @@ def pictures_drawn_once():
         return drawn[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "_picture", reused)
+        patch.setattr(plots, "render", reused)
         yield draw
 
 

@@ -61,7 +61,7 @@ def test_the_model_card_says_what_quantization_costs(exported):
     card = (exported[0] / "README.md").read_text()
     assert "op set ort for CPU,\nint4." in card
     assert "Quantization costs a KL divergence of 0.0" in card
-    assert " % of the favourite tokens (on random tokens)." in card
+    assert " % of positions (on random tokens)." in card
     page = (exported[0] / "parity" / "report.html").read_text()
     assert "Storing the weights in int4 moves the model itself from the original one" in page
     assert "With all that it rounds to 8 bits as it is used, it is KL divergence" in page

@@ -34,7 +34,7 @@ HOSTILE = (
 @pytest.fixture
 def own_pictures(pictures_drawn_once, monkeypatch):
     """Draw every report of the test, instead of reusing the first pictures of the process."""
-    monkeypatch.setattr(plots, "_picture", pictures_drawn_once)
+    monkeypatch.setattr(plots, "render", pictures_drawn_once)
 
 
 drawn = pytest.mark.usefixtures("own_pictures")
@@ -262,7 +262,7 @@ def test_pictures_show_zeros_and_what_is_no_number():
     for words in texts(plots.draw_kl_divergence(report(), "t")):
         assert "0" in words and "2" in words  # two positions whose divergence is zero, counted above their bar
     for words in texts(plots.draw_checks(failing(), "t")):
-        assert "graph, limit broken" in words
+        assert "graph, beyond the limit" in words
     # A mark for each figure that is no number, and in the checks for each that fails, with one in the legend.
     for draw, marks in ((plots.draw_error_by_position, 2), (plots.draw_error_by_layer, 1), (plots.draw_checks, 3 + 1)):
         picture = draw(failing(), "t")
@@ -293,22 +293,26 @@ def titles(what: Report) -> dict[str, str]:
         (
             (1e-6, 2e-6),
             (1e-6, 1.599e-6),
-            "Graph and eager PyTorch err alike at every position, within a factor of 1.26",
+            "Errors of the graph and of eager PyTorch agree within a factor of 1.26 at every position",
         ),
-        ((1e-6, 1e-7), (1e-6, 1e-6), "The graph errs no more than eager PyTorch at every position"),
+        ((1e-6, 1e-7), (1e-6, 1e-6), "The graph's error is at most eager PyTorch's at every position"),
         (
             (1e-6, 1e-6, 7e-6),
             (1e-6, 1e-6, 1e-6),
-            "The graph's error over eager PyTorch's is 1 at the median place, 7 at p, position 42",
+            "The graph's error is 1 times eager PyTorch's at the median, 7 times at p, position 42",
         ),
-        ((1e-6, 1e-6), (1e-6, 0.0), "The graph errs where eager PyTorch is exact: p, position 41"),
+        ((1e-6, 1e-6), (1e-6, 0.0), "The graph has an error where eager PyTorch is exact: p, position 41"),
         ((1e-6, NAN), (1e-6, 1e-6), "The graph gives NaN or infinity in 1 of 2 places; the first: p, position 41"),
         (
             (1e-6, 1e-6),
             (1e-6, NAN),
-            "Graph and eager PyTorch err alike wherever eager gives numbers, within a factor of 1",
+            "Errors of the graph and of eager PyTorch agree within a factor of 1 wherever eager PyTorch gives numbers",
         ),
-        ((0.0, 0.0), (0.0, 0.0), "Graph and eager PyTorch err alike at every position, within a factor of 1"),
+        (
+            (0.0, 0.0),
+            (0.0, 0.0),
+            "Errors of the graph and of eager PyTorch agree within a factor of 1 at every position",
+        ),
         ((), (), "There is nothing to compare with eager PyTorch"),
     ],
 )
@@ -319,7 +323,7 @@ def test_titles_say_what_the_figures_show(graph, eager, title):
 
 def test_titles_of_checks_and_divergences():
     assert titles(report())["checks"] == (
-        "Every check keeps its limit; the closest to it is “prefill: worst ratio”: 1.25, where at most 2 is allowed"
+        "Every check is within its limit; the closest is “prefill: worst ratio”: 1.25, where at most 2 is allowed"
     )
     assert titles(report())["kl_divergence"] == (
         "KL divergence is 1e-13 nats at the median of 6 positions and 3e-13 at the worst"
@@ -336,7 +340,7 @@ def test_greedy_text_in_words(tmp_path):
     for greedy, tile in (
         (Greedy(steps=256), "256 of 256 as in float64"),
         (tie, "17 of 256 as in float64, then a tie"),
-        (wrong, "17 of 256 as in float64, then others"),
+        (wrong, "17 of 256 as in float64, then different ones"),
     ):
         page = write(tmp_path, report(greedy=greedy))
         assert greedy.describe() in page.text and tile in page.text
@@ -352,9 +356,9 @@ def test_rounding_loss_is_told_apart_from_errors(tmp_path):
     assert "Storing the weights in fp16" in text and "99.996 % of positions" in text and "No limit is set" in text
 
 
-def test_the_page_tells_of_several_orders_of_sums(tmp_path):
-    assert "orders of its sums" not in write(tmp_path / "one", report()).text
-    assert "in 8 orders of its sums" in write(tmp_path / "eight", report(orders=8)).text
+def test_the_page_tells_of_several_summation_orders(tmp_path):
+    assert "summation orders" not in write(tmp_path / "one", report()).text
+    assert "in 8 summation orders" in write(tmp_path / "eight", report(orders=8)).text
 
 
 def test_summary_is_what_a_manifest_keeps():

@@ -1,7 +1,7 @@
-"""The parity certificate of a bundle: a `Report` as JSON, as pictures, and as a page that people read.
+"""Write the parity certificate of a bundle: a `Report` as JSON, as pictures, and as a web page.
 
-All words about a report are made here, from its figures; `plots.py` only draws, and `page.html.jinja` only sets
-out the page. The page holds everything it shows: it loads nothing, and runs no script.
+This file writes all sentences about a report; `plots.py` only draws, and `page.html.jinja` only lays out the page. The
+page is self-contained: it loads nothing and runs no script.
 """
 
 import json
@@ -24,24 +24,24 @@ TEMPLATE = Path(__file__).with_name("page.html.jinja")
 JSON_FILE, PAGE_FILE = "report.json", "report.html"
 
 READING = {
-    "checks": "A row is a figure, and a dot one run of the graph. How far right it stands is how much of its limit it "
-    "takes; beyond the line it fails. Rings are eager PyTorch's own figures, held against the same limits. Where "
-    "agreement is asked for, the disagreement is drawn.",
-    "error_by_position": "The distance of the logits from float64, token by token, a panel for each way to feed the "
-    "graph. Two implementations that only round stay together; a blue line that leaves the grey one shows from where "
-    "on the graph computes something else.",
-    "error_by_layer": "The error of each layer's cache relative to its size. Errors add up from layer to layer; a step "
-    "that eager PyTorch does not make tells which layer to look at.",
-    "kl_divergence": "How far the graph's probabilities of the next token are from those of float64, at the positions "
-    "drawn above; 0 is the same. Left is good; a second heap on the right would be positions where something else "
-    "happens.",
+    "checks": "Each row is a figure and each dot one run of the graph, placed at the ratio of its value to its limit; "
+    "a run to the right of the line fails. Rings are eager PyTorch's own values with the same limits. For figures with "
+    "a lower limit, the disagreement is drawn.",
+    "error_by_position": "RMS error of the logits against float64 at each position, with one panel for each way "
+    "to feed the graph. Two implementations that differ only by rounding stay together; where the blue line leaves the "
+    "grey one, the graph starts to compute something else.",
+    "error_by_layer": "RMS error of each layer's cache, relative to its size. Errors accumulate from layer to layer; a "
+    "step that eager PyTorch does not have shows in which layer a fault is.",
+    "kl_divergence": "KL divergence of the graph's next-token distribution from float64's, at the positions "
+    "shown above; 0 means that both are equal. Smaller is better; a second peak on the right would be positions where "
+    "the graph computes something else.",
 }
-"""How to read each picture."""
+"""Captions of the pictures."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One picture of the page. name: of its PNG. title: what it shows."""
+    """One picture of the page. name: the stem of its PNG file. title: what the picture shows."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ class Section:
 def write_certificate(report: Report, folder: Path, title: str) -> None:
     """Write report.json, report.html and the page's pictures as PNG files into a folder, which is made if absent.
 
-    title: what the certificate is of, such as the bundle's name. Raises ValueError for a report without checks.
+    title: the name of the bundle. Raises ValueError for a report without checks.
     """
     pictures = {section: section.draw(report, section.title) for section in sections(report)}
     page = _page(report, title, pictures)
@@ -64,7 +64,7 @@ def write_certificate(report: Report, folder: Path, title: str) -> None:
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """What the manifest keeps of a report, as plain data that strict JSON can hold."""
+    """Return what the manifest keeps of a report, as plain data for strict JSON."""
     worst, greedy = worst_check(report), report.greedy
     return schema.to_json({
         "passed": report.passed,
@@ -76,7 +76,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def paragraph(report: Report) -> str:
-    """Two to four Markdown sentences for the README of a bundle."""
+    """Return two to four Markdown sentences for the README of a bundle."""
     worst, failures = worst_check(report), len(report.failures())
     checks = f"{_count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
     verdict = (
@@ -94,21 +94,21 @@ def paragraph(report: Report) -> str:
     if report.quantization is not None:
         loss = report.quantization
         sentences.append(
-            f"Quantization costs a KL divergence of {figure(loss.mean_kl)} nats in the mean against the original "
-            f"model, and {figure(100 - 100 * loss.top1_agreement)} % of the favourite tokens (on random tokens)."
+            f"Quantization causes a mean KL divergence of {figure(loss.mean_kl)} nats from the original model, and "
+            f"changes the top-1 token at {figure(100 - 100 * loss.top1_agreement)} % of positions (on random tokens)."
         )
     return " ".join(sentences)
 
 
 def worst_check(report: Report) -> Check:
-    """The check that is nearest to its limit or furthest beyond it. Raises ValueError for a report without checks."""
+    """Return the check nearest to its limit or furthest beyond it. Raises ValueError for a report without checks."""
     if not report.checks:
         raise ValueError("a report without checks certifies nothing")
     return report.closest()
 
 
 def figure(value: float, *apart_from: float) -> str:
-    """Print a figure with three digits, or with as many as it takes not to look like one of `apart_from`."""
+    """Format a value with three digits, or with as many as distinguish it from the values `apart_from`."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
     if value == int(value) and abs(value) < 1e6:
@@ -122,45 +122,45 @@ def figure(value: float, *apart_from: float) -> str:
 
 
 def figures(check: Check) -> str:
-    """A check's figure and its limit, in words."""
+    """Describe a check's value and its limit."""
     least = "at least" if check.at_least else "at most"
     return f"{figure(check.value, check.limit, 1)}, where {least} {figure(check.limit, 1)} is allowed"
 
 
 def greedy_words(report: Report) -> str:
-    """What became of the free-running text, in a sentence."""
+    """Describe the free-running text in a sentence."""
     return f"{report.greedy.describe()}." if report.greedy.steps else "No free-running text was made."
 
 
 def rounding_words(report: Report) -> str | None:
-    """What storing the weights in the graph's precision costs, in a few sentences; None where that was not measured."""
+    """Describe the effect of storing the weights in the graph's precision; None where it was not measured."""
     if report.rounding is None:
         return None
     used = ""
     if report.quantization is not None:
-        used = f" With all that it rounds to 8 bits as it is used, it is {_loss_words(report.quantization)}."
+        used = f" With everything that the graph rounds to 8 bits in use: {_loss_words(report.quantization)}."
     return (
-        f"Storing the weights in {report.precision} moves the model itself from the original one, whatever runs it: "
-        f"{_loss_words(report.rounding)}.{used} No limit is set on it: it is the price of the precision, not an error "
-        "of the graph."
+        f"Storing the weights in {report.precision} changes the model itself, whatever runs it: "
+        f"{_loss_words(report.rounding)}.{used} No limit is set, since this is the cost of the precision and not an "
+        "error of the graph."
     )
 
 
 def _loss_words(rounding: Rounding) -> str:
     return (
-        f"KL divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at the worst, the "
-        f"same favourite token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean square "
-        f"error {figure(rounding.nmse)}"
+        f"KL divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at most, the same "
+        f"top-1 token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean squared error "
+        f"{figure(rounding.nmse)}"
     )
 
 
 def verdict(report: Report) -> str:
-    """A sentence or two for whoever decides whether the bundle ships."""
+    """Say in a sentence or two whether the bundle may ship."""
     checks, failures = _count(len(report.checks), "check"), report.failures()
     if report.passed:
         kept = "its only check" if len(report.checks) == 1 else f"all {checks}"
         return f"The exported model computes what the original computes, to within rounding: it passed {kept}."
-    nothing = " In places it gives no numbers at all." if any(math.isnan(check.value) for check in failures) else ""
+    nothing = " Some of its figures are not numbers." if any(math.isnan(check.value) for check in failures) else ""
     return (
         f"The exported model does not compute what the original computes: it failed {len(failures)} of {checks}."
         f"{nothing} Do not ship it."
@@ -168,7 +168,7 @@ def verdict(report: Report) -> str:
 
 
 def sections(report: Report) -> tuple[Section, ...]:
-    """The pictures in the order of the page."""
+    """Return the pictures in the order of the page."""
     positions = [
         (f"{curve.run}, position {curve.first_position + index}", graph, eager)
         for curve in report.curves
@@ -197,12 +197,12 @@ def _checks_finding(report: Report) -> str:
     if failures:
         finding = f"{len(failures)} of {_count(len(report.checks), 'check')} failed; the worst is"
     else:
-        finding = "Every check keeps its limit; the closest to it is"
+        finding = "Every check is within its limit; the closest is"
     return f"{finding} “{worst.name}”: {figures(worst)}"
 
 
 def _errors_finding(places: Sequence[tuple[str, float, float]], everywhere: str) -> str:
-    """Say how the graph's errors compare with eager's, given (where, graph, eager); no more than the figures show."""
+    """Compare the graph's errors with eager's in a sentence; places: (where, the graph's error, eager's error)."""
     broken = [where for where, graph, _ in places if not math.isfinite(graph)]
     if broken:
         return f"The graph gives NaN or infinity in {len(broken):,} of {len(places):,} places; the first: {broken[0]}"
@@ -214,17 +214,17 @@ def _errors_finding(places: Sequence[tuple[str, float, float]], everywhere: str)
     if not ratios:
         return "There is nothing to compare with eager PyTorch"
     if len(ratios) < len(places):
-        everywhere = "wherever eager gives numbers"
+        everywhere = "wherever eager PyTorch gives numbers"
     (least, _), (worst, where) = min(ratios), max(ratios)
     if least >= 0.5 and worst <= 2:
         factor = math.ceil(100 * max(worst, 1 / least)) / 100
-        return f"Graph and eager PyTorch err alike {everywhere}, within a factor of {factor:g}"
+        return f"Errors of the graph and of eager PyTorch agree within a factor of {factor:g} {everywhere}"
     if worst <= 1:
-        return f"The graph errs no more than eager PyTorch {everywhere}"
+        return f"The graph's error is at most eager PyTorch's {everywhere}"
     if worst == math.inf:
-        return f"The graph errs where eager PyTorch is exact: {where}"
+        return f"The graph has an error where eager PyTorch is exact: {where}"
     middle = figure(statistics.median(ratio for ratio, _ in ratios))
-    return f"The graph's error over eager PyTorch's is {middle} at the median place, {figure(worst)} at {where}"
+    return f"The graph's error is {middle} times eager PyTorch's at the median, {figure(worst)} times at {where}"
 
 
 def _kl_finding(values: Iterable[float]) -> str:
@@ -233,7 +233,7 @@ def _kl_finding(values: Iterable[float]) -> str:
     if not values:
         return "No KL divergence was measured"
     if not numbers:
-        return "No position has a KL divergence that is a number"
+        return "The KL divergence is not a number at any position"
     half, most = figure(statistics.median(numbers)), figure(max(numbers))
     finding = f"KL divergence is {half} nats at the median of {len(numbers):,} positions and {most} at the worst"
     if len(numbers) == 1:
@@ -261,7 +261,7 @@ def _page(report: Report, title: str, pictures: dict[Section, plots.Picture]) ->
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
-    """What stands out, as (name, figure, note)."""
+    """Return the key figures at the top of the page, as (name, figure, note)."""
     worst, greedy = worst_check(report), report.greedy
     passed = len(report.checks) - len(report.failures())
     tiles = [
@@ -279,13 +279,13 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     if greedy.steps:
         same = greedy.steps if greedy.divergence is None else greedy.divergence
         how = "as in float64" if greedy.divergence is None else "as in float64, then a tie"
-        how = how if greedy.excused else "as in float64, then others"
+        how = how if greedy.excused else "as in float64, then different ones"
         tiles.append(("Free-running tokens", f"{same} of {greedy.steps}", how))
     return tiles
 
 
 def _unbroken(text: str) -> Markup:
-    """Escape text, and keep a browser from breaking lines behind the e- of its numbers."""
+    """Escape text, and prevent line breaks inside numbers such as 1e-7."""
     return Markup(re.sub(r"[\d.]+e-\d+", r'<span class="number">\g<0></span>', str(escape(text))))
 
 
