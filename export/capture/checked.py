@@ -8,8 +8,8 @@ from torch import Tensor
 from edgeformer.contract import past_names, present_names
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.capture.trace import capture
-from edgeformer.export.graph import producer
 from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import producer
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.graph_specs import GraphSpec
 from edgeformer.manifest import Arithmetic

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from edgeformer.export.graph import OPS
+from edgeformer.export.graph.canonical import OPS
 
 CHECKED = ("2.13",)
 """Versions of torch (major.minor) that the shim was tested with."""

@@ -114,21 +114,17 @@ def _translation(name: str, op: Any) -> Callable[..., Any]:
 
 
 def _schema(name: str, op: Any) -> OpSchema:
-    inputs, attributes, constraints = [], [], []
+    formal, option = OpSchema.FormalParameter, OpSchema.FormalParameterOption
+    inputs, attributes = [], []
     for argument in op._schema.arguments:
         kind = str(argument.type)
-        if "Tensor" not in kind:
+        if "Tensor" in kind:
+            presence = option.Optional if kind.startswith("Optional") else option.Single
+            inputs.append(formal(argument.name, f"T_{argument.name}", param_option=presence))
+        else:
             attributes.append(OpSchema.Attribute(argument.name, _ATTRIBUTE_TYPES[kind][0]))
-            continue
-        option = OpSchema.FormalParameterOption
-        variable = f"T_{argument.name}"
-        presence = option.Optional if kind.startswith("Optional") else option.Single
-        inputs.append(OpSchema.FormalParameter(argument.name, variable, param_option=presence))
-        constraints.append((variable, _TENSOR_TYPES, ""))
-    outputs = []
-    for index in range(len(op._schema.returns)):
-        outputs.append(OpSchema.FormalParameter(f"output_{index}", f"T_output_{index}"))
-        constraints.append((f"T_output_{index}", _TENSOR_TYPES, ""))
+    outputs = [formal(f"output_{index}", f"T_output_{index}") for index in range(len(op._schema.returns))]
+    constraints = [(each.type_str, _TENSOR_TYPES, "") for each in (*inputs, *outputs)]
     return OpSchema(
         name, DOMAIN, VERSION, inputs=inputs, outputs=outputs, attributes=attributes, type_constraints=constraints
     )

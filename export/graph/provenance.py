@@ -26,7 +26,7 @@ class NodeOrigin:
 
     @property
     def made_by(self) -> str:
-        """What created the node, then the passes that changed it."""
+        """The creator of the node, then the passes that changed it."""
         return _listed(self.creator, self.passes)
 
     @property

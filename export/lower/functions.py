@@ -8,9 +8,11 @@ several functions: GroupQueryAttention, GroupQueryAttention_2 …
 import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
-from edgeformer.export.graph import DOMAIN, NodeBuilder, PassReport, canonical_nodes
-from edgeformer.export.graph.canonical import INPUTS, VERSION
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN, INPUTS, VERSION
+from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES
+from edgeformer.export.graph.pass_report import PassReport
 
 
 def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:

@@ -15,9 +15,12 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from edgeformer.errors import ExportError
-from edgeformer.export.graph import DOMAIN, NodeOrigin, PassReport, StreamedTensor, remove_initializer
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import remove_initializer
 from edgeformer.export.graph.function_bodies import decompose_all
-from edgeformer.export.graph.provenance import collect_origins
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin, collect_origins
+from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.lower import ort, portable, standard
 from edgeformer.export.lower.functions import keep_as_functions
 from edgeformer.export.lower.options import LoweringOptions

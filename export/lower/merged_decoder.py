@@ -19,7 +19,8 @@ import onnx_ir as ir
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.contract import merged_input_names, merged_output_names, past_names, present_names
-from edgeformer.export.graph import NodeBuilder, producer, streamed
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import producer, streamed
 
 STATES, CACHED = "encoder_hidden_states", "use_cache_branch"
 PREFIX = "source"

@@ -8,7 +8,9 @@ Gemm takes x with two axes only.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, PassReport, dim, producer, replace_each, streamed
+from edgeformer.export.graph.builder import NodeBuilder, replace_each
+from edgeformer.export.graph.editing import dim, producer, streamed
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 

@@ -3,7 +3,7 @@
 A pass is a function of the graph. Its docstring shows the pattern, what it requires, and the result.
 """
 
-from edgeformer.export.graph import PassReport
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.passes.bf16_weights import bf16_weights
 from edgeformer.export.passes.canonicalize import canonicalize
 from edgeformer.export.passes.expected_changes import expected_changes

@@ -11,14 +11,10 @@ from collections.abc import Container
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    NodeBuilder,
-    PassReport,
-    StreamedTensor,
-    add_initializer,
-    remove_initializer,
-    streamed,
-)
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import add_initializer, remove_initializer, streamed
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import StreamedTensor
 
 
 def bf16_weights(model: ir.Model, parameters: Container[str]) -> PassReport:

@@ -5,7 +5,7 @@ The graph of one of our own modules has this form already and stays as it is.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import PassReport
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.passes.replace_rare_ops import replace_rare_ops
 from edgeformer.export.passes.simplify_layout import simplify_layout
 from edgeformer.export.passes.widen_rotary import widen_rotary

@@ -12,17 +12,10 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    DOMAIN,
-    PassReport,
-    canonical_inputs,
-    canonical_nodes,
-    dim,
-    head_dim_of,
-    producer,
-    record_change,
-    remove_if_unused,
-)
+from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of, producer, remove_if_unused
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import record_change
 
 
 def fold_rotary(model: ir.Model, accepts: Callable[[int, int], bool] = lambda head_dim, rotary_dim: True) -> PassReport:

@@ -9,7 +9,11 @@ of the sum read the op's second output.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import DOMAIN, NodeBuilder, NodeOrigin, PassReport, producer, remove_if_unused, same_type
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import producer, remove_if_unused, same_type
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin
 
 FUSED = {(DOMAIN, "RMSNorm"): "SkipRMSNorm", ("", "LayerNormalization"): "SkipLayerNorm"}
 """The fused op for each norm."""

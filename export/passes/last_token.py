@@ -13,7 +13,10 @@ them.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import DOMAIN, NodeBuilder, PassReport, origin_of
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import origin_of
 
 ELEMENTWISE = {
     "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pow",

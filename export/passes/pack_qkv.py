@@ -12,21 +12,19 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    NodeBuilder,
-    NodeOrigin,
-    PassReport,
-    StreamedTensor,
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import canonical_inputs
+from edgeformer.export.graph.editing import (
     add_initializer,
-    canonical_inputs,
     canonical_nodes,
     dtype_of,
     producer,
-    record_change,
     remove_if_unused,
     streamed,
 )
-from edgeformer.export.graph.tensors import join
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin, record_change
+from edgeformer.export.graph.tensors import StreamedTensor, join
 
 PACKED = "packed by pack_qkv"
 

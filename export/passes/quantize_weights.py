@@ -14,18 +14,11 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from edgeformer.errors import ExportError
-from edgeformer.export.graph import (
-    DOMAIN,
-    NodeBuilder,
-    PassReport,
-    StreamedTensor,
-    add_initializer,
-    producer,
-    remove_if_unused,
-    remove_initializer,
-    replace_node,
-    streamed,
-)
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import add_initializer, producer, remove_if_unused, remove_initializer, streamed
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix
 from edgeformer.quantization import Quantization, WeightFormat

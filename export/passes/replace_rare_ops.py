@@ -10,7 +10,9 @@ cast requires that the type is known.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, PassReport, dtype_of, remove_if_unused
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import dtype_of, remove_if_unused
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.passes.simplify_layout import constant_integers
 
 CREATOR = "rewritten by replace_rare_ops"

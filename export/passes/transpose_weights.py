@@ -7,14 +7,9 @@ Requires that only transposes read the weight: an embedding that a tied head sha
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    PassReport,
-    add_initializer,
-    record_change,
-    remove_if_unused,
-    remove_initializer,
-    streamed,
-)
+from edgeformer.export.graph.editing import add_initializer, remove_if_unused, remove_initializer, streamed
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import record_change
 from edgeformer.export.graph.tensors import transpose
 
 

@@ -6,9 +6,10 @@ import pytest
 from onnx import helper
 
 from edgeformer.export.capture import capture_graph
-from edgeformer.export.graph import DOMAIN, OPS, NodeOrigin, PassReport, canonical_inputs, canonical_nodes, origin_of
-from edgeformer.export.graph.canonical import INPUTS, translation_table
-from edgeformer.export.graph.provenance import UNRECORDED
+from edgeformer.export.graph.canonical import DOMAIN, INPUTS, OPS, canonical_inputs, translation_table
+from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import UNRECORDED, NodeOrigin, origin_of
 from edgeformer.export.lower import LoweringOptions, lower_captured
 from edgeformer.export.lower.contrib import ATTENTION_INPUTS, attention_input, attention_inputs
 from edgeformer.export.passes import pack_qkv, transpose_weights

@@ -17,7 +17,7 @@ A graph takes its caches in any form: the kernel concatenates to them or writes 
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import PassReport
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention

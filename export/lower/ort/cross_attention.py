@@ -7,18 +7,12 @@ in self-attention. Requires (onnxruntime 1.31) float32 on the CPU; CUDA has floa
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    DOMAIN,
-    NodeBuilder,
-    NodeOrigin,
-    PassReport,
-    canonical_inputs,
-    canonical_nodes,
-    dim,
-    dtype_of,
-    replace_node,
-)
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query

@@ -12,10 +12,9 @@ decode step of SmolLM2-135M takes 2 to 5 % less time on an Intel and on an AMD C
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    DOMAIN,
-    NodeBuilder,
-    PassReport,
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import (
     add_initializer,
     canonical_nodes,
     dtype_of,
@@ -24,6 +23,7 @@ from edgeformer.export.graph import (
     same_type,
     streamed,
 )
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, concatenate_matrices
 

@@ -2,15 +2,10 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    NodeBuilder,
-    PassReport,
-    canonical_inputs,
-    canonical_nodes,
-    dim,
-    dtype_of,
-    replace_node,
-)
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 

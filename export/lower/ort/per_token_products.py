@@ -13,7 +13,8 @@ scale. Beside the product this costs passes over all tokens of a prompt, which a
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, dtype_of, producer, read_once
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import dtype_of, producer, read_once
 from edgeformer.export.lower.contrib import CONTRIB
 
 SMALLEST = 1e-30

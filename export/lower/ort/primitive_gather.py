@@ -6,7 +6,8 @@ of them, even in a format whose tensors cannot share bytes.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, dtype_of
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.editing import dtype_of
 
 
 def primitive_gather(emit: NodeBuilder, node: ir.Node) -> ir.Value:

@@ -8,7 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, PassReport, canonical_nodes, replace_each
+from edgeformer.export.graph.builder import NodeBuilder, replace_each
+from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.per_token_products import PerTokenProducts

@@ -18,7 +18,10 @@ from math import frexp
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.export.graph import DOMAIN, NodeBuilder, StreamedTensor, dim, dtype_of, producer, read_once, streamed
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import dim, dtype_of, producer, read_once, streamed
+from edgeformer.export.graph.tensors import StreamedTensor
 
 
 @dataclass(frozen=True)

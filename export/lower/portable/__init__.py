@@ -6,7 +6,7 @@ shows as one node and a vendor may replace by a kernel.
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import PassReport
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.portable.gelu import lower_gelu
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import transpose_weights

@@ -8,7 +8,9 @@ import math
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, PassReport, dtype_of, replace_each
+from edgeformer.export.graph.builder import NodeBuilder, replace_each
+from edgeformer.export.graph.editing import dtype_of
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
 
 

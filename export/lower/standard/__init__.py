@@ -12,7 +12,7 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import PassReport
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.standard.attention import lower_attention
 from edgeformer.export.lower.standard.cross_attention import lower_cross_attention
 from edgeformer.export.lower.standard.norms import lower_norms

@@ -1,8 +1,7 @@
 """Lower self-attention to ONNX's Attention.
 
-    dynamic cache   Attention(q, k, v, mask, past) → present: the op concatenates the new keys and values to the past
-    static cache    TensorScatter(past, k), TensorScatter(past, v) → present; Attention(q, present, mask,
-    nonpad_kv_seqlen)
+    dynamic   Attention(q, k, v, mask, past) → present: the op concatenates the new keys and values to the past
+    static    TensorScatter(past, k), TensorScatter(past, v) → present; Attention(q, present, mask, nonpad_kv_seqlen)
 
 What a query sees is given by a mask, which is computed once for all layers with the same window and bias: `is_causal`
 counts from the end of the cache, which is wrong for a batch of padded prompts. Requires that the attention has neither
@@ -16,19 +15,13 @@ from typing import Any
 import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
-from edgeformer.export.graph import (
-    DOMAIN,
-    NodeBuilder,
-    NodeOrigin,
-    PassReport,
-    cache_forms,
-    canonical_inputs,
-    canonical_nodes,
-    dtype_of,
-    head_dim_of,
-    replace_node,
-)
+from edgeformer.export.graph import cache_forms
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dtype_of, head_dim_of
 from edgeformer.export.graph.function_bodies import decompose, length_of, split_packed, visible_keys
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.standard.rotary import rotate
 
@@ -91,7 +84,7 @@ class _Shared:
 
     @property
     def added(self) -> ir.Value:
-        """What is added to the scores, [B, 1 or H, S, slots]: the bias, or −inf for keys that a query does not see."""
+        """The summand of the scores, [B, 1 or H, S, slots]: the bias, or −inf for keys that a query does not see."""
         bias, attributes = self.inputs.attention_bias, self.node.attributes
         causal, window = bool(attributes.get_int("causal")), attributes.get_int("window")
         dtype, past, positions = dtype_of(self.inputs.query), self.past, self.positions

@@ -2,18 +2,12 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import (
-    DOMAIN,
-    NodeBuilder,
-    NodeOrigin,
-    PassReport,
-    canonical_inputs,
-    canonical_nodes,
-    dim,
-    dtype_of,
-    replace_node,
-)
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import length_of
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.options import LoweringOptions
 
 HEADS_FIRST = [0, 2, 1, 3]
@@ -44,7 +38,7 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
 
 
 def _added(emit: NodeBuilder, node: ir.Node, mask: ir.Value, query: ir.Value) -> ir.Value:
-    """What is added to the scores: −inf for padding, [B, 1, S, T] from a mask [B, T]."""
+    """The summand of the scores: −inf for padding, [B, 1, S, T] from a mask [B, T]."""
     seen = emit("Unsqueeze", emit("Cast", mask, to=ir.DataType.BOOL), emit.constant([1, 2]))  # [B, 1, 1, T]
     dtype = dtype_of(query)
     added = emit("Where", seen, emit.constant(0.0, dtype), emit.constant(float("-inf"), dtype))

@@ -2,7 +2,10 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.graph import NodeBuilder, PassReport, canonical_inputs, canonical_nodes, dim, replace_each
+from edgeformer.export.graph.builder import NodeBuilder, replace_each
+from edgeformer.export.graph.canonical import canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim
+from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
 
 

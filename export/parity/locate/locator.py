@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from edgeformer.errors import BundleError
-from edgeformer.export.graph import NodeOrigin
+from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower import lowering_options_of
 from edgeformer.export.parity.locate.cut_graph import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.locate.findings import SAME, Findings, Localisation, Suspect, describe, worst
