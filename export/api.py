@@ -41,7 +41,7 @@ def export_model(
     if options.backend is not None:
         plan, found = make_plan(options, None), find_model(model)
         require_packages()
-        from edgeformer.export.adapters.transformers_backend import open_with_transformers
+        from edgeformer.export.adapters.from_transformers import open_with_transformers
         from edgeformer.export.pipeline import run_export
 
         opened = open_with_transformers(found, options.context_length, progress)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODEL = ("ops", "layers", "models", "families", "weights", "graph_specs", "model_spec")
+MODEL = ("ops", "layers", "models", "families", "weights", "graph_specs", "model_spec", "transformers_backend")
 
 # Who (folder or file of the repository) → what none of its imports may start with.
 FORBIDDEN = {

@@ -62,7 +62,7 @@ def survey(model_type: str) -> Outcome:
 
     from edgeformer.errors import ConfigError, ExportError, ParityError, WeightsError
     from edgeformer.export import export_model
-    from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
+    from edgeformer.export.adapters.from_transformers import plan_patches
 
     with tempfile.TemporaryDirectory() as work:
         folder, bundle = Path(work) / "model", Path(work) / "bundle"

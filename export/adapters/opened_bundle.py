@@ -45,7 +45,7 @@ def open_subject(bundle: str | Path, against: str | Path | None = None, progress
         stored = StoredWeights(folder, manifest, model_spec)
         return Subject(folder, manifest, model_spec, stored, "the bundle's own weights")
     if manifest.backend is not None:
-        from edgeformer.export.adapters.transformers_backend import open_checkpoint
+        from edgeformer.export.adapters.from_transformers import open_checkpoint
 
         found = find_model(against)
         return Subject(folder, manifest, model_spec, open_checkpoint(found, folder, manifest), found.origin)
@@ -87,7 +87,7 @@ def model_spec_of_bundle(folder: Path, manifest: Manifest) -> ModelSpec:
         return model_spec_of(manifest.model)
     if manifest.backend == "transformers":
         # Imported here, because transformers is an extra of its own and takes seconds to import.
-        from edgeformer.export.adapters.transformers_backend import reopen
+        from edgeformer.export.adapters.from_transformers import reopen
 
         return reopen(folder, manifest).model_spec
     raise BundleError(

@@ -11,7 +11,7 @@ from test_verify_quantized import SIZES_OF_CACHE, failures, own_module  # noqa: 
 
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_model, export_module, verify, verify_module
-from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
+from edgeformer.export.adapters.from_transformers import plan_patches
 from edgeformer.export.calibrate import smoothing as smooth
 from edgeformer.export.calibrate.forward_hooks import let_read
 from edgeformer.export.calibrate.smoothing import Smoothed, smoothable_norms, smoothing_factors

@@ -32,17 +32,17 @@ import edgeformer.source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
-from edgeformer.export.adapters.transformers_backend import transformers_shim
-from edgeformer.export.adapters.transformers_backend.adapter import plan_patches
-from edgeformer.export.adapters.transformers_backend.attention import AttentionPatch
-from edgeformer.export.adapters.transformers_backend.hf_module import build
-from edgeformer.export.adapters.transformers_backend.norms import rms_norm_form
-from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
-from edgeformer.export.adapters.transformers_backend.planning import window_of
-from edgeformer.export.adapters.transformers_backend.proof import prove
-from edgeformer.export.adapters.transformers_backend.rotary import Rotation
-from edgeformer.export.adapters.transformers_backend.weights import checkpoint_tensors
+from edgeformer.export.adapters.from_transformers import plan_patches
+from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.manifest import Manifest
+from edgeformer.transformers_backend import transformers_shim
+from edgeformer.transformers_backend.attention import AttentionPatch
+from edgeformer.transformers_backend.hf_module import build
+from edgeformer.transformers_backend.norms import rms_norm_form
+from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.planning import window_of
+from edgeformer.transformers_backend.rotary import Rotation
+from edgeformer.transformers_backend.weights import checkpoint_tensors
 
 PROMPT, STEPS, LENGTHS, GREEDY = 24, 24, (24, 9, 1), 32
 LIMIT = 1e-5
@@ -201,7 +201,7 @@ def test_transformers_is_left_as_it_was_found(bundles, monkeypatch):
     register = nn.Module.register_parameter
     turn = modeling_olmo3.apply_rotary_pos_emb
     plan_patches(sizes("olmo3"))
-    monkeypatch.setattr("edgeformer.export.adapters.transformers_backend.planning.find_rotation", lambda *_: 1 / 0)
+    monkeypatch.setattr("edgeformer.transformers_backend.planning.find_rotation", lambda *_: 1 / 0)
     with pytest.raises(ExportError, match="could not be run with our attention: ZeroDivisionError"):
         plan_patches(sizes("olmo3"))
     assert modeling_olmo3.apply_rotary_pos_emb is turn

@@ -21,11 +21,11 @@ from torch import nn
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.export import export_model
-from edgeformer.export.adapters.transformers_backend.float64 import computing_in_float64
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.model_spec import model_spec_of
 from edgeformer.source import open_source
+from edgeformer.transformers_backend.float64 import computing_in_float64
 from edgeformer.weights import RandomWeights, parameter_shapes
 
 SOURCES, TARGETS, TOTAL, PROMPT = (21, 10, 1), (9, 4, 1), 15, 9

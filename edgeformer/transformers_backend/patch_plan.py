@@ -7,8 +7,8 @@ precision, does what the plan says and nothing else.
 from dataclasses import dataclass, field
 
 from edgeformer.contract import CacheGeometry
-from edgeformer.export.adapters.transformers_backend.norms import RMSNormForm
-from edgeformer.export.adapters.transformers_backend.rotary import RotaryForm, Rotation
+from edgeformer.transformers_backend.norms import RMSNormForm
+from edgeformer.transformers_backend.rotary import RotaryForm, Rotation
 
 
 @dataclass(frozen=True)

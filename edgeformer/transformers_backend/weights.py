@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from edgeformer.errors import WeightsError
-from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
-from edgeformer.export.adapters.transformers_backend.transformers_shim import ignored_tensors, renamed_tensors
+from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.transformers_shim import ignored_tensors, renamed_tensors
 from edgeformer.weights import open_safetensors
 
 SHOWN = 20

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.export.adapters.transformers_backend.float64 import agree, computing_in_float64
+from edgeformer.transformers_backend.float64 import agree, computing_in_float64
 
 RMS_NORM_TOLERANCE = 1e-11
 """Largest difference over the largest output: two float64 orders of the formula differ by less, an ε of 1e-5 instead

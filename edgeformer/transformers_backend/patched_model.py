@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.export.adapters.transformers_backend.attention import AttentionPatch, Caches, current_patch
-from edgeformer.export.adapters.transformers_backend.float64 import computing_in_float64
-from edgeformer.export.adapters.transformers_backend.hf_module import build
-from edgeformer.export.adapters.transformers_backend.norms import PatchedRMSNorm
-from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
-from edgeformer.export.adapters.transformers_backend.rotary import TABLES, Angles, RotaryForm, Tables
-from edgeformer.export.adapters.transformers_backend.transformers_shim import ATTENTION_NAME, PatchedCache
+from edgeformer.transformers_backend.attention import AttentionPatch, Caches, current_patch
+from edgeformer.transformers_backend.float64 import computing_in_float64
+from edgeformer.transformers_backend.hf_module import build
+from edgeformer.transformers_backend.norms import PatchedRMSNorm
+from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.rotary import TABLES, Angles, RotaryForm, Tables
+from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME, PatchedCache
 
 
 class PatchedRotary(nn.Module):

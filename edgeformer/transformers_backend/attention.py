@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from edgeformer import ops
 from edgeformer.errors import ExportError
-from edgeformer.export.adapters.transformers_backend.patch_plan import AttentionForm, PatchPlan
-from edgeformer.export.adapters.transformers_backend.rotary import Angles, Rotation, RotationCall
-from edgeformer.export.adapters.transformers_backend.transformers_shim import registered_attention, replaced_rotations
+from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
+from edgeformer.transformers_backend.rotary import Angles, Rotation, RotationCall
+from edgeformer.transformers_backend.transformers_shim import registered_attention, replaced_rotations
 
 Caches = list[tuple[Tensor, Tensor]]
 """Keys and values [B, K, T, D] of each layer."""

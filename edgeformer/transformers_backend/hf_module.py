@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from edgeformer.errors import ConfigError, ExportError
-from edgeformer.export.adapters.transformers_backend.attention import registered
-from edgeformer.export.adapters.transformers_backend.transformers_shim import (
+from edgeformer.source import CONTEXT_FIELDS
+from edgeformer.transformers_backend.attention import registered
+from edgeformer.transformers_backend.transformers_shim import (
     ATTENTION_NAME,
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -20,7 +21,6 @@ from edgeformer.export.adapters.transformers_backend.transformers_shim import (
     silence_padding_warning,
     transformers,
 )
-from edgeformer.source import CONTEXT_FIELDS
 
 INSTALLED = f"transformers {transformers.__version__}"
 

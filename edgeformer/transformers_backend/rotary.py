@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from edgeformer import ops
 from edgeformer.errors import ExportError
-from edgeformer.export.adapters.transformers_backend.float64 import agree, computing_in_float64
+from edgeformer.transformers_backend.float64 import agree, computing_in_float64
 
 ROTARY_TOLERANCE = 1e-8
 """Largest difference over the largest value, in float64: angles of positions in the millions leave about 1e-10."""

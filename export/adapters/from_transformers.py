@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from edgeformer.clients.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
-from edgeformer.export.adapters.transformers_backend.hf_module import build, context_length, read_config
-from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
-from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, build_patched
-from edgeformer.export.adapters.transformers_backend.planning import make_plan
-from edgeformer.export.adapters.transformers_backend.proof import prove
-from edgeformer.export.adapters.transformers_backend.weights import checkpoint_tensors, patched_tensors
+from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
 from edgeformer.source import FoundModel
+from edgeformer.transformers_backend.hf_module import build, context_length, read_config
+from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
+from edgeformer.transformers_backend.planning import make_plan
+from edgeformer.transformers_backend.weights import checkpoint_tensors, patched_tensors
 
 LIMIT = "max_position_embeddings"
 """The field of config.json that tells clients how many positions a model has."""

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.errors import ExportError
-from edgeformer.export.adapters.transformers_backend.float64 import computing_in_float64
-from edgeformer.export.adapters.transformers_backend.hf_module import build
-from edgeformer.export.adapters.transformers_backend.patch_plan import PatchPlan
-from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, build_patched
-from edgeformer.export.adapters.transformers_backend.weights import patched_tensors
 from edgeformer.export.reference.weight_streaming import streaming_parameters
+from edgeformer.transformers_backend.float64 import computing_in_float64
+from edgeformer.transformers_backend.hf_module import build
+from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
+from edgeformer.transformers_backend.weights import patched_tensors
 
 LOGIT_TOLERANCE = 1e-9
 """Largest difference of a logit over the largest logit: float64 sums in another order differ by 1e-13 or so, a wrong

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.errors import EdgeformerError, ExportError
-from edgeformer.export.adapters.transformers_backend.attention import AttentionCall, AttentionPatch, MaskFunction
-from edgeformer.export.adapters.transformers_backend.hf_module import build
-from edgeformer.export.adapters.transformers_backend.norms import PatchedRMSNorm, find_rms_norms
-from edgeformer.export.adapters.transformers_backend.patch_plan import AttentionForm, PatchPlan
-from edgeformer.export.adapters.transformers_backend.patched_model import PatchedModel, PatchedRotary
-from edgeformer.export.adapters.transformers_backend.rotary import (
+from edgeformer.transformers_backend.attention import AttentionCall, AttentionPatch, MaskFunction
+from edgeformer.transformers_backend.hf_module import build
+from edgeformer.transformers_backend.norms import PatchedRMSNorm, find_rms_norms
+from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
+from edgeformer.transformers_backend.patched_model import PatchedModel, PatchedRotary
+from edgeformer.transformers_backend.rotary import (
     TABLES,
     RotaryForm,
     Rotation,
@@ -28,7 +28,7 @@ from edgeformer.export.adapters.transformers_backend.rotary import (
     find_rotation,
     rotary_form,
 )
-from edgeformer.export.adapters.transformers_backend.transformers_shim import ATTENTION_NAME
+from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME
 
 RUNS = ((0, 7), (7, 1))
 """Past and new tokens of the probing runs: a prompt, then a step."""
