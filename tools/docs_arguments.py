@@ -2,8 +2,10 @@
 
     model: a preset, or a hub id. output: by default the model's name.      →      - `model`: a preset, or a hub id.
                                                                                    - `output`: by default …
+    query       [B, S, H·D]                                                 →      - `query`: [B, S, H·D]
+    key, value  [B, H, T, D]                                                       - `key`, `value`: [B, H, T, D]
 
-Only names of the function's parameters, or of the class's fields, start an item.
+In the first form only names of the function's parameters, or of the class's fields, start an item.
 """
 
 import re
@@ -12,6 +14,7 @@ from typing import Any
 import griffe
 
 NAMES = r"\w+(?:, \w+)*"
+COLUMN = r"[\w/]+(?:, [\w/]+)*"
 
 
 class ArgumentLists(griffe.Extension):
@@ -36,6 +39,29 @@ def _rewrite(described: griffe.Object, names: set[str]) -> None:
 
 def as_list(paragraph: str, names: set[str]) -> str:
     """Return a paragraph as a list of arguments, or as it is if it does not begin with a name."""
+    return _columns(paragraph) or _sentences(paragraph, names) or paragraph
+
+
+def _columns(paragraph: str) -> str | None:
+    """Return a list of a paragraph whose lines have a name and its meaning in columns, or None of another one."""
+    lines = paragraph.split("\n")
+    first = re.match(rf"({COLUMN})\s{{2,}}(?=\S)", lines[0])
+    if first is None:
+        return None
+    items: list[str] = []
+    for line in lines:
+        name, meaning = line[: first.end()].strip(), line[first.end() :].strip()
+        if not name and items:
+            items[-1] += f" {meaning}"
+        elif re.fullmatch(COLUMN, name):
+            items.append(f"- {_code(name)}: {meaning}")
+        else:
+            return None
+    return "\n".join(items)
+
+
+def _sentences(paragraph: str, names: set[str]) -> str | None:
+    """Return a list of a paragraph of `name: meaning.` sentences, or None of another one."""
     text = " ".join(paragraph.split())
     starts = [
         match
@@ -43,10 +69,11 @@ def as_list(paragraph: str, names: set[str]) -> str:
         if set(match[1].split(", ")) <= names  # a word before a colon need not be an argument
     ]
     if not starts or starts[0].start() > 0:
-        return paragraph
+        return None
     ends = [match.start() for match in starts[1:]] + [len(text)]
-    items = []
-    for match, end in zip(starts, ends, strict=True):
-        named = ", ".join(f"`{name}`" for name in match[1].split(", "))
-        items.append(f"- {named}: {text[match.end() : end].strip()}")
+    items = [f"- {_code(match[1])}: {text[match.end() : end].strip()}" for match, end in zip(starts, ends, strict=True)]
     return "\n".join(items)
+
+
+def _code(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split(", "))

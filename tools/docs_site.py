@@ -96,10 +96,12 @@ def public_names(package: str) -> str:
             names = ast.literal_eval(node.value)
 
     def path(name: str) -> str:
-        """A function that is named like the module which holds it is found by its own path alone."""
+        """A function whose name is a module's, too, is found by the module that defines it."""
         module = modules.get(name, package)
-        own = SOURCE / module.replace(".", "/") / f"{name}.py"
-        return f"{module}.{name}.{name}" if own.exists() else f"{package}.{name}"
+        if (SOURCE / module.replace(".", "/") / f"{name}.py").exists():
+            return f"{module}.{name}.{name}"
+        same = (SOURCE / package.replace(".", "/") / f"{name}.py").exists()
+        return f"{module}.{name}" if same else f"{package}.{name}"
 
     return "\n\n".join(f"::: {path(name)}" for name in sorted(names, key=lambda name: (name[0].isupper(), name)))
 
