@@ -1,7 +1,7 @@
 """Check that a module of the user's keeps the forward contract, by running it as its clients will.
 
 The module is fed a padded batch of two prompts, then a step of one token behind the caches that it returned. In float64
-the results must agree with those of each text in one run. `capture.cache_contract` checks the graph afterwards.
+the results must agree with those of each text in one run. `capture.checked` checks the graph afterwards.
 """
 
 from collections.abc import Mapping
