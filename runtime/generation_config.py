@@ -114,14 +114,13 @@ class GenerationConfig:
     early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
+        rules, sampling, search = self.rules, self.sampling, self.beam_search()  # these check the ranges
+        if sampling.temperature and search.num_beams != 1:
+            raise RequestError("num_beams searches and temperature draws; give only one of them.")
         # Lists, as they come from JSON, would make equal configs differ and no config hashable.
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         for name in ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"):
-            object.__setattr__(self, name, getattr(self.rules, name))
-        for check in (self.beam_search, lambda: self.sampling):  # each refuses values outside its ranges
-            check()
-        if self.temperature and self.num_beams != 1:
-            raise RequestError("num_beams searches and temperature draws; give only one of them.")
+            object.__setattr__(self, name, getattr(rules, name))
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:

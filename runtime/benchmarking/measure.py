@@ -11,14 +11,15 @@ from pathlib import Path
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest
+from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.benchmarking.costs import Costs
 from edgeformer.runtime.benchmarking.machine import Machine
 from edgeformer.runtime.benchmarking.profile import Profile, measure_profile
-from edgeformer.runtime.benchmarking.result import BenchmarkResult, Phase, Roofs, Spread, Workload
-from edgeformer.runtime.benchmarking.startup import measure_loading, measure_memory
+from edgeformer.runtime.benchmarking.result import BenchmarkResult, Memory, Phase, Roofs, Spread, Workload
+from edgeformer.runtime.benchmarking.startup import Loading, measure_loading, measure_memory
 from edgeformer.runtime.benchmarking.workloads import Request, Timing, plan, run
 from edgeformer.runtime.loading import load
+from edgeformer.runtime.model import Model
 from edgeformer.runtime.session import ProviderChoice, choose_provider, usable_cores
 
 ROUNDS = 5
@@ -73,27 +74,13 @@ def benchmark(
     steps = _Steps(progress, 1 + rounds + len(profiled) + (rounds + 1) * (len(requests) + len(ROOFS)))
 
     # First, while this process does not hold the model: memory may not suffice for two.
-    largest = max(requests, key=lambda request: (request.tokens * request.batch_size, request.batch_size))
-    steps.begin("memory")
-    memory = measure_memory(folder, chosen, threads, largest)
-    loadings = []
-    for _ in range(rounds):
-        steps.begin("loading")
-        loadings.append(measure_loading(folder, chosen, threads))
-
+    memory, loadings = _measure_startup(folder, chosen, threads, requests, rounds, steps)
     profiles: dict[str, Profile] = {}
     for request in profiled:
         steps.begin(f"profile, {_name(request)}")
         profiles[_name(request)] = measure_profile(folder, threads, request)
 
-    model = load(folder, chosen, threads)
-    turns = {_name(request): partial(run, model, request) for request in requests}
-    if chosen == "cpu":
-        with closing(Machine(threads, *_largest_product(manifest.model))) as machine:
-            timings, rates = _take_turns(turns, {name: getattr(machine, name) for name in ROOFS}, rounds, steps)
-        roofs = Roofs(**{name: Spread.of(values) for name, values in rates.items()}, matmul=machine.matmul)
-    else:
-        (timings, _), roofs = _take_turns(turns, {}, rounds, steps), None
+    timings, roofs = _measure_requests(load(folder, chosen, threads), requests, threads, rounds, steps)
     costs = Costs(manifest)
     return BenchmarkResult(
         name=manifest.name,
@@ -125,6 +112,32 @@ class _Steps:
     def begin(self, what: str) -> None:
         self._progress(what, self._begun / self._total)
         self._begun += 1
+
+
+def _measure_startup(
+    folder: Path, provider: Provider, threads: int, requests: Sequence[Request], rounds: int, steps: _Steps
+) -> tuple[Memory | None, list[Loading]]:
+    """Measure the memory of the largest request, and loading once per round, in fresh processes."""
+    largest = max(requests, key=lambda request: (request.tokens * request.batch_size, request.batch_size))
+    steps.begin("memory")
+    memory = measure_memory(folder, provider, threads, largest)
+    loadings = []
+    for _ in range(rounds):
+        steps.begin("loading")
+        loadings.append(measure_loading(folder, provider, threads))
+    return memory, loadings
+
+
+def _measure_requests(
+    model: Model, requests: Sequence[Request], threads: int, rounds: int, steps: _Steps
+) -> tuple[dict[str, list[Timing]], Roofs | None]:
+    """Time all requests, and on the CPU the machine's peak rates, in turns."""
+    turns = {_name(request): partial(run, model, request) for request in requests}
+    if model.provider != "cpu":
+        return _take_turns(turns, {}, rounds, steps)[0], None
+    with closing(Machine(threads, *_largest_product(model.manifest.model))) as machine:
+        timings, rates = _take_turns(turns, {name: getattr(machine, name) for name in ROOFS}, rounds, steps)
+    return timings, Roofs(**{name: Spread.of(values) for name, values in rates.items()}, matmul=machine.matmul)
 
 
 def _take_turns(
