@@ -111,15 +111,18 @@ def reopen(folder: Path, manifest: Manifest) -> PatchedCheckpoint:
     return patched
 
 
-def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> Mapping[str, Tensor]:
-    """Open the weights that a bundle was exported from. Raises ConfigError where they are of another model."""
+def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> tuple[ModelSpec, Mapping[str, Tensor]]:
+    """Open the model spec and the weights that a bundle was exported from.
+
+    Raises ConfigError where the checkpoint is another model.
+    """
     patched = reopen(folder, manifest)
     if read_config(without_transformers_js_config(found.hf_config)).to_dict() != patched.config.to_dict():
         raise ConfigError(
             f"{found.origin} is another model than the one that {folder} was exported from: their configs differ."
         )
     found.fetch_weights()
-    return patched.open_weights(found.folder)
+    return patched.model_spec, patched.open_weights(found.folder)
 
 
 def _limited(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:

@@ -40,15 +40,17 @@ def open_subject(bundle: str | Path, against: str | Path | None = None, progress
     if folder.exists() and not (folder / FILE_NAME).is_file():
         return _open_foreign(folder, against)
     manifest = open_bundle(folder, progress)
-    model_spec = model_spec_of_bundle(folder, manifest)
     if against is None:
+        model_spec = model_spec_of_bundle(folder, manifest)
         stored = StoredWeights(folder, manifest, model_spec)
         return Subject(folder, manifest, model_spec, stored, "the bundle's own weights")
     if manifest.backend is not None:
         from edgeformer.export.adapters.from_transformers import open_checkpoint
 
         found = find_model(against)
-        return Subject(folder, manifest, model_spec, open_checkpoint(found, folder, manifest), found.origin)
+        model_spec, weights = open_checkpoint(found, folder, manifest)
+        return Subject(folder, manifest, model_spec, weights, found.origin)
+    model_spec = model_spec_of_bundle(folder, manifest)  # refuses a module of the user's, which has no checkpoint
     head = getattr(manifest.model, "head", None)
     pooled = (head.pooling, head.normalize) if isinstance(head, PoolingHead) else ()
     source = open_source(against, manifest.context_length, *pooled)
