@@ -22,7 +22,6 @@ from typing import Any, get_args
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from edgeformer.accounting import cache_element_bytes
@@ -34,7 +33,7 @@ from edgeformer.runtime.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, run_interleaved
+from benchmarks.interleave import cell, compare, report_console, run_interleaved
 
 FORMS: dict[str, dict[str, Any]] = {"float32": {}, "int8": {"cache_precision": "int8"}}
 
@@ -75,7 +74,7 @@ def print_report(data: dict[str, Any]) -> None:
     for workload, figures in data["workloads"].items():
         speeds = [cell(speed, 1) for speed in figures["tokens_per_second"].values()]
         table.add_row(workload, *speeds, cell(figures["int8_over"]["float32"], 2))
-    console = Console(highlight=False)
+    console = report_console()
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
 

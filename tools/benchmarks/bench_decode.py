@@ -27,7 +27,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load
@@ -39,7 +38,7 @@ from edgeformer.runtime.streaming import TextStream
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, run_interleaved
+from benchmarks.interleave import cell, compare, report_console, run_interleaved
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def print_report(data: dict[str, Any]) -> None:
             cell(ratios.get("decode"), 2),
             f"{1000 / speeds['decode']['median']:.3f}",
         )
-    console = Console(highlight=False)
+    console = report_console()
     console.print(table)
     for name, count in data["same_leading_tokens"].items():
         console.print(f"{count} of {data['new_tokens']} tokens agree with {name} before the first difference")

@@ -27,13 +27,12 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, run_interleaved
+from benchmarks.interleave import cell, compare, report_console, run_interleaved
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "minilm-l6": {
@@ -196,7 +195,7 @@ def print_report(data: dict[str, Any]) -> None:
                 cell(figures["edgeformer_over"].get(system), 2),
             )
         table.add_section()
-    console = Console(highlight=False)
+    console = report_console()
     console.print(table)
     largest = max(value for figures in data["workloads"].values() for value in figures["largest_difference"].values())
     console.print(f"largest difference of hidden states: {largest:.1e}")

@@ -21,7 +21,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from edgeformer.export import export_model
@@ -31,7 +30,7 @@ from edgeformer.runtime.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, run_interleaved
+from benchmarks.interleave import cell, compare, report_console, run_interleaved
 
 FORMS: dict[str, dict[str, Any]] = {
     "ort": {},
@@ -96,7 +95,7 @@ def print_report(data: dict[str, Any]) -> None:
             first = workload if name == "ort" else ""
             table.add_row(first, name, cell(speed, digits), cell(figures["ort_over"].get(name), 2))
         table.add_section()
-    console = Console(highlight=False)
+    console = report_console()
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
 

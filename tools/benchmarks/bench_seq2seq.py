@@ -33,7 +33,6 @@ from typing import Any, get_args
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from edgeformer.manifest import Precision
@@ -42,7 +41,7 @@ from edgeformer.quantization import Activations, QuantizationOverrides, make_qua
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, run_interleaved
+from benchmarks.interleave import cell, compare, report_console, run_interleaved
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision."""
@@ -232,7 +231,7 @@ def print_report(data: dict[str, Any]) -> None:
         table.add_column(column, justify="right" if column else "left")
     for name, speed in data["tokens_per_second"].items():
         table.add_row(name, cell(speed, 1), cell(data["edgeformer_over"].get(name), 2))
-    console = Console(highlight=False)
+    console = report_console()
     console.print(table)
     for name, count in data["same_leading_tokens"].items():
         console.print(f"{count} of {data['new_tokens']} tokens agree with {name} before the first difference")

@@ -10,6 +10,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, TypeVar
 
+from rich.console import Console
+
+WIDTH = 120
+"""Columns of a report without a terminal."""
+
 Result = TypeVar("Result")
 
 PAUSE_SECONDS = 0.25
@@ -66,3 +71,9 @@ def cell(spread: Mapping[str, float] | None, digits: int) -> str:
         return ""
     low, high = (f"{spread[side]:,.{digits}f}" for side in ("low", "high"))
     return f"{spread['median']:,.{digits}f} ({low}..{high})"
+
+
+def report_console() -> Console:
+    """Return a console as wide as the terminal or, without one, wide enough that no cell of a report is cut."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
