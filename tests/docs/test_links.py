@@ -1,5 +1,7 @@
 """Links and paths in the pages lead somewhere. The site's build checks docs/ itself; this checks what is around it."""
 
+import ast
+import importlib
 import re
 
 import click
@@ -69,6 +71,20 @@ def test_commands_that_a_page_shows_have_these_options(page):
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         used = set(re.findall(r"(?<=\s)(--?[a-z][\w-]*)", arguments)) - {"--help"}
         assert used <= known, f"edgeformer {name}{arguments}"
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_names_that_a_page_imports_exist(page):
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    imported = {
+        (node.module, alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "edgeformer"
+        for alias in node.names
+    }
+    for module, name in imported:
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
 
 
 def code(text):
