@@ -99,7 +99,9 @@ def test_verify_against_other_weights_fails(exported, make_llama):
 def test_nodes_of_quantized_graphs_are_not_located_yet(exported):
     result = run("verify", exported[0], "--quick", "--locate")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: nodes are located in graphs of fp32 and fp16, and this one is int4. Export")
+    assert result.stderr.startswith(
+        "error: wrong nodes can be located in graphs of fp32 and fp16, and this one is int4. Export"
+    )
 
 
 def test_a_matrix_that_stays_as_it_is_is_explained(make_llama, tmp_path):

@@ -350,33 +350,33 @@ def test_every_node_has_an_origin():
 DESCRIPTIONS = {
     "residual reads the norm": (
         "blocks.1.feed_forward_norm/RMSNorm (SkipSimplifiedLayerNormalization, emitted by lower/ort for "
-        "edgeformer::SkipRMSNorm, fused by fuse_skip_norm) is the first node out of line: off by # on the #, "
+        "edgeformer::SkipRMSNorm, fused by fuse_skip_norm) is the first wrong node: off by # on the #, "
         "where rounding explains 2.0e-06.\n"
         "  It reads output 0 of blocks.1.attention_norm/RMSNorm where a fresh lowering reads output 3 of "
         "blocks.1.attention_norm/RMSNorm."
     ),
     "lengths one too long": (
-        "lengths/Sub_3 (Sub, emitted by lower/ort for the lengths that attention reads) is the first node out of line: "
+        "lengths/Sub_3 (Sub, emitted by lower/ort for the lengths that attention reads) is the first wrong node: "
         "off by # on the #, where integers must be exact.\n"
         "  It reads the constant 0 where a fresh lowering reads the constant 1."
     ),
     "an embedding of no feed zeroed": (
-        "embedding/Gather (Gather, captured from PyTorch) is the first node out of line: its weights are off by #, "
+        "embedding/Gather (Gather, captured from PyTorch) is the first wrong node: its weights are off by #, "
         "where rounding explains 1.2e-07.\n"
         "  It has another embedding.weight than was given, off by #."
     ),
     "mask ignored": (
-        "lengths/ReduceSum_1 (ReduceSum, emitted by lower/ort for the lengths that attention reads) is the first node "
-        "out of line: off by # on the #, where integers must be exact.\n"
+        "lengths/ReduceSum_1 (ReduceSum, emitted by lower/ort for the lengths that attention reads) is the first "
+        "wrong node: off by # on the #, where integers must be exact.\n"
         "  It reads output 0 of planted/Cast where a fresh lowering reads attention_mask.\n"
         "Otherwise different from a fresh lowering:\n"
-        "  planted/Equal (Equal) is none of its nodes\n"
-        "  planted/Cast (Cast) is none of its nodes"
+        "  planted/Equal (Equal) is not one of its nodes\n"
+        "  planted/Cast (Cast) is not one of its nodes"
     ),
     "present key and value exchanged": (
         "blocks.1.attention/GroupQueryAttention (GroupQueryAttention, emitted by lower/ort for "
-        "edgeformer::GroupQueryAttention, RoPE folded in by fold_rotary, packed by pack_qkv) is the first node out of "
-        "line: off by # on the #, where rounding explains 2.0e-06.\n"
+        "edgeformer::GroupQueryAttention, RoPE folded in by fold_rotary, packed by pack_qkv) is the first wrong "
+        "node: off by # on the #, where rounding explains 2.0e-06.\n"
         "  It makes present.1.value where a fresh lowering makes present.1.key; makes present.1.key where a fresh "
         "lowering makes present.1.value."
     ),
@@ -396,12 +396,12 @@ def test_a_node_that_onnxruntime_refuses_is_found_by_halving(free, tmp_path):
     assert np.isnan(found.first.error)
     assert np.isnan(only(found).blocks["blocks.1"])
     assert only(found).blocks["blocks.2"] < 1e-5
-    assert "is the first node out of line: it gives no numbers.\n  It cannot run (Input 'past_key'" in describe(found)
+    assert "is the first wrong node: it gives no numbers.\n  It cannot run (Input 'past_key'" in describe(found)
 
 
 def test_further_suspects_are_named_and_then_counted(free, tmp_path):
     text = describe(find("one layer repeated", free, tmp_path))
-    assert "Also out of line: blocks.1.attention.qkv/MatMul_0, blocks.1.attention.qkv/Add_1, " in text
+    assert "Also wrong: blocks.1.attention.qkv/MatMul_0, blocks.1.attention.qkv/Add_1, " in text
     assert text.endswith("blocks.1.feed_forward_norm/RMSNorm, … and 6 more.")
 
 
@@ -445,7 +445,7 @@ def test_a_graph_that_is_right_until_onnxruntime_optimises_it_is_not_to_blame(fr
     text = describe(found)
     assert text.startswith("The graph is right (its outputs are off by ")
     assert "this is a fault of onnxruntime. Run with its optimisations off (ORT_DISABLE_ALL)" in text
-    assert "It computes the right thing as long as onnxruntime does not optimise the graph." in text
+    assert "It computes the right values as long as onnxruntime does not optimise the graph." in text
 
 
 def test_the_optimised_form_of_a_clean_graph_has_no_suspect(clean, monkeypatch):
@@ -484,7 +484,7 @@ def test_a_graph_with_inputs_of_its_own_is_refused(free, tmp_path):
     shutil.copytree(path, tmp_path, dirs_exist_ok=True)
     edit(tmp_path, lambda graph: graph.input.add(name="position_ids"))
     with pytest.raises(
-        BundleError, match="has inputs that this graph of edgeformer has not: position_ids. Export it again."
+        BundleError, match="has inputs that edgeformer's graph does not have: position_ids. Export it again."
     ):
         locator.locate(tmp_path)
 

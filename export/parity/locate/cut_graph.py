@@ -1,8 +1,8 @@
-"""Run every node of a graph by itself: each reads reference values in place of what the nodes before it computed.
+"""Run every node of a graph by itself: each reads reference values instead of the outputs of the nodes before it.
 
     a → Node → b → Node → c     becomes     a → Node → b/computed     b (fed) → Node → c/computed
 
-So an error stays where it is made. The file of weights is read where it lies; the graph is never written.
+So an error does not reach later nodes. Weights are read from the file of the graph, and no file is written.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ from edgeformer.manifest import Provider
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, usable_cores
 
 COMPUTED = "/computed"
+"""Suffix of the computed outputs, whose names belong to the values that are fed instead."""
 
 ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
@@ -28,15 +29,14 @@ ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
     "tensor(int32)": np.dtype(np.int32),
     "tensor(bool)": np.dtype(np.bool_),
 }
-"""How onnxruntime writes the types of values."""
+"""numpy types by the names that onnxruntime gives the types of values."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """The outputs of the nodes.
 
-    computed: for each feed, what the nodes gave, by the name of the value. refused: values whose node did not run, and
-    why.
+    computed: for each feed, outputs by name. refused: outputs whose node onnxruntime refused to run, with the reason.
     """
 
     computed: list[dict[str, Array]]
@@ -45,9 +45,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CutGraph:
-    """A graph, cut at every value in `forced`: what its consumers read instead, feed by feed, in the graph's own types.
+    """A graph that is cut at every value in `forced`.
 
-    A value that is not in `forced` still flows from node to node.
+    forced: the arrays that the consumers of a value read instead of it, one for each feed, in the graph's own types.
+    Other values still go from node to node.
     """
 
     model: onnx.ModelProto
@@ -57,13 +58,13 @@ class CutGraph:
     provider: Provider
 
     def run(self) -> Outcome:
-        """Run all nodes on all feeds, in one session if onnxruntime takes them all."""
+        """Run all nodes on all feeds, in one session if onnxruntime accepts all of them."""
         outcome = Outcome([{} for _ in self.feeds])
         self._run(self._units(), outcome)
         return outcome
 
     def _run(self, units: list[list[onnx.NodeProto]], outcome: Outcome) -> None:
-        """Run units in one session; where it refuses, halve them until the ones that it refuses are alone."""
+        """Run units in one session; bisect them where onnxruntime refuses, until the refused ones are alone."""
         if not units:
             return
         nodes = [node for unit in units for node in unit]
@@ -84,7 +85,7 @@ class CutGraph:
             computed |= {name.removesuffix(COMPUTED): array for name, array in zip(names, arrays, strict=True)}
 
     def _units(self) -> list[list[onnx.NodeProto]]:
-        """Nodes that must run together, since a value flows between them; almost always one node each."""
+        """Return groups of nodes that must run together, since an uncut value connects them; most are one node."""
         units: dict[int, list[onnx.NodeProto]] = {}
         unit_of: dict[str, int] = {}
         for number, node in enumerate(self.model.graph.node):
@@ -98,7 +99,7 @@ class CutGraph:
         return [unit for unit in units.values() if any(judged.intersection(node.output) for node in unit)]
 
     def _part(self, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
-        """A model of these nodes, cut."""
+        """Return a model of these nodes, with the cut values as its inputs and outputs."""
         model = onnx.ModelProto(ir_version=self.model.ir_version)
         model.opset_import.extend(self.model.opset_import)
         model.functions.extend(self.model.functions)
@@ -128,15 +129,15 @@ class CutGraph:
 def open_model(
     model: onnx.ModelProto, folder: Path, provider: Provider, *, optimise: bool, save_as: Path | None = None
 ) -> Any:
-    """Open a session on a model in memory whose external data lies in `folder`; weights stay mapped to their file.
+    """Open a session on a model in memory whose external data is in `folder`; weights are memory-mapped.
 
-    save_as: where to write the graph that onnxruntime really runs, with its weights beside it.
+    save_as: where to write the graph as onnxruntime optimised it, with its weights beside it.
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = usable_cores()
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # a node that is refused is reported by us
+    options.log_severity_level = 4  # refused nodes are reported by the caller
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if not optimise:
@@ -153,14 +154,14 @@ def open_model(
 
 
 def optimised(model: onnx.ModelProto, folder: Path, provider: Provider, place: Path) -> onnx.ModelProto:
-    """The graph that onnxruntime makes of a model; its weights are written to `place`, a folder."""
+    """Return a model as onnxruntime optimises it; its weights are written to the folder `place`."""
     path = place / "model.onnx"
     open_model(model, folder, provider, optimise=True, save_as=path)
     return onnx.load(path, load_external_data=False)
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, np.dtype[Any]]:
-    """Element types of all values that nodes make, as onnxruntime infers them. The model has no external data."""
+    """Return the element types that onnxruntime infers for all node outputs of a model without external data."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     given = {each.name for each in probe.graph.output}
@@ -171,5 +172,5 @@ def element_types(model: onnx.ModelProto) -> dict[str, np.dtype[Any]]:
 
 
 def first_line(refusal: Exception) -> str:
-    """What onnxruntime says, without the codes before it and the stack after it."""
+    """Return the message of an error of onnxruntime, without the codes before it and the stack after it."""
     return str(refusal).strip().splitlines()[0].rpartition("Status Message: ")[2][:300]

@@ -1,11 +1,11 @@
-"""What `locate` found: plain data, and the same in words."""
+"""The result of `locate`: plain data, and its description in sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 
 SHOWN = 5
-"""Names of a list that are printed before the rest is counted."""
+"""Names of a list that are printed; the others are only counted."""
 
 SAME = (
     "Its op, inputs, attributes and weights are those of a fresh lowering: either what edgeformer emits is wrong, or "
@@ -15,12 +15,12 @@ SAME = (
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """A node that computes something else.
+    """A node that computes wrong values.
 
-    graph: the file that it is in. canonical: the op of the canonical graph that it stands for. error: max |Δ| /
-    max |value| of its worst output, NaN where it gave none or no number; limit: what is allowed. made_by: the pass or
-    lowering that emitted it. feed: the run that shows it most, or `weights` where only comparing them does. difference:
-    how it differs from the node of a fresh lowering, or that it does not.
+    graph: its file. canonical: the op of the canonical graph that it implements. error: max |Δ| / max |value| of its
+    worst output, NaN where that is not finite or did not run; limit: the largest error allowed. made_by: the pass or
+    lowering that emitted it. feed: the run with the largest error, or `weights` where only the weights differ.
+    difference: how it differs from the node of a fresh lowering, or `SAME`.
     """
 
     graph: str
@@ -37,12 +37,12 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was found about one graph.
+    """The result for one graph.
 
-    graph: its file. suspects: in graph order. blocks: the largest error of a single node, by block. outputs: error of
-    the outputs of the whole graph (caches apart), as it is and as onnxruntime optimises it; measured where no node is a
-    suspect. runtime_fault: the graph is right and its optimised form is not; the suspects are then nodes of that form.
-    differences: what differs from a fresh lowering and belongs to no suspect.
+    graph: its file. suspects: the wrong nodes in graph order. blocks: the largest error of a single node, by block.
+    outputs: errors of the outputs (without caches) of the whole graph, plain and optimised by onnxruntime; measured
+    where no node is a suspect. runtime_fault: only the optimised form is wrong; the suspects are then its nodes.
+    differences: how the graph differs from a fresh lowering, apart from the suspects.
     """
 
     graph: str
@@ -55,13 +55,13 @@ class Findings:
 
 @dataclass(frozen=True)
 class Localisation:
-    """What was found about a bundle, graph by graph, in the order in which they run."""
+    """The results for the graphs of a bundle, in the order in which they run."""
 
     graphs: tuple[Findings, ...]
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Of all graphs."""
+        """The suspects of all graphs."""
         return tuple(suspect for found in self.graphs for suspect in found.suspects)
 
     @property
@@ -71,17 +71,17 @@ class Localisation:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Of all graphs."""
+        """The differences of all graphs."""
         return tuple(difference for found in self.graphs for difference in found.differences)
 
 
 def worst(error: float) -> float:
-    """Orders errors: NaN is the worst."""
+    """Return a sort key of errors, of which NaN is the largest."""
     return inf if isnan(error) else error
 
 
 def describe(localisation: Localisation) -> str:
-    """Say in plain words what was found; where there are several graphs, of each by its file."""
+    """Describe a result in sentences; those of several graphs are introduced by their files."""
     if len(localisation.graphs) == 1:
         return _describe(localisation.graphs[0])
     return "\n".join(f"In {found.graph}:\n{_describe(found)}" for found in localisation.graphs)
@@ -118,11 +118,11 @@ def _describe_suspects(first: Suspect, *more: Suspect) -> list[str]:
         allowed = f"rounding explains {first.limit:.1e}" if first.limit else "integers must be exact"
         error = f"off by {first.error:.1e} on the {first.feed}, where {allowed}"
     lines = [
-        f"{first.node} ({first.op}, {first.made_by}) is the first node out of line: {error}.",
+        f"{first.node} ({first.op}, {first.made_by}) is the first wrong node: {error}.",
         f"  It {first.difference}." if first.difference != SAME else f"  {SAME}.",
     ]
     if more:
-        lines.append(f"  Also out of line: {', '.join(_shortened([suspect.node for suspect in more]))}.")
+        lines.append(f"  Also wrong: {', '.join(_shortened([suspect.node for suspect in more]))}.")
     return lines
 
 

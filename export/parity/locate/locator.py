@@ -1,8 +1,8 @@
-"""Which node of a graph computes something else? Every node is run by itself and held against float64.
+"""Find the nodes of a graph that compute wrong values: run every node by itself and compare it with float64.
 
-What each node should compute comes from the model spec and weights alone (`node_values`); the nodes run on those
-values instead of on each other's (`teacher_forcing`), so that an error shows where it is made and nowhere after; what
-differs from a fresh lowering is said beside it (`wiring`).
+The expected values come from the model spec and weights alone (`node_values`). Nodes read expected values instead of
+each other's outputs (`cut_graph`), so an error shows only at the node that makes it. Differences from a fresh lowering
+are reported beside it (`node_differences`).
 """
 
 import re
@@ -33,18 +33,18 @@ from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
 
 __all__ = ["Localisation", "Locator", "Suspect", "describe", "locate"]
 
-# Of 60 clean random Llamas (2 and 3 blocks, all kinds of heads and activations, kernels and decomposed ops), the worst
-# node was off by 6.6e-7 in fp32 and by 9.3e-4 in fp16; of 30 blocks of SmolLM2's size, by 7.7e-7 and 9.5e-4.
 FLOOR: dict[Arithmetic, float] = {"fp32": 1e-5, "fp16": 1e-2}
-"""The smallest max |Δ| / max |value| that puts a node out of line."""
+"""Largest error (max |Δ| / max |value|) that is allowed for every node. Measured: 6.6e-7 and 9.3e-4 at the worst node
+of 60 correct random Llamas (2 and 3 blocks, all kinds of heads and activations, kernels and decomposed ops), 7.7e-7 and
+9.5e-4 in 30 blocks of SmolLM2's size."""
 
 FLOOR_IF_DIFFERENT: dict[Arithmetic, float] = {"fp32": 2e-6, "fp16": 3e-3}
-"""The same for a node that is not what a fresh lowering has there: a slip in epsilon moves little."""
+"""Largest error that is allowed for a node that differs from a fresh lowering: a wrong epsilon changes little."""
 
 ROUNDING = 8.0
-"""A node is also allowed this many times what rounding its inputs does to it: softmax of large scores amplifies it."""
+"""Allowed ratio of a node's error to the effect of rounding its inputs: softmax of large scores amplifies rounding."""
 
-UNKNOWN = NodeOrigin("unknown", "made by something else than edgeformer")
+UNKNOWN = NodeOrigin("unknown", "not made by edgeformer")
 
 
 def locate(
@@ -54,10 +54,10 @@ def locate(
     weights: Mapping[str, Tensor],
     progress: Progress = lambda what, part: None,
 ) -> Localisation:
-    """Find the nodes of the graphs in a bundle folder that do not compute what the model computes with these weights.
+    """Find the nodes of the graphs in a bundle folder whose outputs differ from those of the model with these weights.
 
-    weights: the parameters by name; they are rounded as the graphs store them. Raises BundleError for a graph whose
-    nodes are not named as edgeformer names them.
+    weights: parameters by name, which are cast to the precision of the graphs. Raises BundleError for a graph whose
+    nodes do not have the names that edgeformer gives them.
     """
     weights = smoothed_as_stored(folder, manifest, model_spec, weights)
     return Locator(manifest, model_spec, weights, progress).locate(folder)
@@ -65,9 +65,9 @@ def locate(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What was seen of one node: its worst output on its worst feed.
+    """The error of one node: that of its worst output on its worst feed.
 
-    rounding: what rounding explains of the error, None for integers. refusal: why onnxruntime did not run it.
+    rounding: the part of the error that rounding explains, None for integers. refusal: why onnxruntime did not run it.
     """
 
     node: onnx.NodeProto
@@ -77,16 +77,16 @@ class _Verdict:
     refusal: str = ""
 
     def limit(self, floor: float) -> float:
-        """What is allowed to a node; integers must be exact."""
+        """Return the largest error allowed; integers must be exact."""
         return 0.0 if self.rounding is None else max(floor, self.rounding)
 
-    def out_of_line(self, floor: float) -> bool:
-        """Whether this node computes something else; NaN always does."""
+    def is_wrong(self, floor: float) -> bool:
+        """Return whether the error is beyond the limit; NaN always is."""
         return not self.error <= self.limit(floor)
 
 
 class Locator:
-    """Judges any number of bundles that should hold one model; reference values are computed once."""
+    """Locates wrong nodes in any number of bundles of one model; expected values are computed once."""
 
     def __init__(
         self,
@@ -97,18 +97,18 @@ class Locator:
     ) -> None:
         if manifest.precision not in FLOOR:
             raise BundleError(
-                f"nodes are located in graphs of fp32 and fp16, and this one is {manifest.precision}. Export the model "
-                "with --precision fp32, and locate there what is wrong in both."
+                f"wrong nodes can be located in graphs of fp32 and fp16, and this one is {manifest.precision}. Export "
+                "the model with --precision fp32, and locate there what is wrong in both."
             )
         if manifest.cache_scales is not None:
             raise BundleError(
-                "nodes are located in graphs whose cache is as exact as they are, and this one's is int8. Export the "
-                "model without --cache-precision, and locate there what is wrong in both."
+                "wrong nodes cannot be located in a graph with an int8 cache, which rounds. Export the model without "
+                "--cache-precision, and locate there what is wrong in both."
             )
         if not manifest.graph.endswith(".onnx"):
             raise BundleError(
-                f"nodes are located in ONNX files, and onnxruntime has fused those of {manifest.graph}. Export the "
-                "model without --deployment mobile."
+                f"wrong nodes can be located in ONNX files, and onnxruntime has fused the nodes of {manifest.graph}. "
+                "Export the model without --deployment mobile."
             )
         files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
         self.graphs = []
@@ -119,7 +119,7 @@ class Locator:
         self._progress = progress
 
     def locate(self, folder: Path) -> Localisation:
-        """Judge the graphs in a bundle folder; see `locate`."""
+        """Check the graphs in a bundle folder; see `locate`."""
         found = []
         for index, graph in enumerate(self.graphs):
             self._progress(f"running every node of {graph.file} by itself", 0.4 + 0.6 * index / len(self.graphs))
@@ -128,7 +128,7 @@ class Locator:
 
 
 class GraphLocator:
-    """Judges one graph of such bundles, by its values."""
+    """Locates wrong nodes in one graph of such bundles."""
 
     def __init__(self, file: str, values: NodeValues, precision: Arithmetic, provider: Provider) -> None:
         self.file = file
@@ -148,7 +148,7 @@ class GraphLocator:
         ]
 
     def locate(self, folder: Path) -> Findings:
-        """Judge the graph in a bundle folder."""
+        """Check the graph in a bundle folder."""
         path = folder / self.file
         model, data = self._load(path), path.parent
         meaning = {
@@ -162,7 +162,7 @@ class GraphLocator:
         differences = self._other_differences(model, suspects)
         outputs: dict[str, float] = {}
         runtime_fault = False
-        # A graph with a fault may read out of bounds, and its outputs would tell nothing new.
+        # A faulty graph may read out of bounds, and its outputs would add no information.
         if not suspects:
             outputs = {
                 form: self._error_of_outputs(model, data, optimise, differences)
@@ -191,18 +191,18 @@ class GraphLocator:
         if len(names & ours) < len(ours) / 2:
             raise BundleError(
                 f"{path} has {len(names & ours)} of the {len(ours)} nodes that edgeformer gives this model, by their "
-                "names: something else made or rewrote it, and its nodes cannot be told. Locate the fault in the graph "
+                "names: something else made or rewrote it, and its nodes are unknown. Locate the fault in the graph "
                 "as edgeformer wrote it; make that with: edgeformer export"
             )
         strange = sorted({each.name for each in model.graph.input} - self._feeds[0].keys())
         if strange:
             raise BundleError(
-                f"{path} has inputs that this graph of edgeformer has not: {', '.join(strange)}. Export it again."
+                f"{path} has inputs that edgeformer's graph does not have: {', '.join(strange)}. Export it again."
             )
         return model
 
     def _judge(self, model: onnx.ModelProto, folder: Path, meaning: Mapping[str, str]) -> list[_Verdict]:
-        """Run every node by itself. meaning: which value of a fresh lowering each value should be."""
+        """Run every node by itself. meaning: the value of a fresh lowering that corresponds to each output, by name."""
         forced = {
             name: [_cast(expected.value, self._types[meant]) for expected in self.values[meant]]
             for name, meant in meaning.items()
@@ -231,8 +231,8 @@ class GraphLocator:
         return _Verdict(node, error, ROUNDING * moved, self.values.feeds[place].name)
 
     def _excess(self, verdict: _Verdict) -> float:
-        """Orders verdicts: how many times over its limit."""
-        if verdict.out_of_line(inf) or isnan(verdict.error):
+        """Return a sort key of verdicts: the ratio of the error to its limit."""
+        if verdict.is_wrong(inf) or isnan(verdict.error):
             return inf
         return verdict.error / max(verdict.limit(self._floor), 1e-30)
 
@@ -250,7 +250,7 @@ class GraphLocator:
             limit = verdict.limit(floor)
             weights = {name: wrong[name] for name in node.input if name in wrong}
             reasons += [f"has another {name} than was given, off by {off:.1e}" for name, off in weights.items()]
-            if not verdict.out_of_line(floor):
+            if not verdict.is_wrong(floor):
                 if not weights:
                     continue
                 error, feed = max(weights.values(), key=worst), "weights"
@@ -260,12 +260,12 @@ class GraphLocator:
         return suspects
 
     def _other_differences(self, model: onnx.ModelProto, suspects: Sequence[Suspect]) -> list[str]:
-        """Nodes that differ from a fresh lowering's and yet compute the right values here, or have no counterpart."""
+        """Describe nodes that differ from a fresh lowering but compute the right values, or that only one graph has."""
         wiring, explained = Wiring(model.graph), {suspect.node for suspect in suspects}
         differences = []
         for node in model.graph.node:
             if node.name not in self._fresh.nodes:
-                differences.append(f"{node.name or 'an unnamed node'} ({node.op_type}) is none of its nodes")
+                differences.append(f"{node.name or 'an unnamed node'} ({node.op_type}) is not one of its nodes")
             elif node.name not in explained:
                 reasons = "; ".join(node_differences(wiring, self._fresh, node.name))
                 differences += [f"{node.name} {reasons}"] if reasons else []
@@ -274,7 +274,7 @@ class GraphLocator:
         return differences
 
     def _error_of_outputs(self, model: onnx.ModelProto, folder: Path, optimise: bool, differences: list[str]) -> float:
-        """Error of the outputs of the uncut graph, caches apart; a refusal is NaN and a difference."""
+        """Return the error of the uncut graph's outputs, without caches; NaN where onnxruntime refuses to run it."""
         names = [name for name in self.values.outputs if not name.startswith("present.")]
         errors = []
         try:
@@ -293,7 +293,7 @@ class GraphLocator:
     def _suspects_of_the_runtime(
         self, model: onnx.ModelProto, folder: Path, meaning: Mapping[str, str]
     ) -> list[Suspect]:
-        """Judge the graph as onnxruntime optimises it. Optimised or not, a value of one name is one value."""
+        """Check the graph as onnxruntime optimises it, which keeps the names of values."""
         with TemporaryDirectory() as place:
             form = optimised(model, folder, self._provider, Path(place))
             verdicts = self._judge(form, Path(place), meaning)
@@ -305,10 +305,10 @@ class GraphLocator:
                 verdict.error,
                 verdict.limit(self._floor),
                 verdict.feed,
-                "computes the right thing as long as onnxruntime does not optimise the graph",
+                "computes the right values as long as onnxruntime does not optimise the graph",
             )
             for verdict in verdicts
-            if verdict.out_of_line(self._floor)
+            if verdict.is_wrong(self._floor)
         ]
 
     def _suspect(
@@ -329,16 +329,16 @@ class GraphLocator:
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(all="ignore"):  # padding may hold anything
+    with np.errstate(all="ignore"):  # padding may hold any number
         return array.astype(dtype)
 
 
 def _block(node: str) -> str:
-    """blocks.1, embedding, final_norm…; `model` for what stands outside of them."""
+    """Return the block of a node (`blocks.1`, `embedding`, `final_norm` …), or `model` for a node outside of blocks."""
     module, separator, _ = node.partition("/")
     if not separator:
         return "model"
-    numbered = re.match(r".*?\.\d+(?=\.|$)", module)  # whatever a module calls its list of blocks
+    numbered = re.match(r".*?\.\d+(?=\.|$)", module)  # a module may give its list of blocks any name
     return numbered[0] if numbered else module
 
 

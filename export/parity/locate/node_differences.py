@@ -1,4 +1,4 @@
-"""How a node of a stored graph differs from the node of the same name in a fresh lowering, in words."""
+"""Describe how a node of a stored graph differs from the node of the same name in a fresh lowering."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from edgeformer.export.quantize.quantized_tensor import by_matrix
 
 
 class Wiring:
-    """What every node of a graph reads, named by who makes it: two graphs may number their values differently."""
+    """The nodes of a graph, and names for the values they read that do not depend on the numbering of values."""
 
     def __init__(self, graph: onnx.GraphProto):
         self.nodes = {node.name: node for node in graph.node}
@@ -29,12 +29,12 @@ class Wiring:
         }
 
     def reads(self, name: str) -> str:
-        """Who makes a value, or what it is."""
+        """Describe a value by the node that computes it, or by its content."""
         return self._made.get(name) or self._constants.get(name) or name or "nothing"
 
 
 def node_differences(stored: Wiring, fresh: Wiring, name: str) -> Iterator[str]:
-    """Op, inputs and attributes in which one node differs from a fresh lowering's of the same name."""
+    """Yield the differences in op, inputs, outputs and attributes between a node and that of a fresh lowering."""
     ours, theirs = stored.nodes[name], fresh.nodes[name]
     if (ours.domain, ours.op_type) != (theirs.domain, theirs.op_type):
         yield f"is a {ours.op_type} where a fresh lowering has a {theirs.op_type}"
@@ -61,9 +61,10 @@ def _setting(attribute: onnx.AttributeProto) -> str:
 
 
 def wrong_weights(graph: onnx.GraphProto, folder: Path, weights: Mapping[str, StreamedTensor]) -> dict[str, float]:
-    """Weights of a stored graph that are not those given: max |Δ| / max |weight|, NaN for another shape.
+    """Return the error of each weight of a stored graph that differs from the given one, by name.
 
-    A difference of one rounding is let pass: another machine may compute the last bit of a position table otherwise.
+    The error is max |Δ| / max |weight|, or NaN for another shape. A difference of one rounding is ignored, since
+    another machine may compute a position table with another last bit.
     """
     wrong = {}
     initializers = {tensor.name: tensor for tensor in graph.initializer if tensor.name in weights}
