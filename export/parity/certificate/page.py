@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from edgeformer import schema
 from edgeformer.export.parity.certificate import plots
+from edgeformer.export.parity.certificate.drawing import Picture
 from edgeformer.export.parity.report import Check, Report, Rounding
 
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
@@ -45,7 +46,7 @@ class Section:
 
     name: str
     title: str
-    draw: Callable[[Report, str], plots.Picture]
+    draw: Callable[[Report, str], Picture]
 
 
 def write_certificate(report: Report, folder: Path, title: str) -> None:
@@ -241,7 +242,7 @@ def _kl_finding(values: Iterable[float]) -> str:
     return finding + (f"; {len(values) - len(numbers):,} more gave no number" if len(numbers) < len(values) else "")
 
 
-def _page(report: Report, title: str, pictures: dict[Section, plots.Picture]) -> str:
+def _page(report: Report, title: str, pictures: dict[Section, Picture]) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -24,7 +24,8 @@ from edgeformer.export.lower import lowering_options_of
 from edgeformer.export.parity.locate.cut_graph import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.locate.findings import SAME, Findings, Localisation, Suspect, describe, worst
 from edgeformer.export.parity.locate.node_differences import Wiring, node_differences, wrong_weights
-from edgeformer.export.parity.locate.node_values import Array, Expected, NodeValues, difference
+from edgeformer.export.parity.locate.node_feeds import Array
+from edgeformer.export.parity.locate.node_values import Expected, NodeValues, difference
 from edgeformer.export.parity.trials.smoothing import smoothed_as_stored
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Arithmetic, Manifest, Provider
@@ -173,13 +174,9 @@ class GraphLocator:
             if runtime_fault:
                 suspects = self._suspects_of_the_runtime(model, data, meaning)
         return Findings(
-            graph=self.file,
-            suspects=tuple(suspects),
-            blocks=_by_block(verdicts),
-            outputs=outputs,
-            runtime_fault=runtime_fault,
-            differences=tuple(differences),
-        )
+            graph=self.file, suspects=tuple(suspects), blocks=_by_block(verdicts), outputs=outputs,
+            runtime_fault=runtime_fault, differences=tuple(differences),
+        )  # fmt: skip
 
     def _load(self, path: Path) -> onnx.ModelProto:
         try:
@@ -232,7 +229,7 @@ class GraphLocator:
 
     def _excess(self, verdict: _Verdict) -> float:
         """Return a sort key of verdicts: the ratio of the error to its limit."""
-        if verdict.is_wrong(inf) or isnan(verdict.error):
+        if verdict.is_wrong(inf):  # NaN, or a wrong integer
             return inf
         return verdict.error / max(verdict.limit(self._floor), 1e-30)
 
@@ -315,17 +312,9 @@ class GraphLocator:
         self, node: onnx.NodeProto, origin: NodeOrigin, error: float, limit: float, feed: str, difference: str
     ) -> Suspect:
         return Suspect(
-            graph=self.file,
-            node=node.name,
-            canonical=origin.canonical,
-            op=node.op_type,
-            error=error,
-            limit=limit,
-            block=_block(node.name),
-            made_by=origin.made_by,
-            feed=feed,
-            difference=difference or SAME,
-        )
+            graph=self.file, node=node.name, canonical=origin.canonical, op=node.op_type, error=error, limit=limit,
+            block=_block(node.name), made_by=origin.made_by, feed=feed, difference=difference or SAME,
+        )  # fmt: skip
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
