@@ -60,11 +60,11 @@ def test_options_make_the_quantization(exported):
 def test_the_model_card_says_what_quantization_costs(exported):
     card = (exported[0] / "README.md").read_text()
     assert "op set ort for CPU,\nint4." in card
-    assert "Quantization costs a KL divergence of 0.0" in card
+    assert "Quantization causes a mean KL divergence of 0.0" in card
     assert " % of positions (on random tokens)." in card
     page = (exported[0] / "parity" / "report.html").read_text()
-    assert "Storing the weights in int4 moves the model itself from the original one" in page
-    assert "With all that it rounds to 8 bits as it is used, it is KL divergence" in page
+    assert "Storing the weights in int4 changes the model itself, whatever runs it: KL divergence" in page
+    assert "With everything that the graph rounds to 8 bits in use: KL divergence" in page
 
 
 def test_info_counts_the_bytes_that_there_are(exported):
