@@ -268,7 +268,7 @@ WEIGHT_FAULTS = [
     ("norm weight counted from zero", changing(one_less, "blocks.1.attention_norm.weight"), (ATTENTION_NORM,)),
     ("final norm weight of ones", changing(torch.ones_like, "final_norm.weight"), ("final_norm/RMSNorm",)),
     ("position tables a row late", changing(a_row_late, "rotary.0.cos", "rotary.0.sin"), (EVERY_ATTENTION,)),
-    ("RoPE turns backwards", changing(torch.neg, "rotary.0.sin"), (EVERY_ATTENTION,)),
+    ("RoPE rotates backwards", changing(torch.neg, "rotary.0.sin"), (EVERY_ATTENTION,)),
 ]
 
 # A tied head multiplies with the embedding.

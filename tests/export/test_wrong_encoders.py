@@ -77,7 +77,7 @@ SPARSE = EncoderConfig(
 
 CLASSIFIER = replace(BERT, head=ClassificationHead(labels=("yes", "no"), pooling="mean", dense="tanh"))
 
-PAIR = Seq2SeqConfig(
+SEQ2SEQ = Seq2SeqConfig(
     encoder=replace(
         PLAIN,
         blocks=(replace(BLOCK, attention=replace(ATTENTION, relative=SPARSE.blocks[0].attention.relative)),),
@@ -99,10 +99,10 @@ PAIR = Seq2SeqConfig(
     shared_embedding=True,
 )  # fmt: skip
 
-RECORDINGS = replace(
-    PAIR, encoder=replace(PAIR.encoder, vocab_size=0, audio=AudioStem(mel_bins=8)), shared_embedding=False
+SPEECH = replace(
+    SEQ2SEQ, encoder=replace(SEQ2SEQ.encoder, vocab_size=0, audio=AudioStem(mel_bins=8)), shared_embedding=False
 )
-NAMES = {"plain": PLAIN, "bert": BERT, "sparse": SPARSE, "classifier": CLASSIFIER, "pair": PAIR, "audio": RECORDINGS}
+NAMES = {"plain": PLAIN, "bert": BERT, "sparse": SPARSE, "classifier": CLASSIFIER, "seq2seq": SEQ2SEQ, "speech": SPEECH}
 
 
 def changed(config, changes):
@@ -145,7 +145,7 @@ def test_the_right_models_pass(name, export):
     assert failures(bundle.path, bundle.manifest, NAMES[name]) == []
 
 
-# Checks of what a graph makes of texts one by one; "encoder" is that of a pair.
+# Checks of what a graph makes of texts one by one; "encoder" is that of an encoder-decoder.
 STATES = "text, last_hidden_state: worst ratio"
 VECTOR, LOGITS = "text, sentence_embedding: max error", "text, logits: max error"
 
@@ -187,14 +187,14 @@ MEANT = {
     "a bias too many in the head": (BERT, {"head.bias": False}, LOGITS),
     "mean for the first token, in the head": (CLASSIFIER, {"head.pooling": "first"}, LOGITS),
     "tanh for GELU in the head": (CLASSIFIER, {"head.dense": "gelu"}, LOGITS),
-    "scale of attention to the source": (PAIR, {"decoder.blocks.cross_attention.scale": 0.251}, "prefill: worst ratio"),
-    "scale of the logits": (PAIR, {"decoder.logit_scale": 0.2501}, "prefill: worst ratio"),
-    "the encoder's final norm": (PAIR, {"encoder.final_norm": None}, "encoder: worst ratio"),
+    "scale of attention to the source": (SEQ2SEQ, {"decoder.blocks.cross_attention.scale": 0.251}, "prefill: worst ratio"),
+    "scale of the logits": (SEQ2SEQ, {"decoder.logit_scale": 0.2501}, "prefill: worst ratio"),
+    "the encoder's final norm": (SEQ2SEQ, {"encoder.final_norm": None}, "encoder: worst ratio"),
     "heads of attention to the source": (
-        PAIR, {"decoder.blocks.cross_attention.num_heads": 4, "decoder.blocks.cross_attention.head_dim": 8}, "run",
+        SEQ2SEQ, {"decoder.blocks.cross_attention.num_heads": 4, "decoder.blocks.cross_attention.head_dim": 8}, "run",
     ),
-    "one table for two": (PAIR, {"shared_embedding": False}, "prefill: worst ratio"),
-    "norms of the decoder": (PAIR, {"decoder.blocks.norm_placement": "post"}, "prefill: worst ratio"),
+    "one table for two": (SEQ2SEQ, {"shared_embedding": False}, "prefill: worst ratio"),
+    "norms of the decoder": (SEQ2SEQ, {"decoder.blocks.norm_placement": "post"}, "prefill: worst ratio"),
 }  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def test_a_graph_of_another_model_is_refused(name, export):
         (BERT, "blocks.attention.key_bias", []),
         # The keys that are made of the encoder's states are other ones.
         (
-            PAIR,
+            SEQ2SEQ,
             "decoder.blocks.cross_attention.key_bias",
             [f"{run}: cache ratio" for run in ("encoder", "merged prefill, source", "merged steps, source")],
         ),
@@ -362,23 +362,23 @@ PLANTED = {
     "token types dropped": (BERT, GRAPH, types_of_zero, STATES),
     "tied head without its bias": (BERT, GRAPH, table("masked_lm.output.bias", np.zeros_like), LOGITS),
     "labels in another order": (CLASSIFIER, GRAPH, table("classifier.output.bias", lambda row: row[::-1]), LOGITS),
-    "encoder of a pair: causal": (
-        PAIR, ENCODER, attribute("attention/GroupQueryAttention", "causal", 1), "encoder: worst ratio",
+    "the encoder: causal": (
+        SEQ2SEQ, ENCODER, attribute("attention/GroupQueryAttention", "causal", 1), "encoder: worst ratio",
     ),
-    "encoder of a pair: padding is attended to": (
-        PAIR, ENCODER, all_ones("lengths/ReduceSum*"), "encoder, batch of 3 against solo",
+    "the encoder: padding is attended to": (
+        SEQ2SEQ, ENCODER, all_ones("lengths/ReduceSum*"), "encoder, batch of 3 against solo",
     ),
     "padding of the source is attended to": (
-        PAIR, DECODER, all_ones("source_mask/*", "encoder_attention_mask"), "batch of 3 against solo",
+        SEQ2SEQ, DECODER, all_ones("source_mask/*", "encoder_attention_mask"), "batch of 3 against solo",
     ),
     "scale of one layer's attention to the source": (
-        PAIR, DECODER, attribute(LAST, "scale", 0.2501), "prefill: worst ratio",
+        SEQ2SEQ, DECODER, attribute(LAST, "scale", 0.2501), "prefill: worst ratio",
     ),
-    "keys of a neighbouring layer": (PAIR, DECODER, other_layers_keys, "prefill: worst ratio"),
-    "keys and values exchanged": (PAIR, DECODER, keys_for_values, "prefill: worst ratio"),
-    "values handed to a neighbouring layer": (PAIR, ENCODER, exchanged_outputs, "encoder: cache ratio"),
-    "keys of states before the final norm": (PAIR, ENCODER, final_norm_skipped, "encoder: cache ratio"),
-    "a recording's frames a place late": (RECORDINGS, ENCODER, stem_a_frame_late, "encoder: worst ratio"),
+    "keys of a neighbouring layer": (SEQ2SEQ, DECODER, other_layers_keys, "prefill: worst ratio"),
+    "keys and values exchanged": (SEQ2SEQ, DECODER, keys_for_values, "prefill: worst ratio"),
+    "values handed to a neighbouring layer": (SEQ2SEQ, ENCODER, exchanged_outputs, "encoder: cache ratio"),
+    "keys of states before the final norm": (SEQ2SEQ, ENCODER, final_norm_skipped, "encoder: cache ratio"),
+    "a recording's frames a place late": (SPEECH, ENCODER, stem_a_frame_late, "encoder: worst ratio"),
 }  # fmt: skip
 
 
