@@ -187,7 +187,9 @@ MEANT = {
     "a bias too many in the head": (BERT, {"head.bias": False}, LOGITS),
     "mean for the first token, in the head": (CLASSIFIER, {"head.pooling": "first"}, LOGITS),
     "tanh for GELU in the head": (CLASSIFIER, {"head.dense": "gelu"}, LOGITS),
-    "scale of attention to the source": (SEQ2SEQ, {"decoder.blocks.cross_attention.scale": 0.251}, "prefill: worst ratio"),
+    "scale of attention to the source": (
+        SEQ2SEQ, {"decoder.blocks.cross_attention.scale": 0.251}, "prefill: worst ratio",
+    ),
     "scale of the logits": (SEQ2SEQ, {"decoder.logit_scale": 0.2501}, "prefill: worst ratio"),
     "the encoder's final norm": (SEQ2SEQ, {"encoder.final_norm": None}, "encoder: worst ratio"),
     "heads of attention to the source": (
