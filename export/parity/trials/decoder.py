@@ -16,7 +16,7 @@ from edgeformer.export.parity.figures import Errors, worst_of
 from edgeformer.export.parity.report import Rounding
 from edgeformer.export.parity.samples import random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
-from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, TextTrial, row_of
+from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, TextTrial
 from edgeformer.export.reference.quantized_caches import fake_quantize_cache
 from edgeformer.export.reference.reference import Reference
 
@@ -77,14 +77,8 @@ class DecoderTrial(TextTrial):
         rows: dict[int, Row] = {}
         for done, indices in enumerate(by_length.values()):
             self.setup.progress("computing the float64 reference", 0.1 + 0.4 * done / len(by_length))
-            ids = torch.from_numpy(np.stack([texts[index] for index in indices]))
-
-            def outputs(reference: Reference, ids: Tensor = ids) -> list[Outputs]:
-                logits, caches = reference.run(ids)
-                return [Outputs({"logits": each.numpy()}, row_of(caches, row)) for row, each in enumerate(logits)]
-
-            for index, pair in zip(indices, self.compute(outputs), strict=True):
-                rows[index] = Row(texts[index], *pair)
+            made = self.text_rows(np.stack([texts[index] for index in indices]))
+            rows |= dict(zip(indices, made, strict=True))
         return [rows[index] for index in range(len(texts))]
 
     def _judge_prefills(self, main: Row, others: list[Row]) -> None:

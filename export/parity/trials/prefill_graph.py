@@ -6,16 +6,14 @@ It is held to the weights that its own integers mean, and to eager PyTorch that 
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Piece
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
-from edgeformer.export.parity.trials.protocol import Outputs, Row, Setup, Trial, row_of
+from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
-from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.decoder import PrefillSession
 from edgeformer.runtime.session import open_session
 
@@ -34,7 +32,7 @@ class PrefillGraphTrial(Trial):
         """Run prompts, chunks and steps; judge their logits and caches."""
         length = min(LENGTH, self.setup.manifest.context_length)
         tokens = np.stack([random_tokens(length, self.setup.manifest.vocab_size, salt=row) for row in range(ROWS)])
-        rows, session = self._rows(tokens), self.graphs[0].session
+        rows, session = self.text_rows(tokens), self.graphs[0].session
         graph, main, judge = replace(self.graphs[0], prefill=PrefillSession(session, 1)), rows[0], self.judge
         judge.eager_worst = worst_of((row.eager.logits, row.expected.logits) for row in rows)
         whole = {}
@@ -60,13 +58,6 @@ class PrefillGraphTrial(Trial):
         judge.identical(
             "unused cache", f"0 instead of {graph.fillings[0]:g} behind the valid tokens", whole[length], again
         )
-
-    def _rows(self, tokens: np.ndarray) -> list[Row]:
-        def outputs(reference: Reference) -> list[Outputs]:
-            logits, caches = reference.run(torch.from_numpy(tokens))
-            return [Outputs({"logits": each.numpy()}, row_of(caches, row)) for row, each in enumerate(logits)]
-
-        return [Row(tokens[row], *pair) for row, pair in enumerate(self.compute(outputs))]
 
 
 def judge_prefill_graph(setup: Setup) -> list[Check]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -174,6 +175,15 @@ class Trial(ABC):
     def compute(self, function: Callable[[Reference], list[Outputs]]) -> list[tuple[Outputs, Outputs]]:
         """Call a function, which returns the outputs of some rows, with both references: (expected, eager) by row."""
         return list(zip(function(self.float64), function(self.eager), strict=True))
+
+    def text_rows(self, texts: Array) -> list[Row]:
+        """Run both references of a decoder on texts of one length, int64 [B, S]; return a row for each."""
+
+        def outputs(reference: Reference) -> list[Outputs]:
+            logits, caches = reference.run(torch.from_numpy(texts))
+            return [Outputs({"logits": each.numpy()}, row_of(caches, row)) for row, each in enumerate(logits)]
+
+        return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs), strict=True)]
 
 
 class TextTrial(Trial):
