@@ -87,6 +87,42 @@ def test_rooms_of_the_export_import_only_what_is_below_them(room):
     assert above == set()
 
 
+LONGEST_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 350, 60, 8
+"""Lines of a file, lines of a function, and parameters of a function in export/, at most."""
+
+
+def test_files_and_functions_of_the_export_stay_short():
+    long: list[str] = []
+    for path in files("export"):
+        source, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+        if source.count("\n") > LONGEST_FILE:
+            long.append(f"{name} has {source.count(chr(10))} lines")
+        long += [f"{name}: {problem}" for problem in too_long(ast.parse(source))]
+    assert long == []
+
+
+def too_long(tree: ast.AST) -> list[str]:
+    """Return functions of more lines or parameters than are allowed; `self` and `cls` do not count."""
+    problems = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        assert node.end_lineno is not None
+        lines = node.end_lineno - node.lineno + 1
+        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        parameters = len(names) - (names[:1] in (["self"], ["cls"]))
+        if lines > LONGEST_FUNCTION or parameters > MOST_PARAMETERS:
+            problems.append(f"{node.name} has {lines} lines and {parameters} parameters")
+    return problems
+
+
+def test_a_function_that_is_too_long_is_seen():
+    assert too_long(ast.parse("def f(a, b, c, d, e, f, g, h): pass")) == []
+    assert too_long(ast.parse("def f(self, a, b, c, d, e, f, g, h): pass")) == []
+    assert too_long(ast.parse("def f(a, b, c, d, e, f, g, h, *, i): pass")) == ["f has 1 lines and 9 parameters"]
+    assert too_long(ast.parse("def f():\n" + "    x = 1\n" * 60)) == ["f has 61 lines and 0 parameters"]
+
+
 def test_every_room_of_the_export_has_a_place_in_the_order():
     assert {path.parent.name for path in (ROOT / "export").glob("*/__init__.py")} == set(ROOMS)
 

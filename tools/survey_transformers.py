@@ -1,4 +1,4 @@
-"""Which causal language models of transformers can be exported with `--backend transformers`, and why others cannot.
+"""List the causal LMs of transformers that `--backend transformers` exports, and why it cannot export the others.
 
     python tools/survey_transformers.py                      all of them, into docs/reference/transformers-backend.md
     python tools/survey_transformers.py olmo3 glm4           some, on the terminal

@@ -39,7 +39,7 @@ INTERVAL_SECONDS = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What the child reports: memory after importing the exporter, seconds of `export_model`, facts of the bundle."""
+    """The child's report: memory after importing the exporter, seconds of `export_model`, facts of the bundle."""
 
     import_seconds: float
     import_private_bytes: int

@@ -81,7 +81,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Loss:
-    """What quantization costs.
+    """The loss that quantization causes.
 
     bytes: size of graph and weights. kl: mean divergence over the tokens of the answers, in nats; kl_anywhere: over all
     tokens. top1: fraction of answer tokens where the top-1 token is the same. perplexity: ratio to float32's, on the

@@ -45,7 +45,7 @@ steps from seed {seed} in {minutes:.0f} minutes on {threads} CPU thread{plural} 
 
 @dataclass(frozen=True)
 class Training:
-    """What the model card says of the training. seconds: in the loop. command: the line that repeats it."""
+    """The facts of a training run for the model card. seconds: in the loop. command: the line that repeats it."""
 
     command: str
     steps: int

@@ -1,4 +1,4 @@
-"""What distinguishes one preset from another."""
+"""The differences between one preset and another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

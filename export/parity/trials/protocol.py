@@ -110,7 +110,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What PyTorch computes for one row: vectors [n, V] by the name of the graph's output, keys and values by layer.
+    """The results of PyTorch for one row: vectors [n, V] by the name of the graph's output, keys and values by layer.
 
     caches: [K, n, D] of a decoder. source: [H, source length, D], what an encoder gives to each decoder layer.
     """

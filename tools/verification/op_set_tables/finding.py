@@ -37,7 +37,7 @@ NO_RULE = "the op set has no op for it"
 
 @dataclass(frozen=True)
 class Found:
-    """What replaced a block: a mark of LEGEND, the ops, and the reasons why it is not better."""
+    """The nodes that replaced a block: a mark of LEGEND, the ops, and the reasons why it is not better."""
 
     mark: str
     ops: tuple[str, ...] = ()
