@@ -283,4 +283,4 @@ def test_the_loop_of_the_card_starts_as_our_runtime_does(bundles, monkeypatch, g
     tokens = replace(model.manifest.tokens, bos=bos, pad=pad)
     monkeypatch.setattr(model, "manifest", replace(model.manifest, generation=generation, tokens=tokens))
     assert f"tokens = [{start}]\n" in model_card(model.manifest, "")
-    assert model._start_prompt(None) == [start]
+    assert model.start_prompt(None) == [start]

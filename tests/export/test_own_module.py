@@ -256,7 +256,7 @@ def test_info_tells_what_a_bundle_without_a_config_knows(exported):
     assert data["total_bytes"] == data["files"]["onnx/model.onnx_data"]
     shown = CliRunner().invoke(cli, ["info", str(path)])
     assert shown.exit_code == 0
-    assert "module Decoder: 2 layers, 2 heads of 16 for keys and values, vocabulary 300" in shown.stdout
+    assert "module Decoder: 2 layers, 2 kv heads of 16, vocabulary 300" in shown.stdout
 
 
 def test_the_card_and_the_files_of_a_bundle_without_a_config(exported):
