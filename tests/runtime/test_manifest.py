@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -196,6 +197,23 @@ def test_a_manifest_cut_short_is_refused(bundle):
 def test_a_damaged_manifest_is_refused_with_the_field(bundle, changes, message):
     _edit(bundle, **changes)
     with pytest.raises(BundleError, match=f"{FILE_NAME} is damaged: {re.escape(message)}.*Export the model again\\.$"):
+        Manifest.read(bundle)
+
+
+@pytest.mark.parametrize(("before", "now"), [("growing", "dynamic"), ("static", "static"), ("any", "any")])
+def test_a_manifest_of_schema_version_3_loads_in_the_words_of_today(bundle, before, now):
+    """Version 3 called a backend `via` and a dynamic cache `growing`; nothing else changed."""
+    today = Manifest.read(bundle)
+    path = bundle / FILE_NAME
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data.pop("backend", None)
+    old = data | {"schema_version": 3, "cache_form": before, "via": "transformers", "model": None}
+    path.write_text(json.dumps(old), encoding="utf-8")
+    read = Manifest.read(bundle)
+    assert (read.schema_version, read.cache_form, read.backend) == (SCHEMA_VERSION, now, "transformers")
+    assert replace(read, cache_form=today.cache_form, backend=today.backend, model=today.model) == today
+    path.write_text(json.dumps(old | {"schema_version": SCHEMA_VERSION}), encoding="utf-8")
+    with pytest.raises(BundleError, match="via is not a field of Manifest"):
         Manifest.read(bundle)
 
 
