@@ -1,9 +1,9 @@
 """Run bundles with onnxruntime, without torch or onnx.
 
-from edgeformer.runtime import load_causal_lm
-model = load_causal_lm("tiny-llama")
-for text in model.stream("Once upon a time", max_new_tokens=64):
-    print(text, end="")
+    from edgeformer.runtime import load_causal_lm
+    model = load_causal_lm("tiny-llama")
+    for text in model.stream("Once upon a time", max_new_tokens=64):
+        print(text, end="")
 
 `load` opens any bundle; `load_causal_lm`, `load_seq2seq` and `load_encoder` tell a type checker which model it is.
 `edgeformer.runtime.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first used.

@@ -429,7 +429,9 @@ def test_what_wants_onnx_files_says_so(bundles):
         optimize(bundles["mobile"].path)
     subject = open_subject(bundles["mobile"].path)
     in_float32 = replace(subject.manifest, precision="fp32", quantization=None)
-    with pytest.raises(BundleError, match="onnxruntime has fused those of onnx/model.ort. Export the model without"):
+    with pytest.raises(
+        BundleError, match="onnxruntime has fused the nodes of onnx/model.ort. Export the model without"
+    ):
         locate(subject.folder, in_float32, subject.model_spec, subject.weights)
 
 
