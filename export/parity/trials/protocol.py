@@ -190,7 +190,7 @@ class TextTrial(Trial):
     """A trial of a graph that reads tokens after a cache and returns logits."""
 
     text = "text"
-    """What a row's tokens are called in descriptions."""
+    """The name of a row's tokens in descriptions."""
 
     @abstractmethod
     def graph_for(self, rows: Sequence[Row]) -> Graph:
