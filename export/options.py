@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
@@ -122,5 +123,12 @@ class ExportOptions:
 
 
 def with_changes(options: ExportOptions | None, changes: OptionKeywords | ModuleOptionKeywords) -> ExportOptions:
-    """Return the options, by default the default ones, with keyword arguments in place of their fields."""
+    """Return the options, by default the default ones, with keyword arguments in place of their fields.
+
+    Raises TypeError for a keyword that is no option.
+    """
+    known = [field.name for field in fields(ExportOptions)]
+    for name in changes.keys() - known:
+        nearest = get_close_matches(name, known, 1) or known
+        raise TypeError(f"an export has no option {name!r}; did you mean {' or '.join(nearest)}?")
     return replace(options or ExportOptions(), **changes)

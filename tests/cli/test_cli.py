@@ -170,6 +170,14 @@ def test_verify_prints_a_table_and_exits_with_0(tiny_llama_bundle):
     assert result.stdout.splitlines()[-1].startswith("verified (")
 
 
+def test_verifying_an_encoder_speaks_of_no_written_text(tmp_path):
+    run("export", "--model", "tiny-embed", "--output", tmp_path / "bundle", "--no-verify")
+    result = run("verify", tmp_path / "bundle", "--quick")
+    assert result.exit_code == 0
+    assert "sentence_embedding" in result.stdout
+    assert "greedy" not in result.stdout
+
+
 def test_verify_exits_with_1_where_the_graph_is_another(llama_bundle, make_llama):
     result = run("verify", llama_bundle, "--against", make_llama(seed=5))
     assert result.exit_code == 1
