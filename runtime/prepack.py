@@ -21,7 +21,13 @@ from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
 from edgeformer.runtime.seq2seq import Seq2SeqLM
-from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, session_options, usable_cores
+from edgeformer.runtime.session import (
+    choose_threads,
+    onnxruntime,
+    onnxruntime_errors,
+    session_options,
+    usable_cores,
+)
 
 TOKENS, STEPS = 24, 4
 """Tokens of the text, and decode steps after it, by which graphs are compared."""
@@ -162,7 +168,7 @@ def _align(graph: Path) -> None:
 
 
 def _startup(folder: Path, threads: int | None) -> Startup:
-    threads = threads or usable_cores()
+    threads = choose_threads(threads)
     new_tokens = 0 if Manifest.read(folder).task == "encoder" else 1
     memory = measure_memory(folder, "cpu", threads, Request(tokens=1, batch_size=1, new_tokens=new_tokens))
     return Startup(load_seconds=measure_loading(folder, "cpu", threads).load, memory=memory)

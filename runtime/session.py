@@ -109,6 +109,23 @@ def usable_cores() -> int:
     return cores
 
 
+def choose_threads(threads: int | None) -> int:
+    """Return the number of threads of a session: all usable cores for None.
+
+    Raises RequestError for a number that is not between 1 and the usable cores. onnxruntime takes 0 and less for its
+    own choice, and threads beyond the cores spin against each other: 10,000 stop a machine for minutes.
+    """
+    cores = usable_cores()
+    if threads is None:
+        return cores
+    if type(threads) is not int or not 1 <= threads <= cores:
+        raise RequestError(
+            f"threads is {threads!r}; it must be a number from 1 to {cores}, the cores that this process may use, or "
+            "None for all of them."
+        )
+    return threads
+
+
 def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
 
@@ -159,9 +176,9 @@ def open_session(graph: Path, provider: Provider, threads: int | None = None, *,
 
     threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
     without it they stay mapped to their file. Raises BundleError for a graph that onnxruntime cannot load, and
-    RequestError if CUDA cannot start.
+    RequestError for a number of threads that `choose_threads` refuses, or if CUDA cannot start.
     """
-    ort, options = onnxruntime(), session_options(threads or usable_cores())
+    ort, options = onnxruntime(), session_options(choose_threads(threads))
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     profiling = _PROFILED.get()

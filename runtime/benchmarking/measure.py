@@ -20,7 +20,7 @@ from edgeformer.runtime.benchmarking.startup import Loading, measure_loading, me
 from edgeformer.runtime.benchmarking.workloads import Request, Timing, plan, run
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
-from edgeformer.runtime.session import ProviderChoice, choose_provider, usable_cores
+from edgeformer.runtime.session import ProviderChoice, choose_provider, choose_threads
 
 ROUNDS = 5
 """Rounds that count, unless the call says otherwise."""
@@ -63,11 +63,10 @@ def benchmark(
     folder = Path(bundle)
     manifest = Manifest.read(folder)
     manifest.check_sizes(folder)
-    for name, value in {"rounds": rounds, "threads": threads}.items():
-        if value is not None and value < 1:
-            raise RequestError(f"{name} is {value}; it must be at least 1.")
+    if rounds < 1:
+        raise RequestError(f"rounds is {rounds}; it must be at least 1.")
     requests = plan(manifest, prompts, new_tokens, batch_sizes)
-    chosen, threads = choose_provider(provider, manifest), threads or usable_cores()
+    chosen, threads = choose_provider(provider, manifest), choose_threads(threads)
     if profile and chosen != "cpu":
         raise RequestError("a profile is measured on the CPU only; use provider cpu, or leave the profile out.")
     profiled = requests if profile else []

@@ -13,10 +13,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeformer.errors import MissingDependencyError
-from edgeformer.runtime import session
+from edgeformer.errors import MissingDependencyError, RequestError
+from edgeformer.runtime import load, session
 from edgeformer.runtime.int8_saturation import GRAPH
-from edgeformer.runtime.session import TILED_ATTENTION_OFF, open_session, session_options
+from edgeformer.runtime.session import TILED_ATTENTION_OFF, choose_threads, open_session, session_options
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -129,3 +129,11 @@ def test_threads_that_have_nothing_to_do_sleep():
     assert min(processor_seconds_after_a_run(options) for _ in range(2)) < 0.01
     options.add_session_config_entry("session.intra_op.spin_duration_us", "100000")
     assert max(processor_seconds_after_a_run(options) for _ in range(5)) > 0.01
+
+
+@pytest.mark.parametrize("threads", [0, -1, 10_000, True, 1.0, "2"])
+def test_threads_are_as_many_as_there_are_cores_at_most(threads, tiny_llama_bundle, monkeypatch):
+    monkeypatch.setattr("edgeformer.runtime.session.usable_cores", lambda: 3)
+    with pytest.raises(RequestError, match=rf"^threads is {threads!r}; it must be a number from 1 to 3, the cores"):
+        load(tiny_llama_bundle, threads=threads)
+    assert [choose_threads(each) for each in (1, 3, None)] == [1, 3, 3]
