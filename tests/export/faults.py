@@ -18,13 +18,13 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import torch
+from build_graph import build_graph
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 from torch import Tensor
 
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.lower import lowering_options_of
-from edgeformer.export.lower.build import build_graph
 from edgeformer.families import read_model_config
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of

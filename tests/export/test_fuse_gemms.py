@@ -4,10 +4,10 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from build_graph import build_graph
 
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower import ort as op_set
-from edgeformer.export.lower.build import build_graph
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.families import read_model_config
 from edgeformer.model_spec import model_spec_of

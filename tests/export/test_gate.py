@@ -10,11 +10,11 @@ from dataclasses import replace
 import onnx
 import pytest
 import torch
+from build_graph import build_graph
 
 from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
 from edgeformer.export.bundle.writer import GraphWriter
-from edgeformer.export.lower.build import build_graph
 from edgeformer.export.parity import verify_graph
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of

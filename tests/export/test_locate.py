@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+from build_graph import build_graph
 from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
 
 from edgeformer.config import DecoderConfig
@@ -24,7 +25,6 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph import function_bodies as bodies
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.export.lower.build import build_graph
 from edgeformer.export.lower.ort import attention as lower_ort
 from edgeformer.export.parity.locate import cut_graph
 from edgeformer.export.parity.locate import locator as locate_module

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from build_graph import build_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -23,7 +24,6 @@ from edgeformer.export import export_model
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.export.lower.build import build_graph
 from edgeformer.export.parity.trials.quantized_weights import BLOCK_ERROR_LIMIT, _block_error
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding

@@ -1,4 +1,4 @@
-"""Capture one graph of a model and lower it to an op set."""
+"""Capture one graph of a model and lower it, for tests that look at graphs and need no bundle."""
 
 from collections.abc import Mapping
 
