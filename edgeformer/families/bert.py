@@ -3,6 +3,8 @@
 Source: transformers/models/bert/modeling_bert.py.
 """
 
+from typing import Literal
+
 from edgeformer.config import BlockConfig, EncoderConfig, FeedForwardConfig, LearnedPositions, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
@@ -27,8 +29,25 @@ def read_norm(fields: Fields) -> NormConfig:
     return NormConfig(kind="layer_norm", eps=fields.take("layer_norm_eps", 1e-12), bias=True)
 
 
-def read_bert(fields: Fields, context_length: int | None, head: Head, first_position: int = 0) -> EncoderConfig:
-    """Read the fields that BERT and its variants share. first_position: row of position 0 in the table of positions."""
+def read_bert(
+    fields: Fields,
+    context_length: int | None,
+    head: Head,
+    first_position: int = 0,
+    *,
+    norm_placement: Literal["pre", "post"] = "post",
+    embedding_norm: bool = True,
+) -> EncoderConfig:
+    """Read the fields that BERT and its variants share.
+
+    Args:
+        fields: config.json.
+        context_length: positions of the export; None for all.
+        head: see `read_head`.
+        first_position: row of position 0 in the table of positions.
+        norm_placement: of all blocks; with `pre`, a norm follows the last block.
+        embedding_norm: whether embeddings are normalized.
+    """
     fields.ignore("attention_probs_dropout_prob", "classifier_dropout", "finetuning_task", "hidden_dropout_prob")
     fields.ignore("output_past", "tie_word_embeddings")
     fields.choice("add_cross_attention", {False: None}, False)
@@ -44,16 +63,16 @@ def read_bert(fields: Fields, context_length: int | None, head: Head, first_posi
             bias=True,
         ),
         norm=norm,
-        norm_placement="post",
+        norm_placement=norm_placement,
     )
     return EncoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=read_context_length(fields, context_length, unused=first_position),
         blocks=(block,) * fields.take("num_hidden_layers"),
-        final_norm=None,
+        final_norm=norm if norm_placement == "pre" else None,
         position_embedding=LearnedPositions(rows=fields.take("max_position_embeddings"), offset=first_position),
-        embedding_norm=norm,
+        embedding_norm=norm if embedding_norm else None,
         token_types=fields.take("type_vocab_size", 2),
         head=head,
     )
@@ -81,25 +100,31 @@ def body_tensors(model: str) -> dict[str, str]:
 # Position ids that old checkpoints store, and the pooler, which only some heads use.
 BERT_IGNORED = (r"\w+\.embeddings\.(position|token_type)_ids", r"\w+\.pooler\.dense\.(weight|bias)")
 
-FAMILY = Family(
-    summary="BERT, MiniLM, BGE, E5; masked words, labels of texts and tokens, sentence embeddings",
-    read_config=read_config,
-    tensors={
-        **body_tensors("bert"),
+# Heads of other tasks, which a checkpoint may have in addition.
+HEADS_IGNORED = (
+    r"cls\.predictions\.((decoder\.)?bias|decoder\.weight)",
+    r"cls\.predictions\.transform\.(dense|LayerNorm)\.(weight|bias|gamma|beta)",
+    r"(cls\.seq_relationship|classifier|qa_outputs)\.(weight|bias)",
+)
+
+
+def head_tensors(model: str, norm: str = "LayerNorm") -> dict[str, str]:
+    """Return the tensor names of BERT's heads; model: prefix of the pooler, norm: name of the norm of masked words."""
+    return {
         "masked_lm.dense": "cls.predictions.transform.dense",
-        **layer_norm("masked_lm.norm", "cls.predictions.transform.LayerNorm"),
+        **layer_norm("masked_lm.norm", f"cls.predictions.transform.{norm}"),
         "masked_lm.output.weight": "cls.predictions.decoder.weight",
         # If both are stored, the second is a copy or unused.
         "masked_lm.output.bias": "cls.predictions.decoder.bias|cls.predictions.bias",
-        "classifier.dense": "bert.pooler.dense",
+        "classifier.dense": f"{model}.pooler.dense",
         "classifier.output": "classifier",
-    },
+    }
+
+
+FAMILY = Family(
+    summary="BERT, MiniLM, BGE, E5; masked words, labels of texts and tokens, sentence embeddings",
+    read_config=read_config,
+    tensors={**body_tensors("bert"), **head_tensors("bert")},
     optional_prefix="bert.",
-    # Heads of other tasks, which a checkpoint may have in addition.
-    ignored_tensors=(
-        *BERT_IGNORED,
-        r"cls\.predictions\.((decoder\.)?bias|decoder\.weight)",
-        r"cls\.predictions\.transform\.(dense|LayerNorm)\.(weight|bias|gamma|beta)",
-        r"(cls\.seq_relationship|classifier|qa_outputs)\.(weight|bias)",
-    ),
+    ignored_tensors=(*BERT_IGNORED, *HEADS_IGNORED),
 )

@@ -3,6 +3,8 @@
 Source: transformers/models/roberta/modeling_roberta.py.
 """
 
+from typing import Any
+
 from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import layer_norm, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
@@ -14,13 +16,16 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     return read_roberta(fields, context_length, "Roberta")
 
 
-def read_roberta(fields: Fields, context_length: int | None, model: str) -> EncoderConfig:
-    """Read the fields that RoBERTa and its variants share; model: prefix of transformers' class names."""
+def read_roberta(fields: Fields, context_length: int | None, model: str, **otherwise: Any) -> EncoderConfig:
+    """Read the fields that RoBERTa and its variants share.
+
+    model: prefix of transformers' class names. otherwise: arguments of `read_bert` that differ.
+    """
     heads = usual_heads(fields, read_norm(fields), lambda: "gelu", "tanh")
     # Rows up to pad_token_id are for padding, or unused. transformers also treats padding tokens inside a text so and
     # does not count them; here they are tokens like all others.
     first = fields.take("pad_token_id", 1) + 1
-    return read_bert(fields, context_length, read_head(fields, model, heads), first_position=first)
+    return read_bert(fields, context_length, read_head(fields, model, heads), first, **otherwise)
 
 
 HEAD_TENSORS = {

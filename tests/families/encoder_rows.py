@@ -26,6 +26,9 @@ SIZES = {
 
 MASKED, TEXT, TOKEN = "masked_lm", "sequence_classification", "token_classification"
 
+ROBERTA_SIZES = SIZES | {"type_vocab_size": 1, "max_position_embeddings": 50}
+"""Sizes where the first two positions are not those of tokens."""
+
 ENCODERS = {
     "bert": EncoderRow(
         sizes=SIZES,
@@ -38,7 +41,7 @@ ENCODERS = {
         },
     ),
     "roberta": EncoderRow(
-        sizes=SIZES | {"type_vocab_size": 1, "max_position_embeddings": 50},
+        sizes=ROBERTA_SIZES,
         models={
             "masked-lm": {"head": MASKED, "hidden_act": "relu"},
             "text-labels": {"head": TEXT, "num_labels": 3, "pad_token_id": 0, "layer_norm_eps": 1e-2},
@@ -47,11 +50,83 @@ ENCODERS = {
         },
     ),
     "xlm-roberta": EncoderRow(
-        sizes=SIZES | {"type_vocab_size": 1, "max_position_embeddings": 50},
+        sizes=ROBERTA_SIZES,
         models={
             "masked-lm": {"head": MASKED},
             "text-labels": {"head": TEXT, "num_labels": 1},
             "sentences": {"pooling": {"mode": "cls", "normalize": False}},
+        },
+    ),
+    "xlm-roberta-xl": EncoderRow(
+        sizes=ROBERTA_SIZES,
+        models={
+            "masked-lm": {"head": MASKED, "hidden_act": "gelu_new"},
+            "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "num_attention_heads": 8},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2, "pad_token_id": 0},
+            "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_hidden_layers": 2},
+        },
+    ),
+    "camembert": EncoderRow(
+        sizes=ROBERTA_SIZES,
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "hidden_act": "relu"},
+            "token-labels": {"head": TOKEN, "num_labels": 5, "pad_token_id": 0},
+        },
+    ),
+    "data2vec-text": EncoderRow(
+        sizes=ROBERTA_SIZES,
+        models={
+            "masked-lm": {"head": MASKED, "layer_norm_eps": 1e-5},
+            "text-labels": {"head": TEXT, "num_labels": 2, "num_attention_heads": 2},
+            "token-labels": {"head": TOKEN, "num_labels": 3, "type_vocab_size": 2},
+        },
+    ),
+    "roberta-prelayernorm": EncoderRow(
+        sizes=ROBERTA_SIZES,
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "hidden_act": "silu"},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2},
+        },
+    ),
+    "megatron-bert": EncoderRow(
+        sizes=SIZES,
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 1, "hidden_act": "gelu_new"},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "num_attention_heads": 2},
+        },
+    ),
+    "ernie": EncoderRow(
+        sizes=SIZES,
+        models={
+            "masked-lm": {"head": MASKED, "type_vocab_size": 4, "hidden_act": "relu"},
+            "text-labels": {"head": TEXT, "num_labels": 3},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "type_vocab_size": 1},
+        },
+    ),
+    "nomic_bert": EncoderRow(
+        sizes=SIZES,
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "head_dim": 24, "hidden_act": "gelu"},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "type_vocab_size": 1},
+            "sentences": {
+                "pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 8,
+                "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+            },
+        },
+    ),
+    "jina_embeddings_v3": EncoderRow(
+        sizes=SIZES | {"pad_token_id": 1},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "hidden_act": "relu"},
+            "token-labels": {
+                "head": TOKEN, "num_labels": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            },
+            "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 2},
         },
     ),
     "distilbert": EncoderRow(

@@ -100,6 +100,15 @@ FAMILIES = {
         },
         exported=("plain", "unequal", "untied"),
     ),
+    "plbart": Row(
+        sizes=BART_SIZES,
+        models={
+            "plain": {"scale_embedding": True},
+            "unequal": UNEQUAL | {"scale_embedding": False, "activation_function": "relu"},
+            "untied": {"tie_word_embeddings": False, "d_model": 48, "activation_function": "gelu_new"},
+        },
+        exported=("plain", "unequal", "untied"),
+    ),
     "t5": Row(
         sizes=T5_SIZES,
         models={
@@ -111,6 +120,16 @@ FAMILIES = {
         },
         exported=("plain", "v1.1", "unequal"),
         free_heads=("v1.1",),
+    ),
+    "umt5": Row(
+        sizes=T5_SIZES,
+        models={
+            "plain": {},
+            "unequal": {"d_kv": 8, "num_decoder_layers": 1, "num_layers": 3},
+            "relu": {"feed_forward_proj": "relu", "layer_norm_epsilon": 1e-2, "num_heads": 2, "d_kv": 24},
+            "buckets": {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 10},
+        },
+        exported=("plain", "unequal", "relu"),
     ),
     # transformers does not have the transformer of 2017; its oracle is torch's.
     "transformer": Row(

@@ -230,6 +230,12 @@ def heads(**fields):
 FASTER = attentions(lambda attention: {"rotary": replace(attention.rotary, base=2 * attention.rotary.base)})
 EARLIER = LearnedPositions(rows=50, offset=1)
 
+
+def pre_to_post(config):
+    """Return the config with norms after the branches; the last norm stays unused."""
+    return replace(config, blocks=tuple(replace(block, norm_placement="post") for block in config.blocks))
+
+
 # Negative controls: models that differ in one thing, with the same weights.
 NEIGHBOURS = {
     ("bert", "masked-lm", "another gelu"): feed_forwards(activation="gelu_tanh"),
@@ -238,6 +244,10 @@ NEIGHBOURS = {
     ("bert", "sentences", "the first token, not the mean"): heads(pooling="first"),
     ("bert", "sentences", "not normalized"): heads(normalize=False),
     ("roberta", "masked-lm", "positions from one"): lambda config: replace(config, position_embedding=EARLIER),
+    ("xlm-roberta-xl", "masked-lm", "norms after the branches"): pre_to_post,
+    ("roberta-prelayernorm", "masked-lm", "norms after the branches"): pre_to_post,
+    ("nomic_bert", "masked-lm", "other rotary bases"): FASTER,
+    ("jina_embeddings_v3", "sentences", "other rotary bases"): FASTER,
     ("distilbert", "text-labels", "another pooler"): heads(dense="tanh"),
     ("modernbert", "masked-lm", "one key more on either side"): wider(1),
     ("modernbert", "masked-lm", "one key less on either side"): wider(-1),
@@ -366,6 +376,14 @@ def test_a_checkpoint_of_the_hub_holds_the_same_weights(models, tmp_path, family
         ("bert", "cls.predictions.transform.scale"),
         ("roberta", "lm_head.scale.weight"),
         ("xlm-roberta", "roberta.encoder.layer.0.attention.self.query_global.weight"),
+        ("xlm-roberta-xl", "roberta.embeddings.LayerNorm.weight"),
+        ("camembert", "lm_head.scale.weight"),
+        ("data2vec-text", "data2vec_text.encoder.scale"),
+        ("roberta-prelayernorm", "roberta_prelayernorm.encoder.layer.0.output.LayerNorm.weight"),
+        ("megatron-bert", "bert.embeddings.LayerNorm.weight"),
+        ("ernie", "ernie.embeddings.task_type_embeddings.weight"),
+        ("nomic_bert", "nomic_bert.embeddings.position_embeddings.weight"),
+        ("jina_embeddings_v3", "roberta.embeddings.position_embeddings.weight"),
         ("distilbert", "distilbert.embeddings.scale"),
         ("modernbert", "head.scale"),
         ("longformer", "longformer.encoder.layer.0.attention.self.other_global.weight"),

@@ -53,6 +53,30 @@ REFUSALS = [
     ("roberta", LABELS | {"id2label": {"0": "no"}, "num_labels": 2}, "must name the labels 0 to 1, each once"),
     ("roberta", LABELS | {"num_labels": 0}, "ClassificationHead.labels is .*; it must be at least one label"),
     ("roberta", {"position_embedding_type": "relative_key_query"}, "position_embedding_type = 'relative_key_query'"),
+    ("xlm-roberta-xl", {"architectures": ["XLMRobertaModel"]}, r"has those of XLMRobertaXLModel, XLMRobertaXLForMask"),
+    ("xlm-roberta-xl", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    ("xlm-roberta-xl", {"num_attention_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
+    ("camembert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key', which is"),
+    ("camembert", {"architectures": ["CamembertForQuestionAnswering"]}, "whose head edgeformer does not have"),
+    ("camembert", {"embedding_size": 32}, "fields that the camembert family does not know: embedding_size = 32"),
+    ("data2vec-text", {"architectures": ["Data2VecTextForCausalLM"]}, "whose head edgeformer does not have"),
+    ("data2vec-text", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    ("data2vec-text", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu"),
+    ("roberta-prelayernorm", {"architectures": ["RobertaModel"]}, "it has those of RobertaPreLayerNormModel"),
+    ("roberta-prelayernorm", {"add_cross_attention": True}, "add_cross_attention = True, which is not supported"),
+    ("roberta-prelayernorm", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here"),
+    ("megatron-bert", {"architectures": ["MegatronBertForPreTraining"]}, "whose head edgeformer does not have"),
+    ("megatron-bert", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    ("megatron-bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key', which"),
+    ("ernie", {"use_task_id": True}, "use_task_id = True, which is not supported here; supported: False"),
+    ("ernie", {"architectures": ["ErnieForPreTraining"]}, "whose head edgeformer does not have"),
+    ("ernie", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    ("nomic_bert", {"n_embd": 64}, "fields that the nomic_bert family does not know: n_embd = 64"),
+    ("nomic_bert", {"rope_parameters": {"rope_type": "fast"}}, "RoPE scaling 'fast' is not supported; supported: def"),
+    ("nomic_bert", {"architectures": ["BertModel"]}, "it has those of NomicBertModel, NomicBertForMaskedLM"),
+    ("jina_embeddings_v3", {"lora_rank": 4}, "fields that the jina_embeddings_v3 family does not know: lora_rank = 4"),
+    ("jina_embeddings_v3", {"architectures": ["XLMRobertaModel"]}, "it has those of JinaEmbeddingsV3Model"),
+    ("jina_embeddings_v3", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here"),
     ("distilbert", {"n_heads": 6}, "has 6 heads, which do not divide the hidden size, 64"),
     ("distilbert", {"hidden_size": 64}, "fields that the distilbert family does not know: hidden_size = 64"),
     (
@@ -154,6 +178,45 @@ REAL = {
         "architectures": ["XLMRobertaForMaskedLM"], "model_type": "xlm-roberta", "output_past": True,
         "position_embedding_type": "absolute", "use_cache": True, "vocab_size": 250002,
     },
+    "facebook/xlm-roberta-xl": ROBERTA | {
+        "architectures": ["XLMRobertaXLForMaskedLM"], "hidden_size": 2560, "intermediate_size": 10240,
+        "model_type": "xlm-roberta-xl", "num_attention_heads": 32, "num_hidden_layers": 36,
+        "position_embedding_type": "absolute", "use_cache": True, "vocab_size": 250880,
+    },
+    "almanach/camembert-base": ROBERTA | {
+        "architectures": ["CamembertForMaskedLM"], "model_type": "camembert", "output_past": True, "vocab_size": 32005,
+    },
+    "facebook/data2vec-text-base": ROBERTA | {
+        "architectures": ["Data2VecTextForMaskedLM"], "classifier_dropout": None, "model_type": "data2vec-text",
+        "position_embedding_type": "absolute", "use_cache": True, "vocab_size": 50265,
+    },
+    "andreasmadsen/efficient_mlm_m0.40": ROBERTA | {
+        "architectures": ["RobertaPreLayerNormForMaskedLM"], "hidden_size": 1024, "intermediate_size": 4096,
+        "model_type": "roberta-prelayernorm", "num_attention_heads": 16, "num_hidden_layers": 24,
+        "position_embedding_type": "absolute", "use_cache": True, "vocab_size": 50265,
+    },
+    "KBLab/megatron-bert-large-swedish-cased-165k": BERT | {
+        "architectures": ["MegatronBertForMaskedLM"], "hidden_size": 1024, "intermediate_size": 4096,
+        "model_type": "megatron-bert", "num_attention_heads": 16, "num_hidden_layers": 24, "vocab_size": 64128,
+    },
+    "nghuyong/ernie-2.0-base-en": BERT | {
+        "architectures": ["ErnieModel"], "hidden_act": "relu", "hidden_size": 768, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-5, "model_type": "ernie", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "task_type_vocab_size": 3, "type_vocab_size": 4, "use_task_id": False,
+    },
+    "nomic-ai/nomic-embed-text-v1.5": {
+        "architectures": ["NomicBertModel"], "attention_probs_dropout_prob": 0.0, "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12, "max_position_embeddings": 2048, "model_type": "nomic_bert",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+        "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"}, "type_vocab_size": 2, "vocab_size": 30528,
+    },
+    "jinaai/jina-embeddings-v3-hf": ROBERTA | {
+        "architectures": ["JinaEmbeddingsV3Model"], "hidden_size": 1024, "intermediate_size": 4096,
+        "max_position_embeddings": 8194, "model_type": "jina_embeddings_v3", "num_attention_heads": 16,
+        "num_hidden_layers": 24, "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"},
+        "vocab_size": 250002,
+    },
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": {
         "activation": "gelu", "architectures": ["DistilBertForSequenceClassification"], "attention_dropout": 0.1,
         "dim": 768, "dropout": 0.1, "finetuning_task": "sst-2", "hidden_dim": 3072,
@@ -202,7 +265,8 @@ def test_a_real_config_is_read_as_its_model(name):
     assert isinstance(config.head, MaskedLMHead) == data["architectures"][0].endswith("ForMaskedLM")
     attention = config.blocks[1].attention
     assert (attention.window, attention.rotary and attention.rotary.base, config.context_length) == {
-        "modernbert": (65, 10000.0, 8192), "longformer": (257, None, 4096),
+        "modernbert": (65, 10000.0, 8192), "longformer": (257, None, 4096), "nomic_bert": (None, 1000.0, 2048),
+        "jina_embeddings_v3": (None, 20000.0, 8194),
     }.get(data["model_type"], (None, None, 512))  # fmt: skip
 
 

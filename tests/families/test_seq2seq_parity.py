@@ -304,8 +304,10 @@ NEIGHBOURS = {
     "mbart": {"activation_function": "relu"},
     "mt5": {"relative_attention_max_distance": 12},
     "pegasus": {"scale_embedding": False},
+    "plbart": {"scale_embedding": False},
     "t5": {"scale_decoder_outputs": False},
     "transformer": {"activation": "gelu"},
+    "umt5": {"relative_attention_max_distance": 12},
     "whisper": {"encoder_attention_heads": 8},
 }
 

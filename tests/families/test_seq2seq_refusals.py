@@ -21,7 +21,7 @@ def read(family, context_length=None, **options):
     return read_model_config({"model_type": family} | FAMILIES[family].sizes | options, context_length)[1]
 
 
-BARTS = ["bart", "m2m_100", "marian", "mbart", "pegasus"]
+BARTS = ["bart", "m2m_100", "marian", "mbart", "pegasus", "plbart"]
 UNKNOWN = [(family, {"normalize_between": True}, f"{family} family does not know: normalize_b") for family in FAMILIES]
 LIKE_BART = [
     case
@@ -55,6 +55,9 @@ REFUSALS = [
     ("transformer", {"decoder_vocab_size": 97}, "shared_embedding is True; it must be False where vocabularies"),
     ("transformer", {"norm_eps": -1.0}, "NormConfig.eps is -1.0; it must be zero or positive"),
     ("transformer", {"max_position_embeddings": None}, "has no max_position_embeddings; a transformer model requires"),
+    ("umt5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj = 'gated-mish', which is not supported here"),
+    ("umt5", {"is_encoder_decoder": False}, "is_encoder_decoder = False, which is not .*supported: True"),
+    ("umt5", {"relative_attention_num_buckets": 6}, "num_buckets is 6; it must be a multiple of 4"),
     ("whisper", {"num_mel_bins": 0}, "AudioStem.mel_bins is 0; it must be positive"),
     ("whisper", {"max_source_positions": 0}, "context_length is 0; it must be positive"),
 ]  # fmt: skip
@@ -176,6 +179,15 @@ CHECKPOINTS = {
     "openai/whisper-tiny": (
         like_bart("whisper", 384, 4, 6, 1536, vocab_size=51865, num_mel_bins=80, **WHISPER), 37_760_640
     ),
+    "google/umt5-small": (
+        like_t5("umt5", 256384, 1024, 8, 6, scalable_attention=True, **V1_1), 306_601_984
+    ),
+    "uclanlp/plbart-base": (
+        like_bart(
+            "plbart", 768, 6, 12, 3072, vocab_size=50005, max_position_embeddings=1024, scale_embedding=True,
+        ),
+        139_220_736,
+    ),
     "t5-small": (like_t5("t5", 32128, 2048, 6, 8, task_specific_params={"summarization": {}}), 60_506_624),
 }  # fmt: skip
 
@@ -196,7 +208,7 @@ def rewritten(config):
 
 
 # transformers 5 always writes that T5 is tied; when it reads, the checkpoint decides.
-@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if "-t5" not in name and "mt5" not in name])
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if "t5-" not in name])
 def test_what_transformers_5_makes_of_it_means_the_same(name):
     data, _ = CHECKPOINTS[name]
     assert read_model_config(rewritten(data))[1] == read_model_config(data)[1]
@@ -229,6 +241,7 @@ def test_whether_t5_divides_its_logits_is_said_or_follows_from_the_head():
     untied = read("t5", tie_word_embeddings=False, scale_decoder_outputs=True).decoder
     assert (untied.tied_head, untied.logit_scale) == (False, 1 / 8)
     assert read("mt5").decoder.logit_scale == 1.0
+    assert [read("umt5", tie_word_embeddings=tied).decoder.logit_scale for tied in (True, False)] == [1 / 8, 1.0]
 
 
 def test_the_transformer_of_2017_is_that_of_its_paper():
