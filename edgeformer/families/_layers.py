@@ -34,6 +34,11 @@ def read_layer_types(fields: Fields, otherwise: list[str], local: str = SLIDING)
     return of_each_layer("layer_types", types, len(otherwise))
 
 
+def every_nth_full(n: int, layers: int) -> list[str]:
+    """Return the attention types of layers that are sliding, except that every n-th one is full."""
+    return [SLIDING if (layer + 1) % n else FULL for layer in range(layers)]
+
+
 def of_each_layer(name: str, values: list[Any], layers: int) -> list[Any]:
     """Return the values of a field with one value per layer. Raises ConfigError for another number of values."""
     if len(values) != layers:
@@ -50,6 +55,11 @@ def read_used_window(fields: Fields) -> int | None:
 def within(length: int | None, config: StackConfig) -> int | None:
     """Return the length of a window or a chunk, or None if it is as long as the context and has no effect."""
     return None if length is None or length >= config.context_length else length
+
+
+def without_rotary_where_full(config: DecoderConfig, types: list[str]) -> DecoderConfig:
+    """Return the config without positions in layers with full attention; types: attention type per layer."""
+    return vary_attention(config, ({"rotary": None} if kind == FULL else {} for kind in types))
 
 
 def with_windows(config: DecoderConfig, types: list[str], window: int | None, **local: Any) -> DecoderConfig:

@@ -9,7 +9,7 @@ from typing import Any
 from edgeformer.config import DecoderConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
-from edgeformer.families._layers import FULL, SLIDING, read_layer_types, with_windows
+from edgeformer.families._layers import every_nth_full, read_layer_types, with_windows
 from edgeformer.families.gemma import read_gemma
 from edgeformer.families.llama import TENSORS
 
@@ -32,8 +32,7 @@ def read_gemma2(
         block={"norm_placement": "sandwich"},
         logit_softcap=fields.take("final_logit_softcapping", None),
     )
-    otherwise = [SLIDING if (layer + 1) % pattern else FULL for layer in range(len(config.blocks))]
-    types = read_layer_types(fields, otherwise)
+    types = read_layer_types(fields, every_nth_full(pattern, len(config.blocks)))
     return with_windows(config, types, fields.take("sliding_window", None), **local)
 
 

@@ -38,6 +38,21 @@ GPT2_SIZES = {
 """Sizes under GPT-2's names."""
 
 FAMILIES = {
+    "arcee": Row(
+        sizes=SIZES,
+        models={
+            "relu2": {},
+            "gated-nothing": {"hidden_act": "silu", "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "biases": {"attention_bias": True, "mlp_bias": True, "head_dim": 32, "rms_norm_eps": 1e-2},
+            "yarn": {
+                "num_key_value_heads": 1,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 20.0, "mscale": 1.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
     "biogpt": Row(
         sizes=SIZES_MHA,
         models={
@@ -73,6 +88,51 @@ FAMILIES = {
             "biases": {"attention_bias": True, "hidden_act": "gelu", "num_key_value_heads": 1},
             "wide-heads": {"head_dim": 32, "use_qk_norm": True},
             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 8000000.0, "factor": 4.0}},
+        },
+    ),
+    "cohere2": Row(
+        sizes=SIZES | {"num_hidden_layers": 4, "sliding_window": 8},
+        models={
+            "three-of-four": {},
+            "old-pattern": {"sliding_window_pattern": 2, "layer_norm_eps": 1e-2, "num_key_value_heads": 4},
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"],
+                "sliding_window": 5, "logit_scale": 0.25, "tie_word_embeddings": False,
+            },
+            "window-of-context": {"sliding_window": 256, "hidden_act": "gelu"},
+            "no-positions": {"layer_types": ["full_attention"] * 4},
+            "biases": {
+                "attention_bias": True, "num_key_value_heads": 1,
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 4.0},
+            },
+        },
+    ),
+    "ernie4_5": Row(
+        sizes=SIZES | {"head_dim": 16},
+        models={
+            "tied": {},
+            "biases": {"use_bias": True, "tie_word_embeddings": False, "num_key_value_heads": 1},
+            "wide-heads": {"head_dim": 32, "rms_norm_eps": 1e-2, "hidden_act": "gelu"},
+            "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}},
+        },
+    ),
+    "exaone4": Row(
+        sizes=SIZES | {"num_hidden_layers": 4, "sliding_window": 8},
+        models={
+            "three-of-four": {},
+            "no-windows": {
+                "sliding_window": None, "layer_types": ["full_attention"] * 4, "tie_word_embeddings": True,
+                "rope_parameters": {
+                    "rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+                },
+            },
+            "every-second": {"sliding_window_pattern": 2, "num_key_value_heads": 1, "head_dim": 32},
+            "layer-types": {
+                "layer_types": ["full_attention", "full_attention", "sliding_attention", "sliding_attention"],
+                "sliding_window_pattern": "GGLL", "sliding_window": 5, "rms_norm_eps": 1e-2, "hidden_act": "gelu",
+            },
+            "window-of-context": {"sliding_window": 256, "num_key_value_heads": 4},
         },
     ),
     "falcon": Row(
@@ -139,6 +199,32 @@ FAMILIES = {
             "biases": {"attention_bias": True, "rms_norm_eps": 1e-2, "sliding_window_pattern": 3},
         },
     ),
+    "glm": Row(
+        sizes=SIZES | {"head_dim": 16, "pad_token_id": 0},
+        models={
+            "biases": {},
+            "no-biases": {"attention_bias": False, "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "whole-heads": {
+                "head_dim": 32, "rms_norm_eps": 1e-2, "hidden_act": "gelu",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+            },
+            "linear": {
+                "num_key_value_heads": 1,
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+            },
+        },
+    ),
+    "glm4": Row(
+        sizes=SIZES | {"head_dim": 16, "pad_token_id": 0},
+        models={
+            "biases": {},
+            "no-biases": {"attention_bias": False, "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "quarter": {
+                "head_dim": 32, "rms_norm_eps": 1e-2, "num_key_value_heads": 1,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+            },
+        },
+    ),
     "gpt2": Row(
         sizes=GPT2_SIZES,
         models={
@@ -203,6 +289,15 @@ FAMILIES = {
                     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
                 },
             },
+        },
+    ),
+    "helium": Row(
+        sizes=SIZES | {"head_dim": 16, "pad_token_id": 0},
+        models={
+            "plain": {},
+            "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+            "tied": {"tie_word_embeddings": True, "hidden_act": "gelu", "num_key_value_heads": 4},
+            "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 20000.0, "factor": 4.0}},
         },
     ),
     "llama": Row(
@@ -295,6 +390,23 @@ FAMILIES = {
             "free-head": {"tie_word_embeddings": False, "n_heads": 8},
         },
     ),
+    "nemotron": Row(
+        sizes=SIZES,
+        models={
+            "plain": {},
+            "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1, "norm_eps": 1e-2},
+            "whole-heads": {
+                "head_dim": 32, "tie_word_embeddings": True, "hidden_act": "gelu",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+            },
+            "linear": {
+                "num_key_value_heads": 4,
+                "rope_parameters": {
+                    "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0, "partial_rotary_factor": 0.25,
+                },
+            },
+        },
+    ),
     "olmo2": Row(
         sizes=SIZES,
         models={
@@ -304,6 +416,28 @@ FAMILIES = {
             "biases": {"attention_bias": True, "num_key_value_heads": 1},
             "wide-heads": {"head_dim": 32},
             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}},
+        },
+    ),
+    "olmo3": Row(
+        sizes=SIZES | {"num_hidden_layers": 4, "sliding_window": 8},
+        models={
+            "three-of-four": {},
+            "yarn": {
+                "num_key_value_heads": 4,
+                "rope_parameters": {
+                    "full_attention": {
+                        "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "attention_factor": 1.2079,
+                        "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 64,
+                    },
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                },
+            },
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                "sliding_window": 5, "head_dim": 32, "rms_norm_eps": 1e-2, "hidden_act": "gelu",
+            },
+            "biases": {"attention_bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True},
+            "window-of-context": {"sliding_window": 256},
         },
     ),
     "opt": Row(
@@ -390,6 +524,18 @@ FAMILIES = {
                     "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
                     "original_max_position_embeddings": 64,
                 },
+            },
+        },
+    ),
+    "seed_oss": Row(
+        sizes=SIZES | {"head_dim": 32},
+        models={
+            "qkv-biases": {},
+            "no-biases": {"attention_bias": False, "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "biases": {"attention_out_bias": True, "mlp_bias": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+            "linear": {
+                "head_dim": 16, "hidden_act": "gelu",
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 10000000.0, "factor": 4.0},
             },
         },
     ),

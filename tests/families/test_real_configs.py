@@ -39,19 +39,32 @@ class Expected:
 
 
 EXPECTED = {
+    "ByteDance-Seed/Seed-OSS-36B-Instruct": Expected(36_151_104_512, 64, (80, 8, 128), 524288, False, bases=1e7),
     "CohereForAI/c4ai-command-r-v01": Expected(34_980_831_232, 40, (64, 64, 128), 8192, True, bases=8e6),
+    "CohereForAI/c4ai-command-r7b-12-2024": Expected(
+        8_028_033_024, 32, (32, 8, 128), 8192, True,
+        windows=[4096, 4096, 4096, None] * 8, bases=[5e4, 5e4, 5e4, None] * 8,
+    ),
     "EleutherAI/gpt-j-6b": Expected(6_050_882_784, 28, (16, 16, 256), 2048, False),
     "EleutherAI/pythia-160m": Expected(162_322_944, 12, (12, 12, 64), 2048, False),
     "HuggingFaceTB/SmolLM2-135M": Expected(134_515_008, 30, (9, 3, 64), 8192, True, bases=1e5),
     "HuggingFaceTB/SmolLM3-3B": Expected(
         3_075_098_624, 36, (16, 4, 128), 65536, True, bases=[5e6, 5e6, 5e6, None] * 9
     ),
+    "LGAI-EXAONE/EXAONE-4.0-1.2B": Expected(1_279_391_488, 30, (32, 8, 64), 65536, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B-Instruct": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen3-0.6B": Expected(596_049_920, 28, (16, 8, 128), 40960, True, bases=1e6),
     "Salesforce/codegen-350M-mono": Expected(356_712_448, 20, (16, 16, 64), 2048, False),
+    "THUDM/GLM-4-9B-0414": Expected(9_400_279_040, 40, (32, 2, 128), 32768, False),
+    "THUDM/glm-4-9b-chat-hf": Expected(9_399_951_360, 40, (32, 2, 128), 131072, False),
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": Expected(1_100_048_384, 22, (32, 4, 64), 2048, False),
     "allenai/OLMo-2-0425-1B": Expected(1_484_916_736, 16, (16, 16, 128), 4096, False, bases=5e5),
+    "allenai/Olmo-3-7B-Instruct": Expected(
+        7_298_011_136, 32, (32, 32, 128), 65536, False, windows=[4096, 4096, 4096, None] * 8, bases=5e5
+    ),
+    "arcee-ai/AFM-4.5B": Expected(4_619_184_640, 36, (20, 4, 128), 65536, False),
+    "baidu/ERNIE-4.5-0.3B-PT": Expected(360_748_032, 18, (16, 2, 128), 131072, True, bases=5e5),
     "bigcode/starcoder2-3b": Expected(
         3_030_371_328, 30, (24, 2, 128), 16384, True, windows=4096, bases=999999.4420358813
     ),
@@ -69,6 +82,7 @@ EXPECTED = {
         268_098_176, 18, (4, 1, 256), 32768, True, windows=([512] * 5 + [None]) * 3, bases=([1e4] * 5 + [1e6]) * 3
     ),
     "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
+    "kyutai/helium-1-2b": Expected(2_023_868_416, 28, (16, 8, 128), 4096, False, bases=2e4),
     "meta-llama/Llama-3.2-1B": Expected(1_235_814_400, 16, (32, 8, 64), 131072, True, bases=5e5),
     "microsoft/Phi-3-mini-4k-instruct": Expected(3_821_079_552, 32, (32, 32, 96), 4096, False, windows=2047),
     "microsoft/biogpt": Expected(346_763_264, 24, (16, 16, 64), 1024, True, bases=None),
@@ -76,6 +90,7 @@ EXPECTED = {
     "mistralai/Mistral-7B-Instruct-v0.3": Expected(7_248_023_552, 32, (32, 8, 128), 32768, False, bases=1e6),
     "mistralai/Mistral-7B-v0.1": Expected(7_241_732_096, 32, (32, 8, 128), 32768, False, windows=4096),
     "mosaicml/mpt-7b": Expected(6_649_286_656, 32, (32, 32, 128), 2048, True, bases=None),
+    "nvidia/Nemotron-Mini-4B-Instruct": Expected(4_190_509_056, 32, (24, 8, 128), 4096, False),
     "openai-community/gpt2": Expected(124_439_808, 12, (12, 12, 64), 1024, True, bases=None),
     "stabilityai/stablelm-2-1_6b": Expected(1_644_515_328, 24, (32, 32, 64), 4096, False),
     "tiiuae/falcon-40b": Expected(41_303_293_952, 60, (128, 8, 64), 2048, True),
@@ -84,9 +99,13 @@ EXPECTED = {
 
 # Fields that do not change the size: of the model and of its first block, by their path.
 DETAILS = {
+    "ByteDance-Seed/Seed-OSS-36B-Instruct": {"attention.qkv_bias": True, "attention.output_bias": False},
     "CohereForAI/c4ai-command-r-v01": {
         "model.logit_scale": 0.0625, "block.residual": "parallel_one_norm", "attention.rotary.interleaved": True,
         "attention.qk_norm": None, "block.norm.kind": "layer_norm",
+    },
+    "CohereForAI/c4ai-command-r7b-12-2024": {
+        "model.logit_scale": 0.25, "block.residual": "parallel_one_norm", "attention.rotary.interleaved": True,
     },
     "EleutherAI/gpt-j-6b": {
         "attention.rotary.rotary_dim": 64, "attention.rotary.interleaved": True, "block.residual": "parallel_one_norm",
@@ -96,9 +115,25 @@ DETAILS = {
         "attention.rotary.rotary_dim": 16, "attention.qkv_bias": True, "block.residual": "parallel",
         "feed_forward.activation": "gelu",
     },
+    "LGAI-EXAONE/EXAONE-4.0-1.2B": {
+        "attention.qk_norm.over": "head", "block.norm_placement": "output", "attention.rotary.scaling.factor": 16.0,
+    },
     "Qwen/Qwen2.5-0.5B": {"attention.qkv_bias": True, "attention.output_bias": False},
     "Qwen/Qwen3-0.6B": {"attention.qk_norm.over": "head", "attention.qkv_bias": False},
+    "THUDM/GLM-4-9B-0414": {
+        "attention.rotary.rotary_dim": 64, "attention.rotary.interleaved": True, "block.norm_placement": "sandwich",
+        "attention.qkv_bias": True, "attention.output_bias": False,
+    },
+    "THUDM/glm-4-9b-chat-hf": {"block.norm_placement": "pre", "block.norm.eps": 1.5625e-7},
     "allenai/OLMo-2-0425-1B": {"attention.qk_norm.over": "projection", "block.norm_placement": "output"},
+    "allenai/Olmo-3-7B-Instruct": {
+        "attention.qk_norm.over": "projection", "block.norm_placement": "output", "attention.rotary.scaling": None,
+    },
+    "arcee-ai/AFM-4.5B": {
+        "feed_forward.activation": "relu_squared", "feed_forward.gated": False,
+        "attention.rotary.scaling.attention_factor": 0.1 * math.log(20) + 1,
+    },
+    "baidu/ERNIE-4.5-0.3B-PT": {"attention.rotary.interleaved": True, "attention.qkv_bias": False},
     "bigscience/bloom-560m": {
         "attention.relative.kind": "alibi", "model.embedding_norm.kind": "layer_norm",
         "feed_forward.intermediate_size": 4096,
@@ -124,12 +159,17 @@ DETAILS = {
         "model.embedding_scale": 12.0, "attention.scale": 1 / 64, "block.residual_scale": 0.22,
         "model.logit_scale": 1 / 8,
     },
+    "kyutai/helium-1-2b": {"attention.rotary.interleaved": True, "block.norm.eps": 1e-8},
     "meta-llama/Llama-3.2-1B": {"attention.rotary.scaling.factor": 32.0},
     "microsoft/biogpt": {"model.embedding_scale": 32.0, "block.norm.eps": 1e-5},
     "microsoft/phi-2": {
         "attention.rotary.rotary_dim": 32, "model.head_bias": True, "block.residual": "parallel_one_norm",
     },
     "mosaicml/mpt-7b": {"attention.relative.kind": "alibi", "block.norm.bias": False, "attention.qkv_clip": None},
+    "nvidia/Nemotron-Mini-4B-Instruct": {
+        "attention.rotary.rotary_dim": 64, "attention.rotary.interleaved": False, "block.norm.kind": "layer_norm",
+        "block.norm.offset": 1.0, "feed_forward.activation": "relu_squared", "feed_forward.gated": False,
+    },
     "openai-community/gpt2": {"model.position_embedding.rows": 1024, "feed_forward.activation": "gelu_tanh"},
     "stabilityai/stablelm-2-1_6b": {
         "attention.rotary.rotary_dim": 16, "attention.qkv_bias": True, "attention.output_bias": False,

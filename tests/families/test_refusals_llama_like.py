@@ -19,8 +19,22 @@ def windows(config):
 
 
 REFUSALS = [
+    ("arcee", {"sliding_window": 8}, "fields that the arcee family does not know: sliding_window = 8"),
     ("cohere", {"rms_norm_eps": 1e-5}, "fields that the cohere family does not know: rms_norm_eps"),
     ("cohere", {"layer_types": [SLIDING] * 3}, "fields that the cohere family does not know: layer_types"),
+    ("cohere2", {"use_qk_norm": True}, "use_qk_norm = True, which is not supported here; supported: False"),
+    ("cohere2", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    ("cohere2", {"layer_switch": 2}, "layer_switch = 2, which is not supported here; supported: 4"),
+    ("cohere2", {"position_embedding_type": "nope"}, "position_embedding_type = 'nope', which is not supported here"),
+    ("ernie4_5", {"moe_num_experts": 8}, "fields that the ernie4_5 family does not know: moe_num_experts = 8"),
+    ("exaone4", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    ("exaone4", {"sliding_window_pattern": "LLLG"}, "no layer_types; a exaone4 model requires it"),
+    ("exaone4", {"sliding_window_pattern": 0}, "no layer_types; a exaone4 model requires it"),
+    (
+        "exaone4",
+        {"sliding_window_pattern": "LLLG", "layer_types": [FULL] * 3},
+        "layer_types of 3 layers and num_hidden_layers = 4",
+    ),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True, which is not supported here"),
     (
         "gemma",
@@ -45,7 +59,10 @@ REFUSALS = [
         {"rope_parameters": {SLIDING: {"rope_type": "linear", "factor": 2.0, "twist": 1}}},
         "parameters that are not known: twist",
     ),
+    ("glm", {"attention_bias": None}, "no attention_bias; a glm model requires it"),
+    ("glm4", {"use_qk_norm": True}, "fields that the glm4 family does not know: use_qk_norm = True"),
     ("granite", {"num_local_experts": 4}, "fields that the granite family does not know: num_local_experts = 4"),
+    ("helium", {"layer_types": [FULL] * 3}, "fields that the helium family does not know: layer_types"),
     ("llama", {"rope_interleaved": True}, "rope_interleaved = True, which is not supported here; supported: False"),
     (
         "llama4_text",
@@ -64,8 +81,17 @@ REFUSALS = [
     ("mistral", {"layer_types": [FULL] * 3}, "fields that the mistral family does not know: layer_types"),
     ("mistral", {"attention_bias": True}, "fields that the mistral family does not know: attention_bias = True"),
     ("mistral", {"sliding_window": 0}, "AttentionConfig.window is 0; it must be positive, or None"),
+    ("nemotron", {"kv_channels": 32}, "kv_channels = 32, which is not supported here; supported: 16"),
+    ("nemotron", {"layer_norm_eps": 1e-5}, "fields that the nemotron family does not know: layer_norm_eps"),
     ("olmo2", {"clip_qkv": 8.0}, r"fields that the olmo2 family does not know: clip_qkv = 8\.0"),
     ("olmo2", {"mlp_bias": True}, "fields that the olmo2 family does not know: mlp_bias = True"),
+    ("olmo3", {"rope_theta": 1e6}, r"rope_theta = 1000000\.0, which is not supported here; supported: 500000\.0"),
+    (
+        "olmo3",
+        {"rope_parameters": {"rope_type": "yarn"}},
+        "rope_parameters have rope_type; here they are given by layer",
+    ),
+    ("olmo3", {"layer_types": [CHUNKED] * 4}, "'chunked_attention'; supported here: full_attention, sliding_attention"),
     ("qwen2", {"use_mrope": True}, "use_mrope = True, which is not supported here; supported: False"),
     ("qwen2", {"layer_types": [SLIDING] * 3}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     (
@@ -74,6 +100,7 @@ REFUSALS = [
         "the qwen3 family does not know: quantization_config = {'bits': 4}",
     ),
     ("qwen3", {"layer_types": [CHUNKED] * 3}, "'chunked_attention'; supported here: full_attention, sliding_attention"),
+    ("seed_oss", {"qk_norm": True}, "fields that the seed_oss family does not know: qk_norm = True"),
     ("smollm3", {"layer_types": [SLIDING] * 4}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers of 2 layers and num_hidden_layers = 4"),
     ("smollm3", {"sliding_window_pattern": 2}, "fields that the smollm3 family does not know: sliding_window_pattern"),
@@ -119,3 +146,22 @@ def test_gemma_3_reads_both_spellings_of_its_rotary_parameters():
     assert [(rotary.base, rotary.scaling and rotary.scaling.factor) for rotary in rotaries] == [(5e3, None)] * 5 + [
         (2e6, 8.0)
     ]
+
+
+def test_full_layers_have_no_positions_where_there_are_windows():
+    def rotates(family, **options):
+        return [block.attention.rotary is not None for block in read(family, **options).blocks]
+
+    assert rotates("cohere2") == rotates("exaone4") == [True, True, True, False]
+    assert rotates("cohere2", sliding_window=256) == [True, True, True, False]
+    assert rotates("exaone4", sliding_window=None, layer_types=[FULL] * 4) == [True] * 4
+    assert rotates("olmo3") == [True] * 4
+
+
+def test_olmo_3_scales_rotary_embeddings_in_full_layers_only():
+    linear = {"rope_type": "linear", "factor": 8.0}
+    config = read("olmo3", rope_scaling=linear, rope_theta=500000)
+    assert config == read("olmo3", rope_parameters={FULL: linear | {"rope_theta": 5e5}, SLIDING: {}})
+    scalings = [block.attention.rotary.scaling for block in config.blocks]
+    assert scalings[:3] == [None] * 3
+    assert scalings[3].factor == 8.0
