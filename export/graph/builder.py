@@ -10,6 +10,9 @@ from edgeformer.export.graph.editing import same_type
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin, origin_of
 
+Outputs = Sequence[ir.Value]
+"""The values that take the places of a node's outputs, in order."""
+
 
 class NodeBuilder:
     """A list of new nodes that are not in a graph yet.

@@ -36,6 +36,16 @@ def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, 
     return emit("Add", start, steps)
 
 
+def token_mask(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, form: CacheForm) -> ir.Value:
+    """Return which new tokens are tokens and not padding, bool [B, S]; new: S as int64 [1]."""
+    if form == "dynamic":
+        ends = emit.constant([TO_THE_END])
+        columns = emit("Slice", attention_mask, emit("Neg", new), ends, emit.constant([1]))
+        return emit("Cast", columns, to=ir.DataType.BOOL)
+    length = emit("ReduceSum", attention_mask, emit.constant([1]), keepdims=1)  # [B, 1]
+    return emit("Less", emit("Range", emit.constant(0), emit("Squeeze", new), emit.constant(1)), length)
+
+
 def store(
     emit: NodeBuilder, past: ir.Value, new: ir.Value, positions: ir.Value, total: ir.Value, form: CacheForm
 ) -> ir.Value:

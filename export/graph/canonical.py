@@ -29,12 +29,15 @@ OPS = {
     "CrossAttention": torch.ops.edgeformer.cross_attention.default,
     "TokenPositions": torch.ops.edgeformer.token_positions.default,
     "KeyPositions": torch.ops.edgeformer.key_positions.default,
+    "TokenMask": torch.ops.edgeformer.token_mask.default,
+    "CausalConv": torch.ops.edgeformer.causal_conv.default,
+    "LinearAttention": torch.ops.edgeformer.linear_attention.default,
 }
 
 INPUTS = {name: [each.name for each in op._schema.arguments if "Tensor" in str(each.type)] for name, op in OPS.items()}
 """Names of the inputs of each canonical op, in order: the tensor arguments of the torch op."""
 
-_TENSOR_TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int64")]
+_TENSOR_TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int64", "bool")]
 _ATTRIBUTE_TYPES = {
     "float": (OpSchema.AttrType.FLOAT, float),
     "int": (OpSchema.AttrType.INT, int),

@@ -14,12 +14,11 @@ import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
 from edgeformer.export.graph import cache_forms
-from edgeformer.export.graph.builder import NodeBuilder, replace_each, replace_node
+from edgeformer.export.graph.builder import NodeBuilder, Outputs, replace_each, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head_dim_of
 from edgeformer.export.graph.pass_report import PassReport
-
-Outputs = Sequence[ir.Value]
+from edgeformer.export.graph.recurrent_bodies import causal_conv, linear_attention
 
 
 def rms_norm(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
@@ -69,6 +68,13 @@ def token_positions(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Output
 def key_positions(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
     """[0 … T)."""
     return [cache_forms.key_positions(emit, canonical_inputs(node)["attention_mask"], form)]
+
+
+def token_mask(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
+    """[0 … S) < length."""
+    inputs = canonical_inputs(node)
+    new = length_of(emit, node, inputs["input_ids"])
+    return [cache_forms.token_mask(emit, inputs["attention_mask"], new, form)]
 
 
 def rotary_embedding(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
@@ -291,6 +297,9 @@ FUNCTION_BODIES: dict[str, Callable[[NodeBuilder, ir.Node, CacheForm], Outputs]]
     "CrossAttention": cross_attention,
     "TokenPositions": token_positions,
     "KeyPositions": key_positions,
+    "TokenMask": token_mask,
+    "CausalConv": causal_conv,
+    "LinearAttention": linear_attention,
 }
 
 

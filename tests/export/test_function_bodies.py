@@ -412,7 +412,7 @@ def test_no_padding_of_a_source_is_seen():
 def test_every_canonical_op_has_a_body_and_a_test():
     tested = {
         "RMSNorm", "SkipRMSNorm", "SkipLayerNorm", "TokenPositions", "RotaryEmbedding", "GroupQueryAttention",
-        "CrossAttention", "KeyPositions",
+        "CrossAttention", "KeyPositions", "TokenMask", "CausalConv", "LinearAttention",
     }  # fmt: skip
     assert set(OPS) == set(FUNCTION_BODIES) == tested
 
