@@ -1,4 +1,4 @@
-"""Which new tokens are tokens, and not padding."""
+"""The mask of the new tokens of each row: tokens, and not padding."""
 
 import torch
 from torch import Tensor
