@@ -123,35 +123,37 @@ def _parts(config: ModelConfig) -> dict[str, int]:
 
 
 def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) -> dict[str, int]:
-    hidden = config.hidden_size
+    hidden, width = config.hidden_size, config.embedding_width
     positions = config.position_embedding
     rows = positions.rows if isinstance(positions, LearnedPositions) else 0
-    norms = sum(_block_norms(block, hidden) for block in config.blocks)
-    norms += sum(_norm(norm, hidden) for norm in (config.final_norm, config.embedding_norm))
+    blocks = config.blocks[:1] if config.shared_blocks else config.blocks
+    norms = sum(_block_norms(block, hidden) for block in blocks)
+    norms += _norm(config.final_norm, hidden) + _norm(config.embedding_norm, width)
     tables = {
         (block.attention.relative, block.attention.num_heads)
-        for block in config.blocks
+        for block in blocks
         if isinstance(block.attention.relative, T5BiasConfig)
     }
     parts = {
-        "embedding": _table(config) + rows * hidden,
-        "attention": sum(_attention(block.attention, hidden) for block in config.blocks)
+        "embedding": _table(config) + rows * width,
+        "attention": sum(_attention(block.attention, hidden) for block in blocks)
         + sum(relative.num_buckets * heads for relative, heads in tables),
-        "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in config.blocks),
+        "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in blocks),
         "norms": norms,
         "head": _head(config),
     }
-    across = [block.cross_attention for block in config.blocks if block.cross_attention is not None]
+    across = [block.cross_attention for block in blocks if block.cross_attention is not None]
     if across:
         parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
     if isinstance(config, EncoderConfig):
         biases = 2 * hidden if config.audio is not None else 0
-        parts["embedding"] += config.token_types * hidden + _stem(config, 1) + biases
+        projection = 0 if config.embedding_size is None else hidden * (width + 1)
+        parts["embedding"] += config.token_types * width + projection + _stem(config, 1) + biases
     return parts
 
 
 def _table(config: StackConfig) -> int:
-    return config.vocab_size * config.hidden_size
+    return config.vocab_size * config.embedding_width
 
 
 def _stem(config: EncoderConfig, first: int) -> int:
@@ -213,8 +215,9 @@ def _head(config: DecoderConfig | EncoderConfig) -> int:
         return _table(config) * (not config.tied_head) + vocab_size * config.head_bias
     match config.head:
         case MaskedLMHead() as head:
-            own_table = _table(config) * (not head.tied)
-            return hidden * (hidden + head.dense_bias) + _norm(head.norm, hidden) + own_table + vocab_size * head.bias
+            width, own_table = config.embedding_width, _table(config) * (not head.tied)
+            dense = width * (hidden + head.dense_bias) if head.activation is not None else 0
+            return dense + _norm(head.norm, width) + own_table + vocab_size * head.bias
         case ClassificationHead() as head:
             dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
             return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
@@ -228,10 +231,11 @@ def _products(config: DecoderConfig | EncoderConfig) -> int:
     count = sum(_block_products(block, hidden) for block in config.blocks)
     if isinstance(config, DecoderConfig):
         return count + _table(config)
+    count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
     match config.head:
-        case MaskedLMHead():
-            count += hidden * hidden + _table(config)
+        case MaskedLMHead(activation=activation):
+            count += hidden * config.embedding_width * (activation is not None) + _table(config)
         case ClassificationHead(pooling=None, dense=dense, labels=labels):
             count += hidden * (hidden * (dense is not None) + len(labels))
     return count

@@ -349,6 +349,7 @@ HEADS = {
     "words": MaskedLMHead(activation="gelu", norm=NormConfig(eps=1e-5), tied=False),
     "labels": ClassificationHead(labels=("no", "yes"), pooling="first", dense="tanh", norm=NormConfig(eps=1e-5)),
     "vectors": PoolingHead(pooling="mean", normalize=True),
+    "words of states": MaskedLMHead(activation=None, norm=None),
     "none": None,
 }
 
@@ -378,6 +379,9 @@ def test_an_encoder_is_read_back_as_it_was(head):
     block = replace(_block(**BOTH_WAYS, window=4, global_tokens=1, global_projections=True), attention_norm=False)
     config = _encoder(block, head=HEADS[head], token_types=2, position_embedding=positions)
     assert _any_through_text(config) == config
+    if head != "words of states":
+        config = replace(config, embedding_size=8, shared_blocks=True)
+        assert _any_through_text(config) == config
 
 
 @pytest.mark.parametrize("audio", [False, True])
@@ -482,6 +486,27 @@ BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
             lambda: ClassificationHead(labels=("a",), pooling="mean", norm=NormConfig(eps=0.0)),
             "ClassificationHead.norm", "None without dense",
         ),
+        (
+            lambda: MaskedLMHead(activation=None, norm=NormConfig(eps=0.0)),
+            "MaskedLMHead.norm", "None without a dense layer",
+        ),
+        (
+            lambda: _encoder(_block(**BOTH_WAYS), _block(**BOTH_WAYS, window=4), shared_blocks=True),
+            "EncoderConfig.shared_blocks", "False where blocks differ",
+        ),
+        (lambda: _encoder(embedding_size=0), "EncoderConfig.embedding_size", "positive, or None"),
+        (
+            lambda: _encoder(embedding_size=7, position_embedding=SinusoidalPositions()),
+            "EncoderConfig.embedding_size", "even where positions are sinusoidal",
+        ),
+        (
+            lambda: _encoder(vocab_size=0, audio=AudioStem(mel_bins=8), embedding_size=8),
+            "EncoderConfig.embedding_size", "None for audio",
+        ),
+        (
+            lambda: _encoder(embedding_size=8, head=HEADS["words of states"]),
+            "EncoderConfig.head", "one with a dense layer where embeddings are projected",
+        ),
         (lambda: _encoder(vocab_size=0), "EncoderConfig.vocab_size", "0 for audio, else positive"),
         (lambda: _encoder(audio=AudioStem(mel_bins=8)), "EncoderConfig.vocab_size", "0 for audio, else positive"),
         (
@@ -511,6 +536,10 @@ BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
         (lambda: _pair(decoder=_model()), "Seq2SeqConfig.decoder", "with cross-attention in its blocks"),
         (
             lambda: _pair(encoder=_encoder(vocab_size=99)),
+            "Seq2SeqConfig.shared_embedding", "False where vocabularies or widths differ",
+        ),
+        (
+            lambda: _pair(encoder=_encoder(embedding_size=8)),
             "Seq2SeqConfig.shared_embedding", "False where vocabularies or widths differ",
         ),
         (

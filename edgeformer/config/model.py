@@ -21,6 +21,7 @@ class StackConfig:
         final_norm: None where the blocks end with a norm.
         embedding_scale: factor of token embeddings, applied before positions are added.
         embedding_norm: normalizes the sum of token and position embeddings.
+        shared_blocks: all blocks have the parameters of the first one (arXiv 1909.11942).
     """
 
     vocab_size: int
@@ -31,11 +32,13 @@ class StackConfig:
     embedding_scale: float = 1.0
     position_embedding: LearnedPositions | SinusoidalPositions | None = None
     embedding_norm: NormConfig | None = None
+    shared_blocks: bool = False
 
     def __post_init__(self) -> None:
         for field in ("hidden_size", "context_length"):
             check(getattr(self, field) > 0, self, field, "positive")
         check(len(self.blocks) > 0, self, "blocks", "at least one block")
+        check(not self.shared_blocks or len(set(self.blocks)) == 1, self, "shared_blocks", "False where blocks differ")
         positions = self.position_embedding
         if isinstance(positions, LearnedPositions):
             enough = positions.rows - positions.offset >= self.context_length
@@ -44,6 +47,11 @@ class StackConfig:
             isinstance(block.attention.relative, TransformerXLConfig) for block in self.blocks
         ):
             check(self.hidden_size % 2 == 0, self, "hidden_size", "even where positions are sinusoidal")
+
+    @property
+    def embedding_width(self) -> int:
+        """Return the width of the embedding tables; see `EncoderConfig.embedding_size`."""
+        return self.hidden_size
 
     @property
     def output_stack(self) -> Self:
@@ -141,15 +149,19 @@ class MaskedLMHead:
     """Masked-LM head: logits [B, S, V] of norm(activation(dense(x))) times a table [V, E], and a bias [V].
 
     Attributes:
+        activation: None without the dense layer and its norm.
         tied: the table is the embedding table; otherwise the head has its own.
     """
 
     kind: Literal["masked_lm"] = "masked_lm"
-    activation: Activation
-    norm: NormConfig
+    activation: Activation | None
+    norm: NormConfig | None
     dense_bias: bool = True
     bias: bool = True
     tied: bool = True
+
+    def __post_init__(self) -> None:
+        check(self.norm is None or self.activation is not None, self, "norm", "None without a dense layer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,12 +203,15 @@ class EncoderConfig(StackConfig):
     Attributes:
         token_types: rows of the table of segment embeddings, 0 for none. The row of a table of one is added to every
             token.
+        embedding_size: width of all embedding tables and of embedding_norm, whose output is projected to hidden_size
+            (arXiv 1909.11942); None for tables of hidden_size without a projection.
         audio: input layers for spectrograms; vocab_size is 0 then.
         head: computed from the last states; None returns only those.
     """
 
     kind: Literal["encoder"] = "encoder"
     token_types: int = 0
+    embedding_size: int | None = None
     audio: AudioStem | None = None
     head: MaskedLMHead | ClassificationHead | PoolingHead | None = None
 
@@ -206,9 +221,21 @@ class EncoderConfig(StackConfig):
         check(expected, self, "vocab_size", "0 for audio, else positive")
         self_attention = all(not block.attention.causal and block.cross_attention is None for block in self.blocks)
         check(self_attention, self, "blocks", "not causal and without cross-attention in an encoder")
+        check(self.embedding_size is None or self.embedding_size > 0, self, "embedding_size", "positive, or None")
+        if isinstance(self.position_embedding, SinusoidalPositions):
+            check(self.embedding_width % 2 == 0, self, "embedding_size", "even where positions are sinusoidal")
         if self.audio is not None:
             check(self.token_types == 0, self, "token_types", "0 for audio")
+            check(self.embedding_size is None, self, "embedding_size", "None for audio")
             check(self.head is None, self, "head", "None for audio")
+        if isinstance(self.head, MaskedLMHead) and self.head.activation is None:
+            fits = self.embedding_width == self.hidden_size
+            check(fits, self, "head", "one with a dense layer where embeddings are projected")
+
+    @property
+    def embedding_width(self) -> int:
+        """Return the width of the embedding tables."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +255,7 @@ class Seq2SeqConfig:
         check(self.encoder.head is None, self, "encoder", "without a head")
         check(self.decoder.cross_geometry is not None, self, "decoder", "with cross-attention in its blocks")
         if self.shared_embedding:
-            sizes = [(half.vocab_size, half.hidden_size) for half in (self.encoder, self.decoder)]
+            sizes = [(half.vocab_size, half.embedding_width) for half in (self.encoder, self.decoder)]
             check(sizes[0] == sizes[1], self, "shared_embedding", "False where vocabularies or widths differ")
 
     @property

@@ -19,12 +19,14 @@ class Encoder(Stack):
         self.config = config
         hidden = config.hidden_size
         if config.token_types:
-            self.token_type_embedding = nn.Embedding(config.token_types, hidden, dtype=dtype)
+            self.token_type_embedding = nn.Embedding(config.token_types, config.embedding_width, dtype=dtype)
+        if config.embedding_size is not None:
+            self.embedding_projection = nn.Linear(config.embedding_size, hidden, dtype=dtype)
         if config.audio is not None:
             self.stem = ConvolutionalStem(config.audio, hidden, dtype)
         match config.head:
             case MaskedLMHead() as head:
-                self.masked_lm = MaskedLM(head, self.embedding, dtype)
+                self.masked_lm = MaskedLM(head, hidden, self.embedding, dtype)
             case ClassificationHead() as head:
                 self.classifier = Classifier(head, hidden, dtype)
 
@@ -67,6 +69,8 @@ class Encoder(Stack):
         batch, length, _ = x.shape
         places = torch.arange(length, device=x.device).unsqueeze(0)  # [1, S]: padding is on the right
         x = self.embedding_norm(self.add_positions(x, places))
+        if self.config.embedding_size is not None:
+            x = self.embedding_projection(x)
         if attention_mask is None:
             attention_mask = torch.ones(batch, length, dtype=torch.int64, device=x.device)
         # Rotations are by the positions of the attention op, so that they can be folded into it.
@@ -94,19 +98,22 @@ class ConvolutionalStem(nn.Module):
 class MaskedLM(nn.Module):
     """The head that `MaskedLMHead` describes."""
 
-    def __init__(self, config: MaskedLMHead, embedding: nn.Embedding, dtype: torch.dtype):
+    def __init__(self, config: MaskedLMHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
         super().__init__()
         self.config = config
-        vocab_size, hidden = embedding.weight.shape
-        self.dense = nn.Linear(hidden, hidden, bias=config.dense_bias, dtype=dtype)
-        self.norm = make_norm(config.norm, hidden, dtype=dtype)
-        self.output = nn.Linear(hidden, vocab_size, bias=config.bias, dtype=dtype)
+        vocab_size, width = embedding.weight.shape
+        if config.activation is not None:
+            self.dense = nn.Linear(hidden_size, width, bias=config.dense_bias, dtype=dtype)
+        self.norm = make_norm(config.norm, width, dtype=dtype)
+        self.output = nn.Linear(width, vocab_size, bias=config.bias, dtype=dtype)
         if config.tied:
             self.output.weight = embedding.weight
 
     def forward(self, states: Tensor) -> Tensor:
         """Return logits [B, S, V] of states [B, S, E]."""
-        logits: Tensor = self.output(self.norm(activate(self.config.activation, self.dense(states))))
+        if self.config.activation is not None:
+            states = self.norm(activate(self.config.activation, self.dense(states)))
+        logits: Tensor = self.output(states)
         return logits
 
 

@@ -67,10 +67,10 @@ class Stack(nn.Module):
         self.stack_config = config
         hidden, length = config.hidden_size, config.context_length
         if config.vocab_size:
-            self.embedding = nn.Embedding(config.vocab_size, hidden, dtype=dtype)
+            self.embedding = nn.Embedding(config.vocab_size, config.embedding_width, dtype=dtype)
         if config.position_embedding is not None:
             self.position_embedding = _position_embedding(config, dtype)
-        self.embedding_norm = make_norm(config.embedding_norm, hidden, dtype=dtype)
+        self.embedding_norm = make_norm(config.embedding_norm, config.embedding_width, dtype=dtype)
 
         shared = SharedTables(config)
         self.shared = shared
@@ -86,7 +86,9 @@ class Stack(nn.Module):
         if shared.distances:
             self.distances = ConstantTable(length, hidden, dtype)
 
-        self.blocks = nn.ModuleList(Block(block, hidden, dtype, source_size) for block in config.blocks)
+        own = config.blocks[:1] if config.shared_blocks else config.blocks
+        blocks = [Block(block, hidden, dtype, source_size) for block in own]
+        self.blocks = nn.ModuleList(blocks * (len(config.blocks) // len(own)))
         self.final_norm = make_norm(config.final_norm, hidden, dtype=dtype)
 
     def embed_tokens(self, input_ids: Tensor) -> Tensor:
@@ -148,8 +150,8 @@ class Stack(nn.Module):
 
 def _position_embedding(config: StackConfig, dtype: torch.dtype) -> nn.Module:
     if isinstance(config.position_embedding, LearnedPositions):
-        return nn.Embedding(config.position_embedding.rows, config.hidden_size, dtype=dtype)
-    return ConstantTable(config.context_length, config.hidden_size, dtype)
+        return nn.Embedding(config.position_embedding.rows, config.embedding_width, dtype=dtype)
+    return ConstantTable(config.context_length, config.embedding_width, dtype)
 
 
 class SharedTables:
@@ -187,7 +189,8 @@ def stack_constants(config: StackConfig) -> dict[str, Tensor]:
     shared, length, hidden = SharedTables(config), config.context_length, config.hidden_size
     values: dict[str, Tensor] = {}
     if isinstance(config.position_embedding, SinusoidalPositions):
-        values["position_embedding.table"] = sinusoidal_table(config.position_embedding, length, hidden)
+        width = config.embedding_width
+        values["position_embedding.table"] = sinusoidal_table(config.position_embedding, length, width)
     for index, rotary in enumerate(shared.rotaries):
         cos, sin = rotary_table(rotary, length)
         values |= {f"rotary.{index}.cos": cos, f"rotary.{index}.sin": sin}

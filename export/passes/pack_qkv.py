@@ -4,10 +4,11 @@
     x → MatMul(Wk) (+ bk) ─┼→ GroupQueryAttention     becomes     x → MatMul([Wq Wk Wv]) (+ [bq bk bv]) → …(packed)
     x → MatMul(Wv) (+ bv) ─┘
 
-Requires that the three read the same input, that their weights are stored [in, out] and used nowhere else, and that all
-three have biases or none has.
+Requires that the three read the same input, that their weights are stored [in, out] and only such products read them,
+and that all three have biases or none has. Blocks that share weights share the packed ones.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -40,7 +41,7 @@ class _Projection:
 
 def pack_qkv(model: ir.Model) -> PassReport:
     """Pack the projections of every attention that meets the requirements."""
-    report = PassReport("pack_qkv")
+    report, seen = PassReport("pack_qkv"), Counter[str]()
     for attention in canonical_nodes(model, "GroupQueryAttention"):
         inputs = canonical_inputs(attention)
         if inputs.key is None:
@@ -57,11 +58,13 @@ def pack_qkv(model: ir.Model) -> PassReport:
             report.miss(attention, "some of query, key and value have a bias and some have none")
             continue
         layer = q.weight.source.parameters[0].rsplit(".", 2)[0]  # blocks.0.attention.query.weight → blocks.0.attention
-        emit = NodeBuilder(f"{layer}.qkv", NodeOrigin("three of MatMul", PACKED))
-        weight = add_initializer(model, join(f"{layer}.qkv.weight", [q.weight, k.weight, v.weight]))
+        repeat = f"_{seen[layer]}" if seen[layer] else ""
+        seen[layer] += 1
+        emit = NodeBuilder(f"{layer}.qkv{repeat}", NodeOrigin("three of MatMul", PACKED))
+        weight = _packed(model, f"{layer}.qkv.weight", [q.weight, k.weight, v.weight])
         packed = emit("MatMul", q.x, weight)
         if biases:
-            packed = emit("Add", packed, add_initializer(model, join(f"{layer}.qkv.bias", biases)))
+            packed = emit("Add", packed, _packed(model, f"{layer}.qkv.bias", biases))
         query = inputs["query"]
         assert query.shape is not None and weight.shape is not None
         packed.dtype, packed.shape = dtype_of(query), ir.Shape([*query.shape[:-1], weight.shape[-1]])
@@ -72,6 +75,12 @@ def pack_qkv(model: ir.Model) -> PassReport:
         record_change(attention, PACKED)
         report.fire(attention)
     return report
+
+
+def _packed(model: ir.Model, name: str, parts: list[StreamedTensor]) -> ir.Value:
+    """Return the weight that holds the parts; the blocks that share them have it from the first of these."""
+    present = model.graph.initializers.get(name)
+    return add_initializer(model, join(name, parts)) if present is None else present
 
 
 def _projection(value: ir.Value | None) -> _Projection | None:
@@ -89,6 +98,8 @@ def _projection(value: ir.Value | None) -> _Projection | None:
         return None
     x, weight = matmul.inputs
     tensor = streamed(weight)
-    if x is None or weight is None or tensor is None or len(weight.uses()) != 1:
+    if x is None or weight is None or tensor is None:
+        return None
+    if any(use.node.op_type != "MatMul" or use.idx != 1 for use in weight.uses()):
         return None
     return _Projection(x, tensor, bias, matmul, add)

@@ -129,6 +129,47 @@ ENCODERS = {
             "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 2},
         },
     ),
+    "electra": EncoderRow(
+        sizes=SIZES | {"embedding_size": 24},
+        models={
+            "masked-lm": {"head": MASKED, "hidden_act": "relu"},
+            "untied": {"head": MASKED, "tie_word_embeddings": False, "type_vocab_size": 1, "embedding_size": 96},
+            "text-labels": {"head": TEXT, "num_labels": 3, "embedding_size": 64},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "num_attention_heads": 8},
+        },
+    ),
+    "albert": EncoderRow(
+        sizes=SIZES | {"embedding_size": 24},
+        models={
+            "masked-lm": {"head": MASKED, "num_hidden_layers": 4},
+            "untied": {"head": MASKED, "tie_word_embeddings": False, "hidden_act": "gelu", "embedding_size": 96},
+            "text-labels": {"head": TEXT, "num_labels": 3, "embedding_size": 64, "type_vocab_size": 1},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "num_hidden_layers": 1},
+            "sentences": {"pooling": {"mode": "cls", "normalize": True}, "num_attention_heads": 8},
+        },
+    ),
+    "mpnet": EncoderRow(
+        sizes=SIZES | {"max_position_embeddings": 50},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "hidden_act": "relu", "num_attention_heads": 2},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2},
+            "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 8},
+        },
+    ),
+    "eurobert": EncoderRow(
+        sizes=SIZES | {"pad_token_id": 0, "num_key_value_heads": 2},
+        models={
+            "masked-lm": {"head": MASKED},
+            "tied": {"head": MASKED, "tie_word_embeddings": True, "mlp_bias": True, "hidden_act": "gelu"},
+            "mean-of-text": {"head": TEXT, "num_labels": 3, "classifier_pooling": "mean", "attention_bias": True},
+            "first-of-text": {"head": TEXT, "num_labels": 4, "classifier_pooling": "bos", "head_dim": 24},
+            "token-labels": {
+                "head": TOKEN, "num_labels": 4, "num_key_value_heads": 4,
+                "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+            },
+        },
+    ),
     "distilbert": EncoderRow(
         sizes={
             "vocab_size": VOCABULARY, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4,

@@ -18,6 +18,7 @@ from typing import get_type_hints
 from unittest.mock import patch
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import transformers
@@ -248,6 +249,11 @@ NEIGHBOURS = {
     ("roberta-prelayernorm", "masked-lm", "norms after the branches"): pre_to_post,
     ("nomic_bert", "masked-lm", "other rotary bases"): FASTER,
     ("jina_embeddings_v3", "sentences", "other rotary bases"): FASTER,
+    ("mpnet", "masked-lm", "other distances in the buckets"): attentions(
+        lambda attention: {"relative": replace(attention.relative, max_distance=20)}
+    ),
+    ("albert", "masked-lm", "a block less"): lambda config: replace(config, blocks=config.blocks[1:]),
+    ("electra", "text-labels", "another pooler"): heads(dense="tanh"),
     ("distilbert", "text-labels", "another pooler"): heads(dense="tanh"),
     ("modernbert", "masked-lm", "one key more on either side"): wider(1),
     ("modernbert", "masked-lm", "one key less on either side"): wider(-1),
@@ -306,6 +312,17 @@ def test_a_graph_asks_for_segments_only_where_there_are_several(models, outcomes
     several = getattr(transformers.AutoConfig.from_pretrained(models(family)[name].folder), "type_vocab_size", 0) > 1
     expected = ["input_ids", "attention_mask", *(["token_type_ids"] if several else [])]
     assert outcomes(family)[name, "fp32"]["inputs"].tolist() == expected
+
+
+def test_blocks_that_share_parameters_are_stored_once(models, tmp_path):
+    """The matrices that a pass packs are shared, too."""
+    export_model(models("albert")["masked-lm"].folder, tmp_path / "bundle", verify=None)
+    graph = onnx.load(tmp_path / "bundle" / "onnx" / "model.onnx", load_external_data=False).graph
+    stored = {tensor.name for tensor in graph.initializer if tensor.name.startswith("blocks.")}
+    assert {name.split(".")[1] for name in stored} == {"0"}
+    readers = [node for node in graph.node if "blocks.0.attention.qkv.weight" in node.input]
+    assert len(readers) == 4
+    assert len({node.name for node in graph.node}) == len(graph.node)
 
 
 SENTENCES = [(family, name) for family, name in MODELS if "pooling" in ENCODERS[family].models[name]]
@@ -384,6 +401,10 @@ def test_a_checkpoint_of_the_hub_holds_the_same_weights(models, tmp_path, family
         ("ernie", "ernie.embeddings.task_type_embeddings.weight"),
         ("nomic_bert", "nomic_bert.embeddings.position_embeddings.weight"),
         ("jina_embeddings_v3", "roberta.embeddings.position_embeddings.weight"),
+        ("electra", "electra.embeddings_project.scale"),
+        ("albert", "albert.encoder.albert_layer_groups.1.albert_layers.0.ffn.bias"),
+        ("mpnet", "mpnet.embeddings.token_type_embeddings.weight"),
+        ("eurobert", "lm_head.scale"),
         ("distilbert", "distilbert.embeddings.scale"),
         ("modernbert", "head.scale"),
         ("longformer", "longformer.encoder.layer.0.attention.self.other_global.weight"),

@@ -8,6 +8,7 @@ import transformers
 from encoder_rows import ENCODERS
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
+from edgeformer.accounting import account
 from edgeformer.config import ClassificationHead, MaskedLMHead
 from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
@@ -77,6 +78,22 @@ REFUSALS = [
     ("jina_embeddings_v3", {"lora_rank": 4}, "fields that the jina_embeddings_v3 family does not know: lora_rank = 4"),
     ("jina_embeddings_v3", {"architectures": ["XLMRobertaModel"]}, "it has those of JinaEmbeddingsV3Model"),
     ("jina_embeddings_v3", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here"),
+    ("electra", {"architectures": ["ElectraForPreTraining"]}, r"it to \['ElectraModel'\]"),
+    ("electra", {"embedding_size": 0}, "embedding_size is 0; it must be positive, or None"),
+    ("electra", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups = 2, which is not supported here; supported: 1"),
+    ("albert", {"inner_group_num": 2}, "inner_group_num = 2, which is not supported here; supported: 1"),
+    ("albert", {"architectures": ["AlbertForPreTraining"]}, "whose head edgeformer does not have"),
+    ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets = 16, which is not supported"),
+    ("mpnet", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+    ("mpnet", {"architectures": ["MPNetForMultipleChoice"]}, "whose head edgeformer does not have"),
+    (
+        "eurobert",
+        {"architectures": ["EuroBertForSequenceClassification"]},
+        "classifier_pooling = 'late', which is not supported here; supported: bos, mean",
+    ),
+    ("eurobert", {"num_key_value_heads": 3}, r"num_kv_heads is 3; it must be a divisor of num_heads \(4\)"),
+    ("eurobert", {"sliding_window": 8}, "fields that the eurobert family does not know: sliding_window = 8"),
     ("distilbert", {"n_heads": 6}, "has 6 heads, which do not divide the hidden size, 64"),
     ("distilbert", {"hidden_size": 64}, "fields that the distilbert family does not know: hidden_size = 64"),
     (
@@ -217,6 +234,33 @@ REAL = {
         "num_hidden_layers": 24, "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"},
         "vocab_size": 250002,
     },
+    "google/electra-small-generator": BERT | {
+        "architectures": ["ElectraForMaskedLM"], "embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024,
+        "model_type": "electra", "num_attention_heads": 4, "num_hidden_layers": 12, "summary_activation": "gelu",
+        "summary_last_dropout": 0.1, "summary_type": "first", "summary_use_proj": True,
+    },
+    "albert/albert-base-v2": BERT | {
+        "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 2,
+        "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128, "eos_token_id": 3,
+        "gap_size": 0, "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "hidden_size": 768, "inner_group_num": 1,
+        "intermediate_size": 3072, "model_type": "albert", "net_structure_type": 0, "num_attention_heads": 12,
+        "num_hidden_groups": 1, "num_hidden_layers": 12, "num_memory_blocks": 0, "vocab_size": 30000,
+    },
+    "sentence-transformers/all-mpnet-base-v2": DROPOUTS | {
+        "_name_or_path": "microsoft/mpnet-base", "architectures": ["MPNetForMaskedLM"], "bos_token_id": 0,
+        "eos_token_id": 2, "hidden_act": "gelu", "hidden_size": 768, "intermediate_size": 3072, "layer_norm_eps": 1e-5,
+        "max_position_embeddings": 514, "model_type": "mpnet", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pad_token_id": 1, "relative_attention_num_buckets": 32, "vocab_size": 30527,
+    },
+    "EuroBERT/EuroBERT-210m": {
+        "architectures": ["EuroBertForMaskedLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": 128000, "classifier_pooling": "late", "eos_token_id": 128001,
+        "head_dim": 64, "hidden_act": "silu", "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "mask_token_id": 128002, "max_position_embeddings": 8192, "mlp_bias": False, "model_type": "eurobert",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "num_key_value_heads": 12, "pad_token_id": 128001,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 250000,
+        "tie_word_embeddings": False, "use_cache": False, "vocab_size": 128256,
+    },
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": {
         "activation": "gelu", "architectures": ["DistilBertForSequenceClassification"], "attention_dropout": 0.1,
         "dim": 768, "dropout": 0.1, "finetuning_task": "sst-2", "hidden_dim": 3072,
@@ -261,12 +305,13 @@ def test_a_real_config_is_read_as_its_model(name):
         for name, parameter in model.named_parameters()
         if not any(part in name for part in unused)
     }
-    assert sum(torch.Size(shape).numel() for shape in parameter_shapes(config).values()) == sum(theirs.values())
+    ours = sum(torch.Size(shape).numel() for shape in parameter_shapes(config).values())
+    assert ours == account(config).parameters == sum(theirs.values())
     assert isinstance(config.head, MaskedLMHead) == data["architectures"][0].endswith("ForMaskedLM")
     attention = config.blocks[1].attention
     assert (attention.window, attention.rotary and attention.rotary.base, config.context_length) == {
         "modernbert": (65, 10000.0, 8192), "longformer": (257, None, 4096), "nomic_bert": (None, 1000.0, 2048),
-        "jina_embeddings_v3": (None, 20000.0, 8194),
+        "jina_embeddings_v3": (None, 20000.0, 8194), "eurobert": (None, 250000.0, 8192),
     }.get(data["model_type"], (None, None, 512))  # fmt: skip
 
 
