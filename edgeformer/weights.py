@@ -71,7 +71,8 @@ class CheckpointWeights(Mapping[str, Tensor]):
                     problems.append(f"missing: {theirs} {list(shape)}")
                 continue
             found = tuple(self._open(theirs).get_shape())
-            if found not in (shape, (1, *shape)):  # a vector may be stored as a matrix of one row
+            # A vector may be stored as a matrix of one row, and one of a single number as that number.
+            if found not in (shape, (1, *shape)) and (found or shape != (1,)):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         # A parameter that the model has once may be stored more often: a tied head, a shared embedding.
         self._copies: dict[str, list[str]] = {}
@@ -128,7 +129,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
             return torch.stack([self._open(row)[:] for row in _rows(place.tensor, self._shapes[name][0])])
         if place.tensor not in self._stored:
             return torch.zeros(self._shapes[name])  # the constructor has checked that it may be absent
-        tensor: Tensor = self._open(place.tensor)[:].reshape(self._expected[place.tensor])
+        tensor: Tensor = self._open(place.tensor)[...].reshape(self._expected[place.tensor])
         if place.transposed:
             tensor = tensor.t()
         if place.packed is None:

@@ -275,7 +275,7 @@ def test_a_missing_field_is_named_with_its_place(path, message):
             (*BLOCK, "feed_forward", "activation"),
             "swish",
             "blocks[0].feed_forward.activation is 'swish'; it must be one of 'identity', 'relu', 'relu_squared', "
-            "'gelu', 'gelu_tanh', 'silu', 'sigmoid', 'tanh'.",
+            "'gelu', 'gelu_tanh', 'silu', 'sigmoid', 'tanh', 'xielu'.",
         ),
         (
             (*ROTARY, "scaling"),

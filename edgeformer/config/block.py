@@ -15,6 +15,9 @@ from edgeformer.schema import check
 
 Activation = Literal["identity", "relu", "relu_squared", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 
+LearnedActivation = Literal["xielu"]
+"""Activations with parameters of their own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
@@ -192,11 +195,12 @@ class FeedForwardConfig:
     (gelu) or SwiGLU (silu); GTU is sigmoid with up_activation tanh. Source: arXiv 2002.05202.
 
     Attributes:
+        activation: `xielu` has learned parameters per layer; see `edgeformer.layers.feed_forward.XIELU`.
         beta: silu is x · sigmoid(beta · x).
     """
 
     intermediate_size: int
-    activation: Activation
+    activation: Literal[Activation, LearnedActivation]
     bias: bool
     gated: bool = True
     up_activation: Activation = "identity"

@@ -28,6 +28,33 @@ def activate(activation: Activation, x: Tensor, beta: float = 1.0) -> Tensor:
     return ACTIVATIONS[activation](x)
 
 
+class XIELU(nn.Module):
+    """xIELU with trained slopes, for all features of a layer.
+
+    alpha_p · x² + beta · x for x > 0, else alpha_n · (exp(min(x, eps)) − 1 − x) + beta · x, with
+    alpha_p = softplus(stored alpha_p) and alpha_n = beta + softplus(stored alpha_n). Source: arXiv 2411.13010;
+    beta and eps, a negative number close to 0, are what the checkpoint stores (transformers/activations.py).
+    """
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.zeros(1, dtype=dtype))
+        self.alpha_n = nn.Parameter(torch.zeros(1, dtype=dtype))
+        self.beta = nn.Parameter(torch.zeros(1, dtype=dtype))
+        self.eps = nn.Parameter(torch.zeros(1, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activation of every element of x."""
+        positive, negative = _softplus(self.alpha_p), self.beta + _softplus(self.alpha_n)
+        below = torch.exp(torch.minimum(x, self.eps)) - 1 - x
+        return torch.where(x > 0, positive * x * x, negative * below) + self.beta * x
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """Return log(1 + exp(x)), which does not overflow; F.softplus is a dozen nodes in the graph."""
+    return F.relu(x) + torch.log(1 + torch.exp(-x.abs()))
+
+
 class FeedForward(nn.Module):
     """The network that `FeedForwardConfig` describes."""
 
@@ -38,11 +65,19 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype) if config.gated else None
         self.up = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype)
         self.down = nn.Linear(inner, hidden_size, bias=config.bias, dtype=dtype)
+        if config.activation == "xielu":
+            self.activation = XIELU(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output [B, S, E] for x [B, S, E]; the intermediate states are [B, S, F]."""
         config = self.config
         if self.gate is None:
-            return self.down(activate(config.activation, self.up(x), config.beta))
-        gate = activate(config.activation, self.gate(x), config.beta)
-        return self.down(gate * activate(config.up_activation, self.up(x), config.beta))
+            return self.down(self._activated(self.up(x)))
+        return self.down(self._activated(self.gate(x)) * activate(config.up_activation, self.up(x), config.beta))
+
+    def _activated(self, x: Tensor) -> Tensor:
+        config = self.config
+        if config.activation == "xielu":
+            activated: Tensor = self.activation(x)
+            return activated
+        return activate(config.activation, x, config.beta)
