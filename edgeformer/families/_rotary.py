@@ -49,6 +49,7 @@ def read_rotary(
     interleaved: bool = False,
     fraction: float | None = None,
     base: float = DEFAULT_BASE,
+    otherwise: Mapping[str, Any] | None = None,
 ) -> RotaryConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
 
@@ -59,9 +60,11 @@ def read_rotary(
         interleaved: see `RotaryConfig`.
         fraction: default of the fraction of a head that rotates; None for families that always rotate whole heads.
         base: default of rope_theta.
+        otherwise: the parameters where config.json has neither rope_parameters nor rope_scaling; None for no scaling.
     """
-    parameters = dict(fields.take("rope_parameters", {}))
-    parameters.update(fields.take("rope_scaling", {}))
+    scaling = fields.take("rope_scaling", {})
+    parameters = dict(fields.take("rope_parameters", {} if scaling else otherwise or {}))
+    parameters.update(scaling)
     base = fields.take("rope_theta", base)
     if fraction is not None:
         outside = fields.take("partial_rotary_factor", fraction)

@@ -68,6 +68,7 @@ def read_llama(
         norm: config of all norms; None reads rms_norm_eps.
         interleaved, fraction: of rotary embeddings; see `read_rotary`.
         attention, feed_forward, block, model: fields of AttentionConfig, FeedForwardConfig, BlockConfig, DecoderConfig.
+            hidden_act is not read where feed_forward has an activation, and positions are not where attention has them.
     """
     hidden_size = fields.take("hidden_size")
     num_heads = fields.take("num_attention_heads")
@@ -76,6 +77,8 @@ def read_llama(
     if "rotary" not in attention:
         rotary = read_rotary(fields, head_dim, context_length, interleaved=interleaved, fraction=fraction)
         attention = {"rotary": rotary, **attention}
+    if "activation" not in feed_forward:
+        feed_forward = {**fields.choice("hidden_act", ACTIVATIONS, "silu"), **feed_forward}
     norm = norm or read_norm(fields)
     heads = {"num_heads": num_heads, "num_kv_heads": fields.take("num_key_value_heads", num_heads)}
     plain = BlockConfig(
@@ -83,16 +86,13 @@ def read_llama(
             **heads, head_dim=head_dim, scale=head_dim**-0.5, qkv_bias=False, output_bias=False, rotary=None
         ),
         feed_forward=FeedForwardConfig(
-            intermediate_size=fields.take("intermediate_size"),
-            **fields.choice("hidden_act", ACTIVATIONS, "silu"),
-            bias=False,
+            **{"intermediate_size": fields.take("intermediate_size"), "bias": False, **feed_forward}
         ),
         norm=norm,
     )
     varied = replace(
         plain,
         attention=replace(plain.attention, **attention),
-        feed_forward=replace(plain.feed_forward, **feed_forward),
         **block,
     )
     config = DecoderConfig(

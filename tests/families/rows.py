@@ -38,6 +38,20 @@ GPT2_SIZES = {
 """Sizes under GPT-2's names."""
 
 FAMILIES = {
+    "apertus": Row(
+        sizes=SIZES,
+        models={
+            "xielu": {},
+            "biases": {"attention_bias": True, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True},
+            "silu": {"hidden_act": "silu", "num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+            "llama3": {
+                "rope_parameters": {
+                    "rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
     "arcee": Row(
         sizes=SIZES,
         models={
@@ -298,6 +312,23 @@ FAMILIES = {
             "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
             "tied": {"tie_word_embeddings": True, "hidden_act": "gelu", "num_key_value_heads": 4},
             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 20000.0, "factor": 4.0}},
+        },
+    ),
+    "hunyuan_v1_dense": Row(
+        sizes=SIZES | {"head_dim": 16},
+        models={
+            "alpha": {
+                "rope_parameters": {
+                    "rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0, "beta_fast": 32,
+                    "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+                },
+            },
+            "plain": {"tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+            "biases": {"attention_bias": True, "head_dim": 32, "hidden_act": "gelu"},
+            "dynamic": {
+                "num_key_value_heads": 4,
+                "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+            },
         },
     ),
     "llama": Row(

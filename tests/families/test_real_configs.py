@@ -93,6 +93,10 @@ EXPECTED = {
     "nvidia/Nemotron-Mini-4B-Instruct": Expected(4_190_509_056, 32, (24, 8, 128), 4096, False),
     "openai-community/gpt2": Expected(124_439_808, 12, (12, 12, 64), 1024, True, bases=None),
     "stabilityai/stablelm-2-1_6b": Expected(1_644_515_328, 24, (32, 32, 64), 4096, False),
+    "swiss-ai/Apertus-8B-Instruct-2509": Expected(8_053_338_240, 32, (32, 8, 128), 65536, False, bases=12e6),
+    "tencent/Hunyuan-1.8B-Instruct": Expected(
+        1_791_080_448, 32, (16, 4, 128), 262144, True, bases=1e4 * 1000 ** (128 / 126)
+    ),
     "tiiuae/falcon-40b": Expected(41_303_293_952, 60, (128, 8, 64), 2048, True),
     "tiiuae/falcon-7b": Expected(6_921_720_704, 32, (71, 1, 64), 2048, True),
 }  # fmt: skip
@@ -175,6 +179,11 @@ DETAILS = {
         "attention.rotary.rotary_dim": 16, "attention.qkv_bias": True, "attention.output_bias": False,
         "block.residual": "serial",
     },
+    "swiss-ai/Apertus-8B-Instruct-2509": {
+        "feed_forward.activation": "xielu", "feed_forward.gated": False, "attention.qk_norm.over": "head",
+        "attention.rotary.scaling.factor": 8.0,
+    },
+    "tencent/Hunyuan-1.8B-Instruct": {"attention.qk_norm.after_rotary": True, "attention.rotary.scaling": None},
     "tiiuae/falcon-40b": {"block.residual": "parallel", "attention.qkv_bias": False},
     "tiiuae/falcon-7b": {"block.residual": "parallel_one_norm", "attention.qkv_bias": False},
 }  # fmt: skip

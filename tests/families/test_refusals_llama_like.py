@@ -19,6 +19,9 @@ def windows(config):
 
 
 REFUSALS = [
+    ("apertus", {"post_norm": True}, "post_norm = True, which is not supported here; supported: False"),
+    ("apertus", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu"),
+    ("arcee", {"hidden_act": "xielu"}, "hidden_act = 'xielu', which is not supported here; supported: gelu"),
     ("arcee", {"sliding_window": 8}, "fields that the arcee family does not know: sliding_window = 8"),
     ("cohere", {"rms_norm_eps": 1e-5}, "fields that the cohere family does not know: rms_norm_eps"),
     ("cohere", {"layer_types": [SLIDING] * 3}, "fields that the cohere family does not know: layer_types"),
@@ -63,6 +66,17 @@ REFUSALS = [
     ("glm4", {"use_qk_norm": True}, "fields that the glm4 family does not know: use_qk_norm = True"),
     ("granite", {"num_local_experts": 4}, "fields that the granite family does not know: num_local_experts = 4"),
     ("helium", {"layer_types": [FULL] * 3}, "fields that the helium family does not know: layer_types"),
+    ("hunyuan_v1_dense", {"use_cla": True}, "use_cla = True, which is not supported here; supported: False"),
+    (
+        "hunyuan_v1_dense",
+        {"attention_head_dim": 64},
+        "attention_head_dim = 64, which is not supported here",
+    ),
+    (
+        "hunyuan_v1_dense",
+        {"rope_scaling": {"type": "linear", "factor": 2.0, "alpha": 1000.0}},
+        "RoPE scaling 'linear' has parameters that are not known: alpha",
+    ),
     ("llama", {"rope_interleaved": True}, "rope_interleaved = True, which is not supported here; supported: False"),
     (
         "llama4_text",
@@ -165,3 +179,12 @@ def test_olmo_3_scales_rotary_embeddings_in_full_layers_only():
     scalings = [block.attention.rotary.scaling for block in config.blocks]
     assert scalings[:3] == [None] * 3
     assert scalings[3].factor == 8.0
+
+
+def test_what_apertus_says_about_positions_replaces_its_default():
+    def scaling(**options):
+        return read("apertus", **options).blocks[0].attention.rotary.scaling
+
+    assert scaling().factor == scaling(rope_scaling=None, rope_theta=12e6).factor == 8.0
+    assert scaling(rope_scaling={"type": "linear", "factor": 2.0}).factor == 2.0
+    assert scaling(rope_parameters={"rope_type": "default"}) is None
