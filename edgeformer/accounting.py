@@ -10,6 +10,7 @@ from edgeformer.config import (
     CrossAttentionConfig,
     DecoderConfig,
     EncoderConfig,
+    ExpertsConfig,
     FeedForwardConfig,
     LearnedPositions,
     MaskedLMHead,
@@ -174,7 +175,7 @@ def _block_norms(block: BlockConfig, hidden: int) -> int:
     branches = 2 + (block.cross_attention is not None)
     count = 0
     if block.norm_placement != "output":
-        count += branches - (block.residual == "parallel_one_norm") - (not block.attention_norm)
+        count += branches - block.branch_norms - (block.residual == "parallel_one_norm") - (not block.attention_norm)
     if block.norm_placement in ("output", "sandwich"):
         count += branches
     return count * _norm(block.norm, hidden)
@@ -204,9 +205,20 @@ def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: 
     return 2 * width * (hidden + source_size) + biases
 
 
-def _feed_forward(feed_forward: FeedForwardConfig, hidden: int) -> int:
+def _feed_forward(feed_forward: FeedForwardConfig | ExpertsConfig, hidden: int) -> int:
+    if isinstance(feed_forward, ExpertsConfig):
+        return _experts(feed_forward, hidden)
     inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
     return (inwards + 1) * hidden * inner + (inwards * inner + hidden) * feed_forward.bias
+
+
+def _experts(config: ExpertsConfig, hidden: int) -> int:
+    router, experts = config.router, config.num_experts
+    count = experts * (hidden + router.bias + router.choice_bias + router.expert_scale) + _norm(router.norm, hidden)
+    count += experts * _feed_forward(config.expert, hidden) + hidden * config.shared_gate
+    if config.shared is not None:
+        count += _feed_forward(config.shared, hidden)
+    return count + 4 * _norm(config.branch_norm, hidden)
 
 
 def _head(config: DecoderConfig | EncoderConfig) -> int:
@@ -251,8 +263,12 @@ def _block_products(block: BlockConfig, hidden: int) -> int:
     return count + _feed_forward_products(block.feed_forward, hidden)
 
 
-def _feed_forward_products(feed_forward: FeedForwardConfig, hidden: int) -> int:
-    return (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
+def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig, hidden: int) -> int:
+    if isinstance(feed_forward, FeedForwardConfig):
+        return (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
+    count = hidden * (feed_forward.num_experts + feed_forward.shared_gate)
+    count += feed_forward.experts_per_token * _feed_forward_products(feed_forward.expert, hidden)
+    return count + (0 if feed_forward.shared is None else _feed_forward_products(feed_forward.shared, hidden))
 
 
 def _scores(config: StackConfig) -> int:

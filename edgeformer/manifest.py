@@ -70,6 +70,8 @@ class StoredWeight:
         quantized: the format in which the matrix is stored; None where it is not quantized.
         part: which part of the quantized matrix the tensor is: integers, scales or zero_points.
         columns: whether the matrix is quantized by columns instead of rows.
+        interleaved: the parameters [X, out, …] of X experts are joined along axis 1 instead, and their entries
+            alternate.
     """
 
     parameters: tuple[str, ...]
@@ -78,6 +80,7 @@ class StoredWeight:
     quantized: WeightFormat | None = None
     part: str | None = None
     columns: bool = False
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

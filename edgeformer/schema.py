@@ -2,9 +2,10 @@
 
 One codec serves the model configuration and the bundle manifest. It reads the types that dataclass fields declare:
 numbers, strings, booleans, `Literal`, `T | None`, `tuple[T, ...]`, `dict[str, T]`, nested dataclasses, and unions of
-dataclasses told apart by a `kind` field. An unknown or absent field, or a value of another type, is a `ConfigError`
-that gives the path of the field (`blocks[3].attention.head_dim`). Dataclasses validate themselves in `__post_init__`
-with `check`. A dataclass may have a JSON form of its own: methods `to_json` and `from_json`.
+dataclasses told apart by a `kind` field, which one of them may lack. An unknown or absent field, or a value of another
+type, is a `ConfigError` that gives the path of the field (`blocks[3].attention.head_dim`). Dataclasses validate
+themselves in `__post_init__` with `check`. A dataclass may have a JSON form of its own: methods `to_json` and
+`from_json`.
 """
 
 import dataclasses
@@ -114,10 +115,17 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
             if type(data) is member:
                 return data
         _expect(False, data, path, "one of the types " + ", ".join(member.__name__ for member in choices))
-    by_kind = {typing.get_args(typing.get_type_hints(member)["kind"])[0]: member for member in choices}
-    known = isinstance(data, dict) and isinstance(data.get("kind"), str) and data["kind"] in by_kind
-    _expect(known, data, path, f"an object of kind {sorted(by_kind)}")
-    return _decode(by_kind[data["kind"]], data, path)
+    by_kind = {_kind_of(member): member for member in choices}
+    kind = data.get("kind") if isinstance(data, dict) else None
+    known = isinstance(data, dict) and (kind is None or isinstance(kind, str)) and kind in by_kind
+    _expect(known, data, path, f"an object of kind {sorted(name for name in by_kind if name is not None)}")
+    return _decode(by_kind[kind], data, path)
+
+
+def _kind_of(member: Any) -> str | None:
+    """The value of the field `kind` that tells a dataclass from others; None for a dataclass without that field."""
+    hints = typing.get_type_hints(member)
+    return typing.get_args(hints["kind"])[0] if "kind" in hints else None
 
 
 def _expect(condition: bool, data: Any, path: str, expected: str) -> None:

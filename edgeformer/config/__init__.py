@@ -8,16 +8,15 @@ Shapes below use B batch, S new tokens, T total tokens, H heads, K kv heads, D h
 """
 
 from edgeformer.config.block import (
-    Activation,
     AttentionConfig,
     BlockConfig,
     CrossAttentionConfig,
-    FeedForwardConfig,
-    NormConfig,
     QKNormConfig,
     QueryTemperature,
     RandomBlocks,
 )
+from edgeformer.config.experts import ExpertsConfig, RouterConfig
+from edgeformer.config.feed_forward import Activation, FeedForwardConfig
 from edgeformer.config.model import (
     AudioStem,
     ClassificationHead,
@@ -29,6 +28,7 @@ from edgeformer.config.model import (
     Seq2SeqConfig,
     StackConfig,
 )
+from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
     AlibiConfig,
     LearnedPositions,
@@ -56,6 +56,7 @@ __all__ = [
     "CrossAttentionConfig",
     "DecoderConfig",
     "EncoderConfig",
+    "ExpertsConfig",
     "FeedForwardConfig",
     "LearnedPositions",
     "LinearScaling",
@@ -72,6 +73,7 @@ __all__ = [
     "RelativePosition",
     "RotaryConfig",
     "RotaryScaling",
+    "RouterConfig",
     "Seq2SeqConfig",
     "ShawConfig",
     "SinusoidalPositions",

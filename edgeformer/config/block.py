@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from edgeformer.config.experts import ExpertsConfig
+from edgeformer.config.feed_forward import FeedForwardConfig
+from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
     AlibiConfig,
     RelativePosition,
@@ -12,37 +15,6 @@ from edgeformer.config.position import (
     TransformerXLConfig,
 )
 from edgeformer.schema import check
-
-Activation = Literal["identity", "relu", "relu_squared", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
-
-LearnedActivation = Literal["xielu"]
-"""Activations with parameters of their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NormConfig:
-    """Normalization of a vector x.
-
-    rms_norm    x / sqrt(mean(x²) + eps) · weight (arXiv 1910.07467)
-    layer_norm  (x − mean(x)) / sqrt(var(x) + eps) · weight + bias (arXiv 1607.06450)
-    batch_norm  (x − running_mean) / sqrt(running_var + eps) · weight + bias, per feature (arXiv 1502.03167)
-
-    Attributes:
-        offset: this number is added to the stored weight. It is 1 for checkpoints that store weight − 1 (Gemma).
-    """
-
-    kind: Literal["rms_norm", "layer_norm", "batch_norm"] = "rms_norm"
-    eps: float
-    weight: bool = True
-    bias: bool = False
-    offset: float = 0.0
-
-    def __post_init__(self) -> None:
-        check(self.eps >= 0, self, "eps", "zero or positive")
-        if self.bias:
-            check(self.kind != "rms_norm" and self.weight, self, "bias", "False for rms_norm and where weight is False")
-        if not self.weight:
-            check(self.offset == 0, self, "offset", "0 where there is no weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,33 +160,6 @@ class CrossAttentionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedForwardConfig:
-    """Feed-forward network: down(activation(up(x))), or gated: down(activation(gate(x)) · up_activation(up(x))).
-
-    With up_activation identity, the gated form is GLU (activation sigmoid), Bilinear (identity), ReGLU (relu), GEGLU
-    (gelu) or SwiGLU (silu); GTU is sigmoid with up_activation tanh. Source: arXiv 2002.05202.
-
-    Attributes:
-        activation: `xielu` has learned parameters per layer; see `edgeformer.layers.feed_forward.XIELU`.
-        beta: silu is x · sigmoid(beta · x).
-    """
-
-    intermediate_size: int
-    activation: Literal[Activation, LearnedActivation]
-    bias: bool
-    gated: bool = True
-    up_activation: Activation = "identity"
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        check(self.intermediate_size > 0, self, "intermediate_size", "positive")
-        if not self.gated:
-            check(self.up_activation == "identity", self, "up_activation", "'identity' where nothing is gated")
-        if "silu" not in (self.activation, self.up_activation):
-            check(self.beta == 1, self, "beta", "1 where no activation is silu")
-
-
-@dataclass(frozen=True, kw_only=True)
 class BlockConfig:
     """One block: self-attention, cross-attention if there is any, feed-forward.
 
@@ -230,7 +175,7 @@ class BlockConfig:
     """
 
     attention: AttentionConfig
-    feed_forward: FeedForwardConfig
+    feed_forward: FeedForwardConfig | ExpertsConfig
     norm: NormConfig
     cross_attention: CrossAttentionConfig | None = None
     attention_norm: bool = True
@@ -244,3 +189,11 @@ class BlockConfig:
             check(self.cross_attention is None, self, "residual", "serial where there is cross-attention")
         if self.residual == "parallel_one_norm":
             check(self.norm_placement == "pre", self, "norm_placement", "'pre' where one norm serves both branches")
+        if self.branch_norms:
+            serial = self.residual == "serial" and self.norm_placement in ("pre", "sandwich")
+            check(serial, self, "feed_forward", "without a branch_norm in a parallel or post-norm block")
+
+    @property
+    def branch_norms(self) -> bool:
+        """Whether the feed-forward network normalizes its own input; the block has no norm in front of it then."""
+        return isinstance(self.feed_forward, ExpertsConfig) and self.feed_forward.branch_norm is not None

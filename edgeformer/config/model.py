@@ -5,7 +5,9 @@ from itertools import groupby
 from typing import Any, Literal, Self
 
 from edgeformer import schema
-from edgeformer.config.block import Activation, BlockConfig, NormConfig
+from edgeformer.config.block import BlockConfig
+from edgeformer.config.feed_forward import Activation
+from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ConfigError

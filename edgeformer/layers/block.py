@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import BlockConfig
+from edgeformer.config import BlockConfig, ExpertsConfig
 from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention
+from edgeformer.layers.experts import Experts
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
 
@@ -23,7 +24,8 @@ class Block(nn.Module):
         self.config = config
         before = config.norm if config.norm_placement != "output" else None
         after = config.norm if config.norm_placement in ("output", "sandwich") else None
-        second = None if config.residual == "parallel_one_norm" else before
+        normed = config.residual == "parallel_one_norm" or config.branch_norms
+        second = None if normed else before
         self.attention_norm = make_norm(before if config.attention_norm else None, hidden_size, dtype=dtype)
         self.attention = Attention(config.attention, hidden_size, dtype)
         self.attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
@@ -32,7 +34,8 @@ class Block(nn.Module):
             self.cross_attention = CrossAttention(config.cross_attention, hidden_size, source_size, dtype)
             self.cross_attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
         self.feed_forward_norm = make_norm(second, hidden_size, dtype=dtype)
-        self.feed_forward = FeedForward(config.feed_forward, hidden_size, dtype)
+        network = Experts if isinstance(config.feed_forward, ExpertsConfig) else FeedForward
+        self.feed_forward = network(config.feed_forward, hidden_size, dtype)  # type: ignore[arg-type]
         self.feed_forward_output_norm = make_norm(after, hidden_size, dtype=dtype)
 
     def forward(

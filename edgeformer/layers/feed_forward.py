@@ -1,31 +1,11 @@
 """The feed-forward network of a block."""
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgeformer.config import Activation, FeedForwardConfig
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "identity": lambda x: x,
-    "relu": F.relu,
-    "relu_squared": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
-
-
-def activate(activation: Activation, x: Tensor, beta: float = 1.0) -> Tensor:
-    """Apply an activation to every element; `beta` changes silu only, to x · sigmoid(beta · x)."""
-    if activation == "silu" and beta != 1:
-        return x * torch.sigmoid(beta * x)
-    return ACTIVATIONS[activation](x)
+from edgeformer.config import FeedForwardConfig
+from edgeformer.ops.activation import activate, clamped, up_factor
 
 
 class XIELU(nn.Module):
@@ -73,7 +53,8 @@ class FeedForward(nn.Module):
         config = self.config
         if self.gate is None:
             return self.down(self._activated(self.up(x)))
-        return self.down(self._activated(self.gate(x)) * activate(config.up_activation, self.up(x), config.beta))
+        gate, up = clamped(self.gate(x), self.up(x), config.limit)
+        return self.down(self._activated(gate) * up_factor(up, config.up_activation, config.beta, config.up_offset))
 
     def _activated(self, x: Tensor) -> Tensor:
         config = self.config

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from edgeformer import ops
 from edgeformer.config import AudioStem, ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
 from edgeformer.layers import make_norm
-from edgeformer.layers.feed_forward import activate
 from edgeformer.models.stack import Run, Stack
+from edgeformer.ops.activation import activate
 
 
 class Encoder(Stack):

@@ -12,10 +12,12 @@ import torch
 
 from edgeformer.ops.causal_conv import causal_conv
 from edgeformer.ops.cross_attention import cross_attention
+from edgeformer.ops.expert_router import expert_router
 from edgeformer.ops.group_query_attention import group_query_attention
 from edgeformer.ops.key_positions import key_positions
 from edgeformer.ops.layer_norm import skip_layer_norm
 from edgeformer.ops.linear_attention import linear_attention
+from edgeformer.ops.mixture_of_experts import mixture_of_experts
 from edgeformer.ops.rms_norm import rms_norm, skip_rms_norm
 from edgeformer.ops.rotary_embedding import rotary_embedding
 from edgeformer.ops.token_mask import token_mask
@@ -24,9 +26,11 @@ from edgeformer.ops.token_positions import token_positions
 __all__ = [
     "causal_conv",
     "cross_attention",
+    "expert_router",
     "group_query_attention",
     "key_positions",
     "linear_attention",
+    "mixture_of_experts",
     "rms_norm",
     "rotary_embedding",
     "skip_layer_norm",

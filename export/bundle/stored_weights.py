@@ -55,7 +55,7 @@ class StoredWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, parameter: str) -> Tensor:
         name, stored = self._place[parameter]
-        source = TensorSource(stored.parameters, stored.transposed)
+        source = TensorSource(stored.parameters, stored.transposed, interleaved=stored.interleaved)
         if stored.quantized is None:
             value = unscaled(self._read(name), stored.scaled, -1)
         else:

@@ -1,8 +1,8 @@
 """The canonical domain `edgeformer` in ONNX: one op for each torch op of `edgeformer/ops`, derived from its signature.
 
-Tensors of the torch op are inputs, `Tensor?` are optional inputs, numbers are attributes and returns are outputs, so
-the two cannot drift apart. `edgeformer/ops` states what the ops compute; `function_bodies.py` states it in ONNX
-primitives.
+Tensors of the torch op are inputs, `Tensor?` are optional inputs, numbers and strings are attributes and returns are
+outputs, so the two cannot drift apart. `edgeformer/ops` states what the ops compute; `function_bodies.py` states it in
+ONNX primitives.
 """
 
 import inspect
@@ -27,6 +27,8 @@ OPS = {
     "RotaryEmbedding": torch.ops.edgeformer.rotary_embedding.default,
     "GroupQueryAttention": torch.ops.edgeformer.group_query_attention.default,
     "CrossAttention": torch.ops.edgeformer.cross_attention.default,
+    "ExpertRouter": torch.ops.edgeformer.expert_router.default,
+    "MixtureOfExperts": torch.ops.edgeformer.mixture_of_experts.default,
     "TokenPositions": torch.ops.edgeformer.token_positions.default,
     "KeyPositions": torch.ops.edgeformer.key_positions.default,
     "TokenMask": torch.ops.edgeformer.token_mask.default,
@@ -42,6 +44,7 @@ _ATTRIBUTE_TYPES = {
     "float": (OpSchema.AttrType.FLOAT, float),
     "int": (OpSchema.AttrType.INT, int),
     "bool": (OpSchema.AttrType.INT, int),
+    "str": (OpSchema.AttrType.STRING, str),
 }
 
 

@@ -17,6 +17,7 @@ from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.builder import NodeBuilder, Outputs, replace_each, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head_dim_of
+from edgeformer.export.graph.expert_bodies import expert_router, mixture_of_experts
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.recurrent_bodies import causal_conv, linear_attention
 
@@ -295,6 +296,8 @@ FUNCTION_BODIES: dict[str, Callable[[NodeBuilder, ir.Node, CacheForm], Outputs]]
     "RotaryEmbedding": rotary_embedding,
     "GroupQueryAttention": group_query_attention,
     "CrossAttention": cross_attention,
+    "ExpertRouter": expert_router,
+    "MixtureOfExperts": mixture_of_experts,
     "TokenPositions": token_positions,
     "KeyPositions": key_positions,
     "TokenMask": token_mask,

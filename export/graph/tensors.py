@@ -34,11 +34,13 @@ class TensorSource:
     """The parameters that a stored tensor is joined from along its last axis.
 
     transposed: a parameter [out, in] is stored as [in, out]. scaled: factor of the first outputs of the joined tensor.
+    interleaved: the parameters [X, out, …] of X experts are joined along axis 1 instead, and their entries alternate.
     """
 
     parameters: tuple[str, ...]
     transposed: bool = False
     scaled: ScaledOutputs | None = None
+    interleaved: bool = False
 
 
 class StreamedTensor(ir.LazyTensor):
@@ -63,7 +65,12 @@ class StreamedTensor(ir.LazyTensor):
     def stored(self) -> StoredWeight:
         """Return its entry in the manifest."""
         source = self.source
-        return StoredWeight(parameters=source.parameters, transposed=source.transposed, scaled=source.scaled)
+        return StoredWeight(
+            parameters=source.parameters,
+            transposed=source.transposed,
+            scaled=source.scaled,
+            interleaved=source.interleaved,
+        )
 
     def of(self, values: Mapping[str, Tensor]) -> "StreamedTensor":
         """Return the same tensor, computed from other values."""
@@ -87,6 +94,8 @@ class StreamedTensor(ir.LazyTensor):
         """Read the parameters and join them. Raises ExportError for values beyond the range of float16."""
         dtype = TORCH_DTYPES[self.dtype]
         parts = [self._read_parameter(parameter, dtype) for parameter in self.source.parameters]
+        if self.source.interleaved:
+            return torch.stack(parts, 2).flatten(1, 2)
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
         return multiplied(joined, self.source.scaled, -1).contiguous()
 
@@ -118,6 +127,15 @@ def join(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
     return StreamedTensor(name, first.dtype, shape, TensorSource(parameters, first.source.transposed), first.values)
 
 
+def interleave(name: str, tensors: list[StreamedTensor]) -> StreamedTensor:
+    """Join tensors [X, out, …] of X experts along axis 1, with entry 0 of each, then entry 1 of each …"""
+    first = tensors[0]
+    experts, outputs, *rest = first.sizes
+    parameters = tuple(parameter for tensor in tensors for parameter in tensor.source.parameters)
+    shape = ir.Shape([experts, outputs * len(tensors), *rest])
+    return StreamedTensor(name, first.dtype, shape, TensorSource(parameters, interleaved=True), first.values)
+
+
 def multiplied(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
     """Multiply the first outputs of a tensor, along an axis, by their factor."""
     if scaled is None:
@@ -133,6 +151,9 @@ def unscaled(stored: Tensor, scaled: ScaledOutputs | None, axis: int) -> Tensor:
 
 def split_stored(stored: Tensor, source: TensorSource, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Split a stored tensor into the parameters that it was joined from."""
+    if source.interleaved:
+        count = len(source.parameters)
+        return {name: stored[:, index::count] for index, name in enumerate(source.parameters)}
     widths = [shapes[name][0 if source.transposed else -1] for name in source.parameters]
     parts = stored.split(widths, -1)
     return {name: part.t() if source.transposed else part for name, part in zip(source.parameters, parts, strict=True)}

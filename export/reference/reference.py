@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.cache_scales import CacheScales
+from edgeformer.expert_weights import read_expert
 from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
@@ -151,6 +152,10 @@ class CastWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name].to(self._dtype)
+
+    def read_expert(self, name: str, expert: int) -> Tensor:
+        """Return one expert of a stacked parameter."""
+        return read_expert(self._weights, name, expert).to(self._dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

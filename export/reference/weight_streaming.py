@@ -1,6 +1,7 @@
 """Run a module whose parameters are on the meta device: each is read while its layer runs, and released afterwards.
 
-So a reference needs memory for the largest single matrix of a model rather than for all of its weights.
+So a reference needs memory for the largest single matrix of a model rather than for all of its weights. Of a mixture
+of experts one expert is in memory at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from edgeformer.expert_weights import read_expert
+from edgeformer.layers.experts import StackedFeedForward
 
 LARGE = 2**24
 """Elements of a matrix above which it is multiplied in parts: 128 MiB in float64. The head of a model with a vocabulary
@@ -30,7 +34,8 @@ def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype:
         first.setdefault(id(parameter), name)
     with ExitStack() as undo:
         for module in model.modules():
-            names = {last: first[id(parameter)] for last, parameter in module.named_parameters(recurse=False)}
+            of_experts = isinstance(module, StackedFeedForward)
+            names = {last: first[id(parameter)] for last, parameter in module.named_parameters(recurse=of_experts)}
             if names:
                 module.forward = partial(_forward, module, module.forward, names, weights, dtype)
                 undo.callback(delattr, module, "forward")
@@ -42,6 +47,8 @@ def _forward(
     dtype: torch.dtype, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Run a module's own forward with its parameters loaded."""
+    if isinstance(module, StackedFeedForward):
+        return _expert_by_expert(module, forward, names, weights, dtype, *args)
     if type(module) is nn.Embedding:
         return F.embedding(args[0], weights[names["weight"]]).to(dtype)
     if type(module) is nn.Linear and module.weight.numel() > LARGE:
@@ -51,6 +58,27 @@ def _forward(
         return product if bias is None else product + bias
     with _loaded(module, names, weights, dtype):
         return forward(*args, **kwargs)
+
+
+def _expert_by_expert(
+    module: StackedFeedForward, forward: Callable[..., Tensor], names: Mapping[str, str], weights: Mapping[str, Tensor],
+    dtype: torch.dtype, x: Tensor, experts: Tensor, factors: Tensor,
+) -> Tensor:  # fmt: skip
+    """Add up what each expert computes for the tokens that chose it, as a mixture of this one expert."""
+    places = {last: (module.get_submodule(last.rpartition(".")[0]), last.rpartition(".")[2]) for last in names}
+    empty, result = {last: owner._parameters[own] for last, (owner, own) in places.items()}, torch.zeros_like(x)
+    try:
+        for expert in experts.unique().tolist():
+            for last, (owner, own) in places.items():
+                stack = read_expert(weights, names[last], expert).to(dtype).unsqueeze(0)
+                owner._parameters[own] = nn.Parameter(stack, requires_grad=False)
+            tokens, chosen = (experts == expert).nonzero(as_tuple=True)
+            only = torch.zeros(len(tokens), 1, dtype=torch.int64)
+            result[tokens] += forward(x[tokens], only, factors[tokens, chosen, None])
+    finally:
+        for last, (owner, own) in places.items():
+            owner._parameters[own] = empty[last]
+    return result
 
 
 @contextmanager

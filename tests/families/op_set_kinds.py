@@ -5,6 +5,7 @@ from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
     DecoderConfig,
+    ExpertsConfig,
     FeedForwardConfig,
     LearnedPositions,
     NormConfig,
@@ -12,6 +13,7 @@ from edgeformer.config import (
     QueryTemperature,
     RandomBlocks,
     RotaryConfig,
+    RouterConfig,
     ShawConfig,
     SinusoidalPositions,
     T5BiasConfig,
@@ -30,11 +32,12 @@ def attention(**options):
 
 
 def block(attention, norm=RMS_NORM, feed_forward=("silu", True), **options):
-    """feed_forward: its activation, whether it is gated, and what the other half of a gate goes through."""
-    activation, gated, up_activation = (*feed_forward, "identity")[:3]
-    feed_forward = FeedForwardConfig(
-        intermediate_size=40, activation=activation, bias=not gated, gated=gated, up_activation=up_activation
-    )
+    """feed_forward: a config, or activation, whether it is gated, and what the other half of a gate goes through."""
+    if isinstance(feed_forward, tuple):
+        activation, gated, up_activation = (*feed_forward, "identity")[:3]
+        feed_forward = FeedForwardConfig(
+            intermediate_size=40, activation=activation, bias=not gated, gated=gated, up_activation=up_activation
+        )
     return BlockConfig(attention=attention, feed_forward=feed_forward, norm=norm, **options)
 
 
@@ -47,6 +50,25 @@ def rotary(width=8, interleaved=False, scaling=None):
     return RotaryConfig(rotary_dim=width, base=500.0, interleaved=interleaved, scaling=scaling)
 
 
+def expert(activation="silu", **options):
+    plain = {"intermediate_size": 24, "activation": activation, "bias": False}
+    return FeedForwardConfig(**{**plain, **options})
+
+
+def experts(router, network=None, count=6, used=2, **options):
+    """Experts behind a router of these fields; norms over weights that are drawn are of SwiGLU by default."""
+    router = RouterConfig(**{"scoring": "softmax", "normalized": True, **router})
+    return ExpertsConfig(
+        num_experts=count, experts_per_token=used, expert=network or expert(), router=router, **options
+    )
+
+
+def routed(*feed_forwards, **options):
+    """A model with one block for each of these networks."""
+    return model(*[block(attention(rotary=rotary()), feed_forward=each, **options) for each in feed_forwards])
+
+
+GROUPED = {"scoring": "sigmoid", "choice_bias": True, "groups": 3, "groups_per_token": 2, "group_score": "top2_sum"}
 YARN = YarnScaling(
     factor=4.0, attention_factor=1.1, beta_fast=32.0, beta_slow=1.0, original_context_length=16, truncate=True
 )
@@ -114,5 +136,31 @@ KINDS = {
         block(attention(rotary=rotary(), qk_norm=QKNormConfig(norm=RMS_NORM, over="head", after_rotary=True))),
         block(attention(rotary=rotary(), qk_norm=QKNormConfig(norm=LAYER_NORM, over="each_head"))),
         block(attention(rotary=rotary(), qk_norm=QKNormConfig(norm=RMS_NORM, over="projection"))),
+    ),
+    "experts": routed(experts({}), experts({"normalized": False}, used=3)),
+    "experts of gpt-oss": routed(
+        experts({"bias": True}, expert(bias=True, beta=1.702, limit=0.4, up_offset=1.0)),
+        experts({"scoring": "sparse_mixer", "normalized": False, "jitter": 0.05}),
+    ),
+    "experts in groups": routed(
+        experts({**GROUPED, "scale": 2.5, "sum_epsilon": 1e-6}, shared=expert(), used=3),
+        experts({"groups": 2, "normalized": False, "scale": 1.5}, shared=expert(), shared_gate=True),
+    ),
+    "experts of Gemma 4": routed(
+        experts(
+            {"norm": RMS_NORM, "logit_scale": 0.5, "expert_scale": True}, expert("gelu_tanh"),
+            shared=expert("gelu_tanh"), branch_norm=RMS_NORM,
+        ),
+        norm_placement="sandwich",
+    ),
+    "experts of Llama 4": routed(
+        experts({"scoring": "sigmoid", "normalized": False}, used=1, weighted_input=True, shared=expert()),
+        expert(), experts({"choice_bias": True, "sum_floor": 1e-6}, expert("relu", gated=False, bias=True)),
+    ),
+    "experts without gates": routed(
+        *[
+            experts({}, expert(activation, gated=False, bias=True))
+            for activation in ("relu_squared", "gelu", "gelu_tanh", "silu", "identity")
+        ]
     ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from study_notes import as_printed, attention_config, block_config, given, model
 from edgeformer.accounting import account
 from edgeformer.config import FeedForwardConfig
 from edgeformer.layers import FeedForward
-from edgeformer.layers.feed_forward import activate
+from edgeformer.ops.activation import activate
 
 X = tensor(-2.0, -0.5, 0.0, 0.5, 2.0)
 EYE, NONE = torch.eye(5, dtype=torch.float64), torch.zeros(5, 5, dtype=torch.float64)

@@ -7,6 +7,7 @@
 | SkipLayerNorm       | SkipLayerNormalization                        |                          |
 | GroupQueryAttention | GroupQueryAttention, with RoPE and packed QKV | its function body        |
 | CrossAttention      | MultiHeadAttention                            | its function body        |
+| MixtureOfExperts    | MoE                                           | its function body        |
 | RotaryEmbedding     | its function body, where it was not folded    |                          |
 | QuantizedMatMul     | MatMulNBits, or MatMulIntegerToFloat          |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
@@ -21,6 +22,7 @@ from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
+from edgeformer.export.lower.ort.experts import lower_experts
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
@@ -31,6 +33,7 @@ RULES = (
     lower_attention,
     lower_cross_attention,
     lower_norms,
+    lower_experts,
     fuse_gemms,
     lower_quantized,
     lower_tied_head,

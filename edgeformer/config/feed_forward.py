@@ -1,0 +1,46 @@
+"""Config of a feed-forward network."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeformer.schema import check
+
+Activation = Literal["identity", "relu", "relu_squared", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
+
+LearnedActivation = Literal["xielu"]
+"""Activations with parameters of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig:
+    """Feed-forward network: down(activation(up(x))), or gated: down(activation(gate(x)) · up_activation(up(x))).
+
+    With up_activation identity, the gated form is GLU (activation sigmoid), Bilinear (identity), ReGLU (relu), GEGLU
+    (gelu) or SwiGLU (silu); GTU is sigmoid with up_activation tanh. Source: arXiv 2002.05202.
+
+    Attributes:
+        activation: `xielu` has learned parameters per layer; see `edgeformer.layers.feed_forward.XIELU`.
+        beta: silu is x · sigmoid(beta · x).
+        limit: gated only; gate(x) is clamped to at most this and up(x) to ± this, before any activation. None for no
+            limit. Source: `swiglu_limit` of gpt-oss, transformers' modeling_gpt_oss.py.
+        up_offset: gated only; a number that is added to up_activation(up(x)).
+    """
+
+    intermediate_size: int
+    activation: Literal[Activation, LearnedActivation]
+    bias: bool
+    gated: bool = True
+    up_activation: Activation = "identity"
+    beta: float = 1.0
+    limit: float | None = None
+    up_offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(self.intermediate_size > 0, self, "intermediate_size", "positive")
+        check(self.limit is None or self.limit > 0, self, "limit", "positive, or None")
+        if not self.gated:
+            check(self.up_activation == "identity", self, "up_activation", "'identity' where nothing is gated")
+            check(self.limit is None, self, "limit", "None where nothing is gated")
+            check(self.up_offset == 0, self, "up_offset", "0 where nothing is gated")
+        if "silu" not in (self.activation, self.up_activation):
+            check(self.beta == 1, self, "beta", "1 where no activation is silu")

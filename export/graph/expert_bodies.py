@@ -1,0 +1,198 @@
+"""Function bodies of a router and of a mixture of experts; see `function_bodies.py`.
+
+Dimensions: N tokens, E hidden, X experts, K experts of each token, F intermediate.
+"""
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from edgeformer.contract import CacheForm
+from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import canonical_inputs
+from edgeformer.export.graph.editing import dim, dtype_of
+
+Outputs = Sequence[ir.Value]
+
+
+def expert_router(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
+    """The K experts of largest score, and their weights."""
+    inputs, attributes = canonical_inputs(node), node.attributes
+    logits, dtype = inputs["logits"], dtype_of(inputs.logits)
+    count, scoring = attributes.get_int("experts_per_token"), attributes.get_string("scoring")
+    if scoring == "sparse_mixer":
+        experts, weights = _sparse_mixer(emit, node, logits, count)
+    else:
+        scores = emit("Softmax", logits, axis=-1) if scoring == "softmax" else emit("Sigmoid", logits)
+        groups = attributes.get_int("groups")
+        compared = logits if inputs.choice_bias is None and groups == 1 else scores
+        if inputs.choice_bias is not None:
+            compared = emit("Add", compared, inputs.choice_bias)
+        if groups > 1:
+            compared = _within_groups(emit, node, compared)
+        _, experts = _top_k(emit, compared, count, dtype)
+        weights = _weights(emit, node, scores, experts)
+    scale = attributes.get_float("scale")
+    if scale != 1:
+        weights = emit("Mul", weights, emit.constant(scale, dtype))
+    if inputs.expert_scale is not None:
+        weights = emit("Mul", weights, emit("Gather", inputs.expert_scale, experts, axis=0))
+    return [experts, weights]
+
+
+def _weights(emit: NodeBuilder, node: ir.Node, scores: ir.Value, experts: ir.Value) -> ir.Value:
+    """The scores [N, X] of the chosen experts int64 [N, K], normalized or not."""
+    attributes, logits = node.attributes, canonical_inputs(node)["logits"]
+    dtype, normalized = dtype_of(logits), attributes.get_int("normalized")
+    epsilon, floor = attributes.get_float("sum_epsilon"), attributes.get_float("sum_floor")
+    if normalized and attributes.get_string("scoring") == "softmax" and not epsilon and not floor:
+        return emit("Softmax", emit("GatherElements", logits, experts, axis=1), axis=-1)
+    weights = emit("GatherElements", scores, experts, axis=1)
+    if not normalized:
+        return weights
+    total = emit("ReduceSum", weights, emit.constant([-1]), keepdims=1)
+    total = emit("Add", total, emit.constant(epsilon, dtype)) if epsilon else total
+    return emit("Div", weights, emit("Max", total, emit.constant(floor, dtype)) if floor else total)
+
+
+def _top_k(emit: NodeBuilder, values: ir.Value, count: int, dtype: ir.DataType) -> Sequence[ir.Value]:
+    """The largest values along the last axis and their places. They are compared in float32 where they are float16.
+
+    ONNX Runtime has no TopK of float16 on the CPU.
+    """
+    if dtype == ir.DataType.FLOAT16:
+        values = emit("Cast", values, to=ir.DataType.FLOAT)
+    return emit.many("TopK", values, emit.constant([count]), outputs=2, axis=-1)
+
+
+def _within_groups(emit: NodeBuilder, node: ir.Node, compared: ir.Value) -> ir.Value:
+    """Replace what is compared [N, X] by −∞ in all groups but the best ones."""
+    attributes, logits = node.attributes, canonical_inputs(node)["logits"]
+    groups, dtype = attributes.get_int("groups"), dtype_of(logits)
+    grouped = emit("Reshape", compared, emit.constant([0, groups, -1]))  # [N, groups, X / groups]
+    largest, _ = _top_k(emit, grouped, 2 if attributes.get_string("group_score") == "top2_sum" else 1, dtype)
+    scores = emit("ReduceSum", largest, emit.constant([-1]), keepdims=0)  # [N, groups]
+    _, best = emit.many("TopK", scores, emit.constant([attributes.get_int("groups_per_token")]), outputs=2, axis=-1)
+    places = emit("Reshape", emit.constant(list(range(groups))), emit.constant([1, groups, 1]))
+    same = emit("Cast", emit("Equal", places, emit("Unsqueeze", best, emit.constant([1]))), to=ir.DataType.INT64)
+    kept = emit("Cast", emit("ReduceMax", same, emit.constant([-1]), keepdims=1), to=ir.DataType.BOOL)
+    masked = emit("Where", kept, grouped, emit.constant(float("-inf"), dtype))
+    return emit("Reshape", masked, emit.constant([0, dim(logits, -1)]))
+
+
+def _sparse_mixer(emit: NodeBuilder, node: ir.Node, logits: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
+    """Expert after expert; see `ops.expert_router`."""
+    dtype = dtype_of(logits)
+    nothing, limit = (emit.constant(each, dtype) for each in (float("-inf"), 2 * node.attributes.get_float("jitter")))
+    magnitude, left, chosen, weights = emit("Abs", logits), logits, [], []
+    for _ in range(count):
+        _, expert = _top_k(emit, left, 1, dtype)  # [N, 1]
+        largest = emit("GatherElements", left, expert, axis=1)
+        distance = emit("Div", emit("Sub", largest, left), emit("Max", magnitude, largest))
+        near = emit("Where", emit("Greater", distance, limit), nothing, left)
+        weights.append(emit("GatherElements", emit("Softmax", near, axis=-1), expert, axis=1))
+        chosen.append(expert)
+        places = emit.constant([list(range(dim(logits, -1)))])
+        left = emit("Where", emit("Equal", places, expert), nothing, left)
+    return emit("Concat", *chosen, axis=-1), emit("Concat", *weights, axis=-1)
+
+
+def mixture_of_experts(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
+    """Σ weight · network(x) over the chosen experts: a loop over the experts that any token chose.
+
+    In one decode step it runs K times. The weights of an expert are copied out of the stack when its turn comes.
+    """
+    inputs = canonical_inputs(node)
+    x, dtype = inputs["x"], dtype_of(inputs.x)
+    used, *_ = emit.many("Unique", inputs["experts"], outputs=1, sorted=1)  # [u]
+    count = emit("Squeeze", emit("Shape", used))
+    start = emit("ConstantOfShape", emit("Shape", x), value=ir.tensor([0], dtype=dtype))  # [N, E]
+    name = f"{node.name or node.op_type}/Loop"
+    step, going, before = (
+        ir.Value(name=f"{name}/{each}", type=ir.TensorType(kind), shape=ir.Shape(shape))
+        for each, kind, shape in (
+            ("step", ir.DataType.INT64, []),
+            ("going", ir.DataType.BOOL, []),
+            ("before", dtype, [None, dim(x, -1)]),
+        )
+    )
+    inner = NodeBuilder(name)
+    after = _add_expert(inner, node, inner("Gather", used, step, axis=0), before)
+    after.type, after.shape = before.type, before.shape
+    goes_on = inner("Identity", going)
+    goes_on.type, goes_on.shape = going.type, going.shape
+    for each in inner.nodes:  # names of a body must differ from those around it
+        for index, output in enumerate(each.outputs):
+            output.name = f"{each.name}/{index}"
+    body = ir.Graph([step, going, before], [goes_on, after], nodes=inner.nodes, name=name)
+    return [emit("Loop", count, None, start, body=body)]
+
+
+def _add_expert(emit: NodeBuilder, node: ir.Node, expert: ir.Value, before: ir.Value) -> ir.Value:
+    """The sum [N, E] before, plus what one expert, int64 [], adds for the tokens that chose it."""
+    inputs, weighted_input = canonical_inputs(node), node.attributes.get_int("weighted_input")
+    chosen = emit("NonZero", emit("Equal", inputs["experts"], expert))  # [2, n]: token, place among its experts
+    tokens, places = emit.many("Split", chosen, outputs=2, axis=0, num_outputs=2)
+    tokens = emit("Transpose", tokens, perm=[1, 0])  # [n, 1]
+    places = emit("Concat", tokens, emit("Transpose", places, perm=[1, 0]), axis=1)  # [n, 2]
+    factors = emit("Unsqueeze", emit("GatherND", inputs["weights"], places), emit.constant([1]))  # [n, 1]
+    rows = emit("GatherND", inputs["x"], tokens)  # [n, E]
+    rows = emit("Mul", rows, factors) if weighted_input else rows
+
+    def linear(name: str, x: ir.Value) -> ir.Value:
+        weight = emit("Gather", inputs[name], expert, axis=0)
+        bias = getattr(inputs, f"{name}_bias")
+        return emit("Gemm", x, weight, *([] if bias is None else [emit("Gather", bias, expert, axis=0)]), transB=1)
+
+    result = linear(
+        "down", _inner(emit, node, linear("up", rows), None if inputs.gate is None else linear("gate", rows))
+    )
+    result = result if weighted_input else emit("Mul", result, factors)
+    # A token chooses an expert once, so that no row is written twice.
+    return emit("ScatterND", before, tokens, emit("Add", emit("GatherND", before, tokens), result))
+
+
+def _inner(emit: NodeBuilder, node: ir.Node, up: ir.Value, gate: ir.Value | None) -> ir.Value:
+    """The intermediate states [n, F] of an expert, from its first layers."""
+    attributes, dtype = node.attributes, dtype_of(canonical_inputs(node).x)
+    activation, beta = attributes.get_string("activation"), attributes.get_float("beta")
+    if gate is None:
+        return activated(emit, activation, up, dtype, beta)
+    limit, offset = attributes.get_float("limit"), attributes.get_float("up_offset")
+    if limit:
+        gate = emit("Min", gate, emit.constant(limit, dtype))
+        up = emit("Clip", up, emit.constant(-limit, dtype), emit.constant(limit, dtype))
+    up = activated(emit, attributes.get_string("up_activation"), up, dtype, beta)
+    up = emit("Add", up, emit.constant(offset, dtype)) if offset else up
+    return emit("Mul", activated(emit, activation, gate, dtype, beta), up)
+
+
+def activated(emit: NodeBuilder, activation: str, x: ir.Value, dtype: ir.DataType, beta: float = 1.0) -> ir.Value:
+    """Return an activation of `FeedForwardConfig` applied to x, in primitives of opset 18."""
+
+    def number(value: float) -> ir.Value:
+        return emit.constant(value, dtype)
+
+    match activation:
+        case "identity":
+            return x
+        case "relu":
+            return emit("Relu", x)
+        case "relu_squared":
+            positive = emit("Relu", x)
+            return emit("Mul", positive, positive)
+        case "gelu":
+            curve = emit("Erf", emit("Mul", x, number(math.sqrt(0.5))))
+        case "gelu_tanh":
+            cube = emit("Mul", emit("Mul", x, x), emit("Mul", x, number(0.044715)))
+            curve = emit("Tanh", emit("Mul", emit("Add", x, cube), number(math.sqrt(2 / math.pi))))
+        case "silu":
+            return emit("Mul", x, emit("Sigmoid", x if beta == 1 else emit("Mul", x, number(beta))))
+        case "sigmoid":
+            return emit("Sigmoid", x)
+        case "tanh":
+            return emit("Tanh", x)
+        case _:
+            raise ValueError(f"there is no activation {activation!r}")
+    return emit("Mul", emit("Mul", x, number(0.5)), emit("Add", curve, number(1.0)))
