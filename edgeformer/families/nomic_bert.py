@@ -6,7 +6,7 @@ transformers renames when it loads them.
 
 from dataclasses import replace
 
-from edgeformer.config import EncoderConfig
+from edgeformer.config import EncoderConfig, FeedForwardConfig
 from edgeformer.families._encoder import HEAD_ACTIVATIONS, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary_bert import read_rotary_bert, rotary_body_tensors
@@ -18,6 +18,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     heads = usual_heads(fields, read_norm(fields), lambda: fields.choice("hidden_act", HEAD_ACTIVATIONS), "tanh")
     config = read_rotary_bert(fields, context_length, read_head(fields, "NomicBert", heads), 1000.0)
     block = config.blocks[0]
+    assert isinstance(block.feed_forward, FeedForwardConfig)
     block = replace(
         block,
         attention=replace(block.attention, qkv_bias=False, output_bias=False),
