@@ -111,6 +111,36 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Tensors of a checkpoint that its text model does not have: their modality, number, and parameters."""
+
+    modality: str
+    tensors: int
+    parameters: int
+
+    def __str__(self) -> str:
+        tensors = "1 tensor" if self.tensors == 1 else f"{self.tensors:,} tensors"
+        return f"{self.modality} ({tensors}, {self.parameters / 1e6:,.1f} M parameters)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextModelOf:
+    """The bigger model whose text model was exported, and what was left out of it.
+
+    Attributes:
+        model_type: the bigger model's.
+        left_out: by modality; empty where its checkpoint holds the text model alone.
+    """
+
+    model_type: str
+    left_out: tuple[LeftOut, ...]
+
+    def __str__(self) -> str:
+        parts = "; ".join(map(str, self.left_out)) or "nothing, for the checkpoint holds no more"
+        return f"text model of {self.model_type}; left out: {parts}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The contents of `edgeformer.json`.
 
@@ -144,6 +174,7 @@ class Manifest:
         cache_scales: scales of keys and values that are cached as int8.
         smoothing: how the weights of all graphs were smoothed before they were quantized.
         deployment: the deployment that options and files were chosen for, if there was one.
+        text_model_of: the bigger model that this is the text model of, if it is one.
     """
 
     schema_version: int
@@ -177,6 +208,7 @@ class Manifest:
     cache_scales: CacheScales | None = None
     smoothing: Smoothing | None = None
     deployment: DeploymentName | None = None
+    text_model_of: TextModelOf | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files):

@@ -6,13 +6,14 @@ command must find the same model again. `./tiny-llama` always means the folder.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeformer.config import EncoderConfig, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
-from edgeformer.families import GENERATION_FIELDS, Family, read_model_config
+from edgeformer.families import GENERATION_FIELDS, Family, read_model_config, text_config
 from edgeformer.manifest import SpecialTokens
 from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
 
@@ -43,6 +44,7 @@ class FoundModel:
         hf_config: contents of config.json.
         random_weights: seed of a preset without trained weights; None with a checkpoint.
         hub_id: hub repository to download the weights from; None for local models.
+        text_model_of: model_type of the whole model where `hf_config` is that of the text model inside it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class FoundModel:
     hf_config: dict[str, Any]
     random_weights: int | None = None
     hub_id: str | None = None
+    text_model_of: str | None = None
 
     def fetch_weights(self) -> None:
         """Download the weights into the folder, unless they are in it. Raises WeightsError."""
@@ -129,10 +132,11 @@ def open_source(
         ConfigError: there is no such model, or its config is not supported.
         WeightsError: the hub does not provide it.
     """
-    found = find_model(model)
+    found = find_text_model(find_model(model))
     head = choose_pooling(found.folder, pooling, normalize)
     if head is None:
         family, config = read_model_config(found.hf_config, context_length)
+        family = replace(family, nested=found.text_model_of is not None)
         return ModelSource(**vars(found), family=family, config=config)
     family, config = read_model_config(found.hf_config | {"architectures": None}, context_length)
     if not isinstance(config, EncoderConfig):
@@ -143,6 +147,18 @@ def open_source(
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
     return ModelSource(**vars(found), family=family, config=replace(config, head=head, context_length=length))
+
+
+def find_text_model(found: FoundModel) -> FoundModel:
+    """Return the text model inside a model of several, with its own config.json; another model as it is.
+
+    Raises ConfigError for fields that belong neither to the text model nor to another modality.
+    """
+    if text_config(found.hf_config) is None:
+        return found
+    text = text_config(found.hf_config, _stored_names(found.folder))
+    assert text is not None
+    return replace(found, hf_config=text, text_model_of=found.hf_config["model_type"])
 
 
 def find_model(model: str | Path) -> FoundModel:
@@ -204,6 +220,23 @@ def _download(hub_id: str, patterns: list[str]) -> Path:
         ) from error
     except errors.HfHubHTTPError as error:
         raise EdgeformerError(f"the hub refused {hub_id}: {error}") from error
+
+
+def _stored_names(folder: Path) -> set[str]:
+    """Return the names of all tensors in a folder's safetensors, as far as its files are there; reads headers only.
+
+    A file begins with the length of its header, which is JSON. A damaged file has no names here: opening the weights
+    reports it.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return set(_read_json(index).get("weight_map", {}))
+    names: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file, suppress(ValueError):
+            length = int.from_bytes(file.read(8), "little")
+            names |= set(json.loads(file.read(min(length, path.stat().st_size))))
+    return names
 
 
 def _read_json(path: Path) -> dict[str, Any]:

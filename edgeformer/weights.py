@@ -8,7 +8,7 @@ parameter name to torch tensor; an export accepts any such mapping.
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import WeightsError
-from edgeformer.families import Family
+from edgeformer.families import Family, find_tensors
+from edgeformer.manifest import LeftOut
 from edgeformer.models import build_model
 
 Weights = Mapping[str, Tensor]
@@ -46,10 +47,18 @@ class CheckpointWeights(Mapping[str, Tensor]):
     Opening reads headers only and compares names and shapes with the config; one WeightsError reports every missing,
     unexpected and misshapen tensor. Copies of a tied weight are compared when it is first read; a WeightsError names
     two that differ.
+
+    left_out: what the checkpoint holds for other modalities, where the model is a text model inside a bigger one.
     """
 
     def __init__(self, folder: Path, family: Family, config: ModelConfig):
         stored = open_safetensors(folder)
+        self._names: dict[str, str] = {}
+        self.left_out: tuple[LeftOut, ...] = ()
+        if family.nested:
+            self._names, others = find_tensors(family, stored)
+            self.left_out = tuple(_left_out(modality, names, stored) for modality, names in others.items())
+            stored = {name: stored[theirs] for name, theirs in self._names.items()}
         prefix = family.optional_prefix
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
@@ -109,7 +118,8 @@ class CheckpointWeights(Mapping[str, Tensor]):
         return expected
 
     def _open(self, tensor: str) -> Any:
-        return self._stored[tensor].get_slice(tensor.removeprefix(self._absent_prefix))
+        name = tensor.removeprefix(self._absent_prefix)
+        return self._stored[tensor].get_slice(self._names.get(name, name))
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self._read(name)
@@ -177,6 +187,12 @@ class RandomWeights(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._shapes)
+
+
+def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, safe_open]) -> LeftOut:
+    """Count the tensors of a modality, and the numbers in them; reads headers only."""
+    sizes = [math.prod(stored[name].get_slice(name).get_shape()) for name in names]
+    return LeftOut(modality=modality, tensors=len(sizes), parameters=sum(sizes))
 
 
 def _rows(tensor: str, count: int) -> list[str]:

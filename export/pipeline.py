@@ -239,6 +239,7 @@ def package(export: Export) -> Manifest:
         cache=model_spec.cache,
         model=model_spec.config,
         backend=provenance.backend,
+        text_model_of=provenance.text_model_of,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files=file_entries(export.folder, export.writer.hashes),

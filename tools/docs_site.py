@@ -84,6 +84,18 @@ def families() -> str:
     return "\n".join(["| `model_type` | what it reads |", "|---|---|", *rows])
 
 
+def wrappers() -> str:
+    """Return a table of the models whose text model is read, and the families of these text models."""
+    from edgeformer.families._wrappers import SAME_ON_TEXT, WRAPPERS
+
+    rows = [
+        f"| `{name}` | `{wrapper.place}` | `{SAME_ON_TEXT.get(wrapper.text, wrapper.text)}` |"
+        for name, wrapper in WRAPPERS.items()
+    ]
+    head = "| `model_type` | where its text model's config is | family, where that config names no other |"
+    return "\n".join([head, "|---|---|---|", *rows])
+
+
 def public_names(package: str) -> str:
     """Return mkdocstrings' directives for every name in `__all__` of a package: functions first, then classes."""
     facade = ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
@@ -117,6 +129,7 @@ FACADES = (
 GENERATED: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "families": families,
+    "wrappers": wrappers,
     **{name.replace(".", "_"): functools.partial(public_names, name) for name in FACADES},
 }
 

@@ -208,6 +208,8 @@ def _show(result: "ExportResult", explained: bool) -> None:
     manifest, report = result.manifest, result.report
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
     click.echo(f"exported {manifest.source} to {result.path}: {_size(manifest) / 1e6:.1f} MB, {result.seconds:.1f} s")
+    if manifest.text_model_of is not None:
+        click.echo(str(manifest.text_model_of))
     if manifest.deployment is not None:
         click.echo(f"deployment: {manifest.deployment}")
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")

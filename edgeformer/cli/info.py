@@ -40,7 +40,8 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
     from edgeformer.source import open_source
 
     opened = open_source(model)
-    _show_model(opened.config, precision or "fp32", opened.origin, {}, as_json)
+    inside = "" if opened.text_model_of is None else f", text model of {opened.text_model_of}"
+    _show_model(opened.config, precision or "fp32", opened.origin + inside, {}, as_json)
 
 
 def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> None:

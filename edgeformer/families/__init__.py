@@ -7,16 +7,21 @@ See docs/how-to/add-a-family.md.
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import GENERATION_FIELDS, Family, Fields
+from edgeformer.families._nested import find_tensors, text_config
 
 # Names of the number of experts of a mixture of experts in config.json.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
-__all__ = ["GENERATION_FIELDS", "Family", "Fields", "family_names", "load_family", "read_model_config"]
+__all__ = [
+    "GENERATION_FIELDS", "Family", "Fields", "family_names", "find_tensors", "load_family", "read_model_config",
+    "text_config",
+]  # fmt: skip
 
 
 def family_names() -> list[str]:
@@ -37,7 +42,7 @@ def load_family(model_type: str) -> Family:
 
 
 def read_model_config(data: dict[str, Any], context_length: int | None = None) -> tuple[Family, ModelConfig]:
-    """Return the family and the `ModelConfig` of a Hugging Face config.json.
+    """Return the family and the `ModelConfig` of a Hugging Face config.json, or of the text model inside it.
 
     Args:
         data: contents of config.json.
@@ -49,6 +54,10 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
     """
     if "model_type" not in data:
         raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
+    text = text_config(data)
+    if text is not None:
+        family, config = read_model_config(text, context_length)
+        return replace(family, nested=True), config
     experts = next((name for name in EXPERTS if data.get(name)), None)
     if experts is not None and data["model_type"] not in family_names():
         raise ConfigError(

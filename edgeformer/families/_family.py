@@ -126,6 +126,7 @@ class Family:
         optional_prefix: prefix of all names that some checkpoints lack.
         ignored_tensors: patterns of names of tensors that are not used (such as tables in old checkpoints).
         zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
+        nested: whether the checkpoint holds other models beside this one, which has a prefix there (`_nested.py`).
     """
 
     summary: str
@@ -136,6 +137,7 @@ class Family:
     optional_prefix: str = ""
     ignored_tensors: tuple[str, ...] = ()
     zero_if_absent: tuple[str, ...] = ()
+    nested: bool = False
 
     def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
         """Return where the checkpoint stores each parameter; stored: names of all tensors of the checkpoint."""

@@ -4,15 +4,20 @@ from typing import Any
 
 from edgeformer.config import DecoderConfig
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.manifest import TextModelOf
 from edgeformer.model_spec import model_spec_of
 from edgeformer.source import CONTEXT_FIELDS, ModelSource
+from edgeformer.weights import CheckpointWeights
 
 
 def open_checkpoint(source: ModelSource) -> OpenedModel:
     """Open the weights of a model whose config is read. Raises WeightsError for tensors that do not fit it."""
+    weights = source.weights()
+    left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
+    whole = source.text_model_of
     return OpenedModel(
         model_spec=model_spec_of(source.config),
-        weights=source.weights(),
+        weights=weights,
         provenance=Provenance(
             name=source.name,
             origin=source.origin,
@@ -21,6 +26,7 @@ def open_checkpoint(source: ModelSource) -> OpenedModel:
             folder=source.folder,
             hf_config=_client_config(source),
             generation=source.generation_defaults(),
+            text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),
     )
 

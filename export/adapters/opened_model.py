@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgeformer.manifest import Backend, SpecialTokens
+from edgeformer.manifest import Backend, SpecialTokens, TextModelOf
 from edgeformer.model_spec import ModelSpec
 
 
@@ -18,7 +18,8 @@ class Provenance:
     name: of the bundle. origin: the source, for people. tokens: ids that generation needs. random_weights: the seed of
     a model that has no checkpoint. folder: whose tokenizer and generation files are copied. hf_config: what clients
     find as config.json. generation: fields of generation_config.json that an encoder-decoder generates with. backend:
-    the library that has the module, where it is neither ours nor the user's.
+    the library that has the module, where it is neither ours nor the user's. text_model_of: the bigger model that this
+    is the text model of.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Provenance:
     hf_config: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     backend: Backend | None = None
+    text_model_of: TextModelOf | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

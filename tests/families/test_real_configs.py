@@ -48,10 +48,13 @@ EXPECTED = {
     "EleutherAI/gpt-j-6b": Expected(6_050_882_784, 28, (16, 16, 256), 2048, False),
     "EleutherAI/pythia-160m": Expected(162_322_944, 12, (12, 12, 64), 2048, False),
     "HuggingFaceTB/SmolLM2-135M": Expected(134_515_008, 30, (9, 3, 64), 8192, True, bases=1e5),
+    "HuggingFaceTB/SmolVLM-256M-Instruct": Expected(162_974_016, 30, (9, 3, 64), 8192, False, bases=1e5),
     "HuggingFaceTB/SmolLM3-3B": Expected(
         3_075_098_624, 36, (16, 4, 128), 65536, True, bases=[5e6, 5e6, 5e6, None] * 9
     ),
     "LGAI-EXAONE/EXAONE-4.0-1.2B": Expected(1_279_391_488, 30, (32, 8, 64), 65536, True, bases=1e6),
+    "Qwen/Qwen2-VL-2B-Instruct": Expected(1_543_714_304, 28, (12, 2, 128), 32768, True, bases=1e6),
+    "Qwen/Qwen2.5-VL-3B-Instruct": Expected(3_085_938_688, 36, (16, 2, 128), 128000, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B-Instruct": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen3-0.6B": Expected(596_049_920, 28, (16, 8, 128), 40960, True, bases=1e6),
@@ -78,16 +81,24 @@ EXPECTED = {
         999_885_952, 26, (4, 1, 256), 32768, True,
         windows=([512] * 5 + [None]) * 4 + [512] * 2, bases=([1e4] * 5 + [1e6]) * 4 + [1e4] * 2,
     ),
+    "google/gemma-3-4b-it": Expected(
+        3_880_263_168, 34, (8, 4, 256), 131072, True,
+        windows=([1024] * 5 + [None]) * 5 + [1024] * 4, bases=([1e4] * 5 + [1e6]) * 5 + [1e4] * 4,
+    ),
     "google/gemma-3-270m": Expected(
         268_098_176, 18, (4, 1, 256), 32768, True, windows=([512] * 5 + [None]) * 3, bases=([1e4] * 5 + [1e6]) * 3
     ),
     "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
     "kyutai/helium-1-2b": Expected(2_023_868_416, 28, (16, 8, 128), 4096, False, bases=2e4),
+    "llava-hf/llava-1.5-7b-hf": Expected(6_738_939_904, 32, (32, 32, 128), 4096, False),
     "meta-llama/Llama-3.2-1B": Expected(1_235_814_400, 16, (32, 8, 64), 131072, True, bases=5e5),
     "microsoft/Phi-3-mini-4k-instruct": Expected(3_821_079_552, 32, (32, 32, 96), 4096, False, windows=2047),
     "microsoft/biogpt": Expected(346_763_264, 24, (16, 16, 64), 1024, True, bases=None),
     "microsoft/phi-2": Expected(2_779_683_840, 32, (32, 32, 80), 2048, False),
     "mistralai/Mistral-7B-Instruct-v0.3": Expected(7_248_023_552, 32, (32, 8, 128), 32768, False, bases=1e6),
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": Expected(  # the head that it stores is no field of config.json
+        22_901_314_560, 40, (32, 8, 128), 131072, True, bases=1e9
+    ),
     "mistralai/Mistral-7B-v0.1": Expected(7_241_732_096, 32, (32, 8, 128), 32768, False, windows=4096),
     "mosaicml/mpt-7b": Expected(6_649_286_656, 32, (32, 32, 128), 2048, True, bases=None),
     "nvidia/Nemotron-Mini-4B-Instruct": Expected(4_190_509_056, 32, (24, 8, 128), 4096, False),

@@ -1,0 +1,140 @@
+"""The text model inside a bigger checkpoint: its config.json, as if it stood alone, and its tensors among the others.
+
+transformers writes the config of a text model into a field of the whole model's config.json, without the values that
+are defaults of its class, and its tensors under a prefix. The tables are in `_wrappers.py` and `text_defaults.json`.
+Source: transformers/configuration_utils.py, transformers/conversion_mapping.py.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgeformer.errors import ConfigError
+from edgeformer.families._family import WITHOUT_EFFECT, Family
+from edgeformer.families._wrappers import SAME_ON_TEXT, WORDS, WRAPPERS, Wrapper, is_foreign, modality_of
+
+TIED = "tie_word_embeddings"
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+OF_THE_WHOLE = {"_name_or_path", "architectures", "auto_map", "model_type", "transformers_version"}
+"""Fields that describe the whole model, and not its text model."""
+
+LAYOUTS = (
+    ("language_model.{base}.", "language_model.{head}."),
+    ("model.language_model.", "{head}."),
+    ("model.text_model.", "{head}."),
+    ("model.language_model.{base}.", "model.language_model.{head}."),
+    ("thinker.{base}.", "thinker.{head}."),
+    ("language_model.", "{head}."),
+    ("{base}.", "{head}."),
+)
+"""Prefixes of the names of a text model's body and head. `{base}` and `{head}`: those of the model by itself. The first
+layout is transformers 4's, which 5 also writes for models that had it."""
+
+
+def text_config(data: Mapping[str, Any], stored: Collection[str] = ()) -> dict[str, Any] | None:
+    """Return the config.json of the text model inside a bigger model, as if it stood alone; None for other models.
+
+    data: config.json of the whole model. stored: names of all tensors of the checkpoint, where they are known; a head
+    that is stored is not tied where config.json does not say so (as in transformers' `tie_weights`).
+
+    Raises ConfigError for fields of the whole model that belong neither to the text model nor to another modality.
+    """
+    wrapper = WRAPPERS.get(str(data.get("model_type")))
+    if wrapper is None:
+        if isinstance(data.get("text_config"), dict):
+            raise ConfigError(
+                f"{data.get('model_type')} is made of several models (text_config in its config.json), and its text "
+                "model is not known to compute inside what it computes by itself. The text models of these are: "
+                f"{', '.join(WRAPPERS)}."
+            )
+        return None
+    inner = data.get(wrapper.place)
+    is_flat = inner is None
+    given = {name: value for name, value in (data if inner is None else inner).items() if not is_foreign(name, wrapper)}
+    kind = wrapper.text if is_flat else given.get("model_type") or wrapper.text
+    text = {**text_defaults().get(kind, {}), **wrapper.defaults, **given, "model_type": kind}
+    if is_flat:
+        text = {name: value for name, value in text.items() if name not in OF_THE_WHOLE} | {"model_type": kind}
+    else:
+        _check_outer(data, text, wrapper)
+    text |= {name: data[name] for name in TOKENS if data.get(name) is not None}
+    text[TIED] = _is_tied(data, given, wrapper, stored)
+    text = text_config(text, stored) or text
+    if kind in SAME_ON_TEXT:
+        text = _with_plain_positions(text) | {"model_type": SAME_ON_TEXT[kind]}
+    return text
+
+
+@cache
+def text_defaults() -> dict[str, dict[str, Any]]:
+    """Return the values that transformers' config classes have for absent fields, by model_type."""
+    defaults: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("text_defaults.json").read_text())
+    return defaults
+
+
+def _check_outer(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrapper) -> None:
+    """Raise a ConfigError for fields of the whole model that nobody has looked at."""
+    unknown = {
+        name: value
+        for name, value in data.items()
+        if name not in WITHOUT_EFFECT | {wrapper.place, TIED}
+        and not is_foreign(name, wrapper)
+        and not (name in text and text[name] == value)
+    }
+    if unknown:
+        listed = ", ".join(f"{name} = {value!r}" for name, value in sorted(unknown.items()))
+        raise ConfigError(
+            f"config.json of this {data['model_type']} has fields beside {wrapper.place} that are not known to belong "
+            f"to another modality: {listed}. They may change what its text model computes, so nothing was exported."
+        )
+
+
+def _is_tied(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrapper, stored: Collection[str]) -> bool:
+    """Return whether the head is the embedding: as the whole model says, or else as its text model or default says."""
+    if data.get(TIED):
+        return True
+    claimed = text.get(TIED) or (wrapper.tied and TIED not in data)
+    return bool(claimed) and not any(name.endswith("lm_head.weight") for name in stored)
+
+
+def _with_plain_positions(text: dict[str, Any]) -> dict[str, Any]:
+    """Return a config.json without the sections of three-dimensional positions, which text does not have."""
+    plain = {name: value for name, value in text.items() if name != "use_mrope"}
+    for name in ("rope_parameters", "rope_scaling"):
+        if isinstance(plain.get(name), dict):
+            rope = {key: value for key, value in plain[name].items() if not key.startswith("mrope_")}
+            plain[name] = {key: "default" if value == "mrope" else value for key, value in rope.items()}
+    return plain
+
+
+def find_tensors(family: Family, stored: Collection[str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Find the tensors of a text model in the checkpoint of a bigger one.
+
+    Returns the name that each of them has there by the name that the text model's family gives it, and the names of the
+    tensors of other modalities by modality. A tensor that belongs to neither keeps its name.
+    """
+    embedding, head = (str(family.tensors[part]) for part in ("embedding", "head"))
+    base, _, rest = embedding.partition(".")
+    layouts = [(body.format(base=base), top.format(head=head)) for body, top in LAYOUTS]
+    found = next((layout for layout in layouts if f"{layout[0]}{rest}.weight" in stored), layouts[-1])
+    renamed = dict(zip(found, (f"{base}.", f"{head}."), strict=True))
+    names: dict[str, str] = {}
+    left_out: dict[str, list[str]] = {}
+    for name in stored:
+        prefix = next((prefix for prefix in renamed if name.startswith(prefix)), None)
+        modality = None if prefix else _modality_of_tensor(name)
+        if modality is not None:
+            left_out.setdefault(modality, []).append(name)
+        else:
+            names[name if prefix is None else renamed[prefix] + name.removeprefix(prefix)] = name
+    return names, {modality: left_out[modality] for modality in WORDS if modality in left_out}
+
+
+def _modality_of_tensor(name: str) -> str | None:
+    """Return the modality of the module that a tensor lies in, which is the first one below the whole model."""
+    modules = name.split(".")
+    while len(modules) > 1 and modules[0] in ("model", "thinker"):
+        modules = modules[1:]
+    return modality_of(modules[0])

@@ -1,0 +1,113 @@
+"""The table of models that hold a text model beside others: what is there, and what belongs to the other modalities.
+
+Each entry was compared with transformers' module, run on text alone (tests/families/test_nested.py). A model whose text
+model computes something else inside than by itself, on text alone, must not stand here: PaliGemma's prompts attend both
+ways, and Mllama's text layers attend to images.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper:
+    """How a config.json of one `model_type` holds the config of its text model.
+
+    Attributes:
+        text: the text model's model_type, where config.json does not name it.
+        place: the field that holds the text model's config. Without that field, the config.json is flat: the text
+            model's fields stand beside those of the others.
+        tied: default of tie_word_embeddings.
+        defaults: values of fields that the text model's config lacks, where they are not those of its own type.
+        fields: further fields of the other modalities, which `is_foreign` does not recognize.
+    """
+
+    text: str
+    place: str = "text_config"
+    tied: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    fields: tuple[str, ...] = ()
+
+
+LLAVA = ("ignore_index",)
+"""A field of LLaVA and its successors, of their training."""
+IDEFICS3 = ("_flash_attn_2_enabled", "_pad_token_id", "neftune_noise_alpha", "qk_layer_norms", "scale_factor")
+"""Fields of Idefics3 and SmolVLM: of their training, of the vision side, and a padding token that is not used."""
+
+WRAPPERS = {
+    "aya_vision": Wrapper(text="cohere2", tied=True, fields=("adapter_layer_norm_eps", "downsample_factor")),
+    "cohere2_vision": Wrapper(text="cohere2", tied=True, fields=("alignment_intermediate_size", "downsample_factor")),
+    "deepseek_vl": Wrapper(text="llama", tied=True),
+    "exaone4_5": Wrapper(text="exaone4"),
+    "gemma3": Wrapper(text="gemma3_text", tied=True),
+    "gemma3n": Wrapper(text="gemma3n_text", tied=True),
+    "gemma4": Wrapper(text="gemma4_text", tied=True),
+    "glm4v": Wrapper(text="glm4v_text"),
+    "glmasr": Wrapper(text="llama", tied=True),
+    "got_ocr2": Wrapper(text="qwen2", tied=True),
+    "idefics2": Wrapper(text="mistral"),
+    "idefics3": Wrapper(text="llama", fields=IDEFICS3),
+    "internvl": Wrapper(text="qwen2", tied=True, fields=("downsample_ratio",)),
+    "lfm2_vl": Wrapper(text="lfm2", tied=True, fields=("downsample_factor",)),
+    "lighton_ocr": Wrapper(text="qwen3", tied=True, fields=("spatial_merge_size",)),
+    "llama4": Wrapper(text="llama4_text"),
+    "llava": Wrapper(text="llama", fields=LLAVA),
+    "llava_next": Wrapper(text="llama", fields=LLAVA),
+    "llava_next_video": Wrapper(text="llama", fields=(*LLAVA, "spatial_pool_mode", "spatial_pool_stride")),
+    "llava_onevision": Wrapper(text="qwen2"),
+    "mistral3": Wrapper(text="mistral", tied=True, fields=("spatial_merge_size",)),
+    "qwen2_5_omni": Wrapper(text="qwen2_5_omni_thinker", place="thinker_config"),
+    "qwen2_5_omni_thinker": Wrapper(
+        text="qwen2_5_omni_text", fields=("position_id_per_seconds", "seconds_per_chunk", "user_token_id")
+    ),
+    "qwen2_5_vl": Wrapper(text="qwen2_5_vl_text"),
+    "qwen2_audio": Wrapper(text="qwen2"),
+    "qwen2_vl": Wrapper(text="qwen2_vl_text"),
+    "qwen3_5": Wrapper(text="qwen3_5_text"),
+    "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text"),
+    "qwen3_vl": Wrapper(text="qwen3_vl_text"),
+    "smolvlm": Wrapper(text="llama", fields=IDEFICS3),
+    "video_llava": Wrapper(text="llama", fields=LLAVA),
+    "vipllava": Wrapper(text="llama", fields=LLAVA),
+    "voxtral": Wrapper(
+        text="llama",
+        defaults={
+            "vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+            "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
+            "head_dim": 128,
+        },
+    ),
+}  # fmt: skip
+"""By the model_type of config.json."""
+
+SAME_ON_TEXT = {
+    "glm4v_text": "glm4",    "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+}  # fmt: skip
+"""Types of text models that compute on text what another family computes. Their rotary positions have three axes (time,
+height, width), which are equal for tokens of a text, so that the sections of frequencies (`mrope_section`) that turn by
+each axis turn by one position."""
+
+WORDS = {
+    "vision": {
+        "boi", "eoi", "grid", "image", "images", "patch", "perceiver", "pixel", "resampler", "video", "vision",
+        "visual", "vq", "vqmodel",
+    },
+    "audio": {"audio", "boa", "code2wav", "eoa", "sound", "speech", "talker", "token2wav"},
+    "projection": {
+        "adapter", "aligner", "connector", "merger", "mm", "modal", "multimodal", "projection", "projector", "qformer",
+    },
+}  # fmt: skip
+"""Words of names, separated by underscores, of fields and modules of other modalities."""
+
+
+def modality_of(name: str) -> str | None:
+    """Return the modality that the name of a field or a module speaks of; None if it speaks of none."""
+    words = set(re.split("_+", name.lower()))
+    return next((modality for modality, known in WORDS.items() if words & known), None)
+
+
+def is_foreign(field: str, wrapper: Wrapper) -> bool:
+    """Return whether a field of a config.json belongs to another modality than text."""
+    return field in wrapper.fields or modality_of(field) is not None
