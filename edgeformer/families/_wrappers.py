@@ -1,6 +1,7 @@
 """The table of models that hold a text model beside others: what is there, and what belongs to the other modalities.
 
-Each entry was compared with transformers' module, run on text alone (tests/families/test_nested.py). A model whose text
+Each entry was compared with transformers' module, run on text alone (tests/families/test_nested.py); logits that the
+text model scales by itself (Cohere 2) are scaled, which transformers' modules of the whole leave out. A model whose text
 model computes something else inside than by itself, on text alone, must not stand here: PaliGemma's prompts attend both
 ways, and Mllama's text layers attend to images.
 """
@@ -44,7 +45,7 @@ WRAPPERS = {
     "gemma3": Wrapper(text="gemma3_text", tied=True),
     "gemma3n": Wrapper(text="gemma3n_text", tied=True),
     "gemma4": Wrapper(text="gemma4_text", tied=True),
-    "glm4v": Wrapper(text="glm4v_text"),
+    "glm4v": Wrapper(text="glm4v_text", defaults={"head_dim": None}),
     "glmasr": Wrapper(text="llama", tied=True),
     "got_ocr2": Wrapper(text="qwen2", tied=True),
     "idefics2": Wrapper(text="mistral"),
@@ -83,7 +84,8 @@ WRAPPERS = {
 """By the model_type of config.json."""
 
 SAME_ON_TEXT = {
-    "glm4v_text": "glm4",    "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+    "glm4v_text": "glm4", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
 }  # fmt: skip
 """Types of text models that compute on text what another family computes. Their rotary positions have three axes (time,
 height, width), which are equal for tokens of a text, so that the sections of frequencies (`mrope_section`) that turn by

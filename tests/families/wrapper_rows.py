@@ -14,6 +14,7 @@ TEXT = {
     "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 HEAD = {"head_dim": 16}
+COHERE2 = {"model_type": "cohere2", "sliding_window": 8}
 IMAGES = {"image_token_index": 9}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 
@@ -38,12 +39,16 @@ SAM = {
 
 @dataclass(frozen=True)
 class Model:
-    """A random model: fields of its text_config beside `TEXT`, of its other configs, and of the whole config.json."""
+    """A random model: fields of its text_config beside `TEXT`, of its other configs, and of the whole config.json.
+
+    logit_scale: what transformers' text model multiplies its logits with by itself, and not inside the whole model.
+    """
 
     text: dict[str, Any] = field(default_factory=dict)
     others: dict[str, dict[str, Any]] = field(default_factory=lambda: {"vision_config": CLIP})
     outer: dict[str, Any] = field(default_factory=dict)
     auto: str = "AutoModelForImageTextToText"
+    logit_scale: float = 1.0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -56,16 +61,16 @@ def qwen_vl(**text: Any) -> Model:
 
 
 MODELS = {
-    "aya_vision": {"plain": Model(text={"model_type": "cohere2", "sliding_window": 8}, outer=IMAGES)},
+    "aya_vision": {"plain": Model(text=COHERE2, outer=IMAGES, logit_scale=0.0625)},
     "cohere2_vision": {
         "plain": Model(
-            text={"model_type": "cohere2", "sliding_window": 8},
-            outer={"image_token_id": 9, "alignment_intermediate_size": 64},
+            text=COHERE2, outer={"image_token_id": 9, "alignment_intermediate_size": 64}, logit_scale=0.0625,
         ),
     },
     "exaone4_5": {
         "plain": Model(
-            text={"sliding_window": 8}, others={"vision_config": QWEN_VISION}, outer={"image_token_id": 9},
+            text={"model_type": "exaone4", "sliding_window": 8},
+            others={"vision_config": QWEN_VISION}, outer={"image_token_id": 9},
         ),
     },
     "deepseek_vl": {"llama": Model(text={"model_type": "llama"}, outer={"image_token_id": 9})},
@@ -86,7 +91,11 @@ MODELS = {
     },
     "glm4v": {
         "mrope": Model(
-            text={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}},
+            text={
+                "rope_parameters": {
+                    "rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5,
+                },
+            },
             others={"vision_config": QWEN_VISION}, outer={"image_token_id": 9},
         ),
     },
