@@ -1,9 +1,9 @@
 """The table of models that hold a text model beside others: what is there, and what belongs to the other modalities.
 
 Each entry was compared with transformers' module, run on text alone (tests/families/test_nested.py); logits that the
-text model scales by itself (Cohere 2) are scaled, which transformers' modules of the whole leave out. A model whose text
-model computes something else inside than by itself, on text alone, must not stand here: PaliGemma's prompts attend both
-ways, and Mllama's text layers attend to images.
+text model scales by itself (Cohere 2) are scaled, which transformers' modules of the whole leave out. A model whose
+text model computes something else inside than by itself, on text alone, must not stand here: PaliGemma's prompts attend
+both ways, and Mllama's text layers attend to images.
 """
 
 import re
