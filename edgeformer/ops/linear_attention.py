@@ -19,7 +19,8 @@ def linear_attention(
 
     query, key  [B, S, G·Dk], finite; head h of the state reads their head h // (H / G)
     value       [B, S, H·Dv], finite
-    past        [B, H, Dk, Dv]; zeros where nothing precedes
+    past        [B, H, Dk, Dv]; zeros where nothing precedes. Its type may be wider than that of the others; then
+                everything is computed in it
     token_mask  bool [B, S]; padding leaves the state as it is, and its own output means nothing
     decay       [B, S, H], g ≤ 0; None is 0
     beta        [B, S, H]; None: the state is not corrected, only added to
@@ -35,18 +36,19 @@ def linear_attention(
     """
     heads, key_dim = past.shape[1], past.shape[2]
     group = heads * key_dim // query.shape[-1]
-    q, k = (each.unflatten(-1, (-1, key_dim)).repeat_interleave(group, 2) for each in (query, key))  # [B, S, H, Dk]
-    v = value.unflatten(-1, (heads, -1))  # [B, S, H, Dv]
+    q, k, v = (each.to(past.dtype) for each in (query, key, value))
+    q, k = (each.unflatten(-1, (-1, key_dim)).repeat_interleave(group, 2) for each in (q, k))  # [B, S, H, Dk]
+    v = v.unflatten(-1, (heads, -1))  # [B, S, H, Dv]
     state, outputs = past, []
     for token in range(query.shape[1]):
-        updated = state if decay is None else state * decay[:, token, :, None, None].exp()
+        updated = state if decay is None else state * decay[:, token, :, None, None].to(past.dtype).exp()
         change = v[:, token]
         if beta is not None:
             change = (change - (updated * k[:, token, :, :, None]).sum(2)) * beta[:, token, :, None]
         updated = updated + k[:, token, :, :, None] * change[:, :, None]
         state = torch.where(token_mask[:, token, None, None, None], updated, state)
         outputs.append((state * q[:, token, :, :, None]).sum(2) * scale)
-    return torch.stack(outputs, 1).flatten(-2), state.clone()
+    return torch.stack(outputs, 1).flatten(-2).to(value.dtype), state.clone()
 
 
 @linear_attention.register_fake

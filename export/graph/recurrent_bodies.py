@@ -86,10 +86,10 @@ def linear_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outpu
     dtype, mask, past = dtype_of(inputs.query), inputs["token_mask"], inputs["past"]
     heads, key_dim, value_dim = (dim(past, axis) for axis in (1, 2, 3))
     groups = dim(inputs["query"], 2) // key_dim
-    wide = dtype if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else ir.DataType.FLOAT
+    wide = ir.DataType.DOUBLE if dtype_of(past) == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
     def widened(value: ir.Value) -> ir.Value:
-        return value if wide == dtype else emit("Cast", value, to=wide)
+        return value if dtype_of(value) == wide else emit("Cast", value, to=wide)
 
     scale, zero = emit.constant(node.attributes.get_float("scale"), wide), emit.constant(0.0, wide)
     tokens = emit("Unsqueeze", mask, emit.constant([2]))
@@ -111,7 +111,10 @@ def linear_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outpu
     present, outputs = emit.many("Scan", state, *chunks.values(), outputs=2, num_scan_inputs=len(chunks), body=body)
     output = split.joined(outputs, heads * value_dim)
     present = emit("Reshape", present, emit.constant([0, heads, key_dim, value_dim]))
-    return [each if wide == dtype else emit("Cast", each, to=dtype) for each in (output, present)]
+    types = dtype, dtype_of(past)
+    return [
+        each if to == wide else emit("Cast", each, to=to) for each, to in zip((output, present), types, strict=True)
+    ]
 
 
 class _Chunks:

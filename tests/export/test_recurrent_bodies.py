@@ -1,19 +1,13 @@
 """The bodies of the ops of recurrent layers compute in float64 what their torch ops compute one token at a time."""
 
-import functools
-
 import numpy as np
 import onnx
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
-from test_function_bodies import Call, body_of, random
+from test_function_bodies import body_of, random
 
 from edgeformer import ops
-from edgeformer.export.graph.canonical import translation_table
-from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.graph.recurrent_bodies import CHUNK
 
 MASKS = {
@@ -206,46 +200,3 @@ def test_equal_keys_do_not_make_the_delta_rule_overflow():
     exact, _ = ops.linear_attention(**in_precision(tensors, torch.float64), **SCALE)
     actual, _ = body_of(ops.linear_attention, tensors, SCALE)(**feeds_of(tensors))
     assert np.abs(actual - exact.numpy()).max() < 1e-5 * exact.abs().max()
-
-
-def dynamic_body(op, tensors, attributes):
-    """Return a session of a body whose number of new tokens is free."""
-    present = feeds_of(tensors)
-    absent = {name: None for name, tensor in tensors.items() if tensor is None}
-    fixed = ("past", "weight", "bias")
-    axes = tuple(None if name in fixed else {1: torch.export.Dim.DYNAMIC} for name in present)
-    module = Call(op, list(present), attributes | absent)
-    exported = torch.export.export(module, tuple(present.values()), strict=False, dynamic_shapes=(axes,))
-    program = torch.onnx.export(
-        exported, dynamo=True, optimize=False, verbose=False, custom_translation_table=translation_table(),
-        input_names=list(present),
-    )  # fmt: skip
-    program.model.ir_version = 10
-    decompose_all(program.model, "static")
-    return ort.InferenceSession(ir.serde.serialize_model(program.model).SerializeToString())
-
-
-@pytest.mark.parametrize("rule", [None, *RULES])
-def test_a_state_is_updated_in_place(rule):
-    """Past and present are one buffer, for prompts of several lengths, chunks and steps of the same graph."""
-    make = conv_tensors if rule is None else functools.partial(attention_tensors, rule)
-    op, attributes = (ops.causal_conv, {"silu": True}) if rule is None else (ops.linear_attention, SCALE)
-    tensors = in_precision(make(3, MASKS["full"](3)), torch.float32)
-    session = dynamic_body(op, tensors, attributes)
-    output, present = (each.name for each in session.get_outputs())
-    buffer = ort.OrtValue.ortvalue_from_numpy(tensors["past"].numpy().copy())
-    past = tensors["past"].double()
-    for length in (2 * CHUNK + 1, 1, 5, 1, 1):
-        tensors = in_precision(make(length, MASKS["full"](length)), torch.float32)
-        binding = session.io_binding()
-        for name, tensor in feeds_of(tensors).items():
-            if name != "past":
-                binding.bind_cpu_input(name, tensor.numpy())
-        binding.bind_ortvalue_input("past", buffer)
-        binding.bind_output(output)
-        binding.bind_ortvalue_output(present, buffer)
-        session.run_with_iobinding(binding)
-        exact, past = op(**in_precision(tensors, torch.float64) | {"past": past}, **attributes)
-        actual = binding.get_outputs()[0].numpy()
-        assert np.abs(actual - exact.numpy()).max() < 1e-5 * exact.abs().max()
-        assert np.abs(buffer.numpy() - past.numpy()).max() < 1e-5 * past.abs().max()

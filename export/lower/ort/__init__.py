@@ -8,6 +8,8 @@
 | GroupQueryAttention | GroupQueryAttention, with RoPE and packed QKV | its function body        |
 | CrossAttention      | MultiHeadAttention                            | its function body        |
 | MixtureOfExperts    | MoE                                           | its function body        |
+| LinearAttention     | LinearAttention, without padding              | its function body        |
+| CausalConv          | its function body, which is as fast           |                          |
 | RotaryEmbedding     | its function body, where it was not folded    |                          |
 | QuantizedMatMul     | MatMulNBits, or MatMulIntegerToFloat          |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
@@ -24,6 +26,7 @@ from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
 from edgeformer.export.lower.ort.experts import lower_experts
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
+from edgeformer.export.lower.ort.linear_attention import lower_linear_attention
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
 from edgeformer.export.lower.tied_head import lower_tied_head
@@ -32,6 +35,7 @@ from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, tran
 RULES = (
     lower_attention,
     lower_cross_attention,
+    lower_linear_attention,
     lower_norms,
     lower_experts,
     fuse_gemms,
