@@ -16,6 +16,7 @@ from edgeformer.config import (
     MaskedLMHead,
     ModelConfig,
     NormConfig,
+    RecurrentConfig,
     Seq2SeqConfig,
     ShawConfig,
     StackConfig,
@@ -58,6 +59,7 @@ class Account:
         parameters: number of parameters, with a tied head or a shared embedding counted once.
         bytes: bytes of the parameters by part; an audio stem belongs to the embedding.
         cache_bytes_per_token: bytes of keys and values of all layers; 0 for an encoder.
+        state_bytes: bytes of the states of fixed size of all layers, for each text.
         flops_per_token: multiplications and additions of the matrix products of one decode step, or of one token of an
             encoder. Attention to other tokens, and what is computed once per text, are left out.
         attention_flops_per_token: FLOPs to add for each token in the cache, or in the text of an encoder.
@@ -69,6 +71,7 @@ class Account:
     cache_bytes_per_token: int
     flops_per_token: int
     attention_flops_per_token: int
+    state_bytes: int = 0
     source: SourceAccount | None = None
 
     @property
@@ -84,7 +87,7 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
     if isinstance(config, Seq2SeqConfig):
         geometry = config.decoder.cross_geometry
         assert geometry is not None
-        width = geometry.num_kv_heads * geometry.head_dim
+        width = geometry.elements_per_token // (2 * geometry.num_layers)
         # Every layer of the decoder projects each state of the encoder to keys and values, which its queries read.
         projections = 2 * geometry.num_layers * config.encoder.hidden_size * width
         source = SourceAccount(
@@ -96,9 +99,10 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
     return Account(
         parameters=sum(parts.values()),
         bytes={part: count * size for part, count in parts.items()},
-        cache_bytes_per_token=stack.cache_geometry.elements(1, 1) * size if isinstance(stack, DecoderConfig) else 0,
+        cache_bytes_per_token=stack.cache_geometry.elements_per_token * size if isinstance(stack, DecoderConfig) else 0,
         flops_per_token=2 * _products(stack),
         attention_flops_per_token=2 * _scores(stack),
+        state_bytes=stack.cache_geometry.elements(1, 0) * size if isinstance(stack, DecoderConfig) else 0,
         source=source,
     )
 
@@ -109,7 +113,7 @@ def last_token_flops(config: DecoderConfig) -> int:
     A prefill graph spends these on the last token only.
     """
     last, hidden = config.blocks[-1], config.hidden_size
-    output = hidden * last.attention.num_heads * last.attention.head_dim
+    output = 0 if last.attention is None else hidden * last.attention.num_heads * last.attention.head_dim
     return 2 * (output + _feed_forward_products(last.feed_forward, hidden) + _table(config))
 
 
@@ -128,21 +132,25 @@ def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) ->
     positions = config.position_embedding
     rows = positions.rows if isinstance(positions, LearnedPositions) else 0
     blocks = config.blocks[:1] if config.shared_blocks else config.blocks
+    attentions = [block.attention for block in blocks if block.attention is not None]
     norms = sum(_block_norms(block, hidden) for block in blocks)
     norms += _norm(config.final_norm, hidden) + _norm(config.embedding_norm, width)
     tables = {
-        (block.attention.relative, block.attention.num_heads)
-        for block in blocks
-        if isinstance(block.attention.relative, T5BiasConfig)
+        (attention.relative, attention.num_heads)
+        for attention in attentions
+        if isinstance(attention.relative, T5BiasConfig)
     }
     parts = {
         "embedding": _table(config) + rows * width,
-        "attention": sum(_attention(block.attention, hidden) for block in blocks)
+        "attention": sum(_attention(attention, hidden) for attention in attentions)
         + sum(relative.num_buckets * heads for relative, heads in tables),
         "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in blocks),
         "norms": norms,
         "head": _head(config),
     }
+    recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
+    if recurrent:
+        parts["recurrent"] = sum(_recurrent(each, hidden) for each in recurrent)
     across = [block.cross_attention for block in blocks if block.cross_attention is not None]
     if across:
         parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
@@ -172,7 +180,7 @@ def _norm(norm: NormConfig | None, size: int) -> int:
 
 
 def _block_norms(block: BlockConfig, hidden: int) -> int:
-    branches = 2 + (block.cross_attention is not None)
+    branches = 1 + (block.cross_attention is not None) + (block.feed_forward is not None)
     count = 0
     if block.norm_placement != "output":
         count += branches - block.branch_norms - (block.residual == "parallel_one_norm") - (not block.attention_norm)
@@ -184,13 +192,15 @@ def _block_norms(block: BlockConfig, hidden: int) -> int:
 def _attention(attention: AttentionConfig, hidden: int) -> int:
     head_dim, qkv_bias = attention.head_dim, attention.qkv_bias
     width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
-    count = 2 * hidden * (width + kv_width)
-    count += (width + kv_width * (1 + attention.key_bias)) * qkv_bias + hidden * attention.output_bias
+    own = attention.shares is None
+    count = 2 * hidden * (width + kv_width * own)
+    count += (width + kv_width * (1 + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
     count += attention.num_heads * attention.sinks
     count += 3 * width * (hidden + qkv_bias) * attention.global_projections
     if attention.qk_norm is not None:
         norm, over = attention.qk_norm.norm, attention.qk_norm.over
-        count += 2 * _norm(norm, head_dim) if over == "head" else _norm(norm, width) + _norm(norm, kv_width)
+        keys = _norm(norm, head_dim if over == "head" else kv_width) * own
+        count += _norm(norm, head_dim if over == "head" else width) + keys
     match attention.relative:
         case ShawConfig(max_distance=reach, values=values):
             count += (2 * reach + 1) * head_dim * (1 + values)
@@ -205,7 +215,20 @@ def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: 
     return 2 * width * (hidden + source_size) + biases
 
 
-def _feed_forward(feed_forward: FeedForwardConfig | ExpertsConfig, hidden: int) -> int:
+def _recurrent(recurrent: RecurrentConfig, hidden: int) -> int:
+    """Return the number of weights of a recurrent layer."""
+    channels, bias = recurrent.channels, recurrent.bias
+    projections = _recurrent_products(recurrent, hidden) + (3 * channels + hidden) * bias
+    return projections + channels * (recurrent.kernel_size + bias)
+
+
+def _recurrent_products(recurrent: RecurrentConfig, hidden: int) -> int:
+    return 4 * hidden * recurrent.channels
+
+
+def _feed_forward(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:
+    if feed_forward is None:
+        return 0
     if isinstance(feed_forward, ExpertsConfig):
         return _experts(feed_forward, hidden)
     inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
@@ -255,15 +278,19 @@ def _products(config: DecoderConfig | EncoderConfig) -> int:
 
 def _block_products(block: BlockConfig, hidden: int) -> int:
     attention, across = block.attention, block.cross_attention
-    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-    count = 2 * hidden * (width + kv_width)
-    count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
+    count = 0 if block.recurrent is None else _recurrent_products(block.recurrent, hidden)
+    if attention is not None:
+        width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
+        count += 2 * hidden * (width + kv_width * (attention.shares is None))
+        count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
     if across is not None:
         count += 2 * hidden * across.num_heads * across.head_dim
     return count + _feed_forward_products(block.feed_forward, hidden)
 
 
-def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig, hidden: int) -> int:
+def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:
+    if feed_forward is None:
+        return 0
     if isinstance(feed_forward, FeedForwardConfig):
         return (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
     count = hidden * (feed_forward.num_experts + feed_forward.shared_gate)
@@ -273,4 +300,4 @@ def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig, hidd
 
 def _scores(config: StackConfig) -> int:
     """Return the multiplications of a query with one key, and of a softmax weight with its value, in all layers."""
-    return sum(2 * block.attention.num_heads * block.attention.head_dim for block in config.blocks)
+    return sum(2 * attention.num_heads * attention.head_dim for attention in config.attentions)

@@ -4,9 +4,13 @@
 
 Decoder (causal language model):
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length];
-    past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length, head_dim]
+    for every layer what it keeps: past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length,
+    head_dim] of attention, past_conv.{i} [batch_size, channels, width] of a causal convolution, past_recurrent.{i} or
+    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer
     → logits float32 [batch_size, sequence_length, vocab_size]; present.{i}.key|value: the past with the new tokens in
-    it. Caches have the precision of the graph, or are int8 if the manifest has cache_scales.
+    it; present_conv.{i}, present_recurrent.{i}, present_ssm.{i}: the states after the new tokens. Layers may have
+    different numbers of heads and head_dims; a layer that reads an earlier layer's keys and values has none of its own.
+    Caches have the precision of the graph; keys and values are int8 if the manifest has cache_scales.
 
 Decoder of an encoder-decoder (its own cache is named `decoder`, the cross-attention cache `encoder`):
     input_ids, decoder_attention_mask, encoder_attention_mask int64 [batch_size, source_length],
@@ -32,9 +36,16 @@ Encoder:
     → last_hidden_state; logits or sentence_embedding if the model has a head
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal, TypeVar
+
+from edgeformer import schema
+from edgeformer.errors import ConfigError
+
+T = TypeVar("T")
 
 CacheForm = Literal["any", "dynamic", "static"]
 """How a decoder graph takes its past and returns the present.
@@ -49,20 +60,187 @@ forms every token is at its position, and rows of the mask are ones, then zeros.
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheGeometry:
-    """Sizes of a key/value cache; all layers have the same number of heads and head_dim."""
+class KeyValueState:
+    """Keys and values of the tokens so far: two tensors [B, num_kv_heads, tokens, head_dim]."""
 
-    num_layers: int
+    kind: Literal["key_value"] = "key_value"
     num_kv_heads: int
     head_dim: int
 
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the names of the state's tensors in a layer."""
+        return ("key", "value")
+
+    @property
+    def dims(self) -> tuple[int | None, ...]:
+        """Return the dimensions of each tensor behind the batch; None stands for the number of tokens."""
+        return (self.num_kv_heads, None, self.head_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvState:
+    """The last `width` inputs of a causal depthwise convolution, the newest last: [B, channels, width].
+
+    width is the size of the kernel minus one. The state is zero before the first token.
+    """
+
+    kind: Literal["conv"] = "conv"
+    channels: int
+    width: int
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the names of the state's tensors in a layer."""
+        return ("conv",)
+
+    @property
+    def dims(self) -> tuple[int | None, ...]:
+        """Return the dimensions of each tensor behind the batch."""
+        return (self.channels, self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentState:
+    """The matrix of each head of a recurrent layer: [B, num_heads, key_dim, value_dim]; zero before the first token.
+
+    Attributes:
+        name: of the tensor, as transformers.js expects it: `ssm` of selective state spaces (Mamba-2), else `recurrent`.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    name: Literal["recurrent", "ssm"] = "recurrent"
+    num_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the names of the state's tensors in a layer."""
+        return (self.name,)
+
+    @property
+    def dims(self) -> tuple[int | None, ...]:
+        """Return the dimensions of each tensor behind the batch."""
+        return (self.num_heads, self.key_dim, self.value_dim)
+
+
+State = KeyValueState | ConvState | RecurrentState
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """One tensor of the cache of one layer.
+
+    Attributes:
+        layer: index of the layer.
+        name: of the tensor in its layer, such as `key`.
+        past, present: names of the tensor as input and as output of a graph.
+        state: the state that it belongs to.
+    """
+
+    layer: int
+    name: str
+    past: str
+    present: str
+    state: State
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the tensor has a slot for every token; otherwise its size is fixed."""
+        return None in self.state.dims
+
+    def shape(self, batch_size: int, tokens: int) -> tuple[int, ...]:
+        """Return the dimensions for a number of rows and of tokens."""
+        return (batch_size, *(tokens if size is None else size for size in self.state.dims))
+
+    def spec(self, length: str) -> "TensorSpec":
+        """Return the tensor as the input of a graph; `length` is the symbol of the number of tokens."""
+        return TensorSpec(self.past, ("batch_size", *(length if size is None else size for size in self.state.dims)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheGeometry:
+    """Shapes of all that the layers of a decoder keep between runs.
+
+    Attributes:
+        layers: the states of each layer, in order; none for a layer that reads an earlier layer's keys and values, and
+            for one that reads no other token.
+    """
+
+    layers: tuple[tuple[State, ...], ...]
+
+    @classmethod
+    def of_attention(cls, num_layers: int, num_kv_heads: int, head_dim: int) -> "CacheGeometry":
+        """Return the geometry of layers that all keep keys and values of one number of heads and one head_dim."""
+        return cls(layers=((KeyValueState(num_kv_heads=num_kv_heads, head_dim=head_dim),),) * num_layers)
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of layers, with those that keep nothing."""
+        return len(self.layers)
+
+    @property
+    def key_value(self) -> KeyValueState | None:
+        """Return the keys and values of a layer where those of all layers are alike, and None otherwise."""
+        kept = {state for states in self.layers for state in states if isinstance(state, KeyValueState)}
+        return kept.pop() if len(kept) == 1 else None
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all layers keep keys and values of one shape, and nothing else."""
+        return all(len(states) == 1 for states in self.layers) and self.key_value is not None
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a layer has a state of fixed size, which cannot be cut back to fewer tokens."""
+        return any(None not in state.dims for states in self.layers for state in states)
+
+    def tensors(self, part: str = "") -> list[StateTensor]:
+        """Return the tensors of all layers, in order.
+
+        part: inserted after the layer in the names of keys and values; `decoder.` or `encoder.` for an encoder-decoder.
+        """
+        return [
+            StateTensor(layer, name, *_state_names(layer, name, part), state)
+            for layer, states in enumerate(self.layers)
+            for state in states
+            for name in state.tensors
+        ]
+
+    def by_layer(self, tensors: Sequence[T]) -> list[tuple[T, ...]]:
+        """Split one thing per tensor, in the order of `tensors`, into a tuple for each layer."""
+        rest = iter(tensors)
+        split = [tuple(next(rest) for state in states for _ in state.tensors) for states in self.layers]
+        assert next(rest, None) is None, f"there are more than {len(self.tensors())} tensors"
+        return split
+
     def elements(self, batch_size: int, capacity: int, windows: Sequence[int | None] = ()) -> int:
-        """Return the number of elements of keys and values of all layers, for `batch_size` rows of `capacity` tokens.
+        """Return the number of elements of all states, for `batch_size` rows of `capacity` tokens.
 
         windows: per layer, the number of tokens that it keeps at most; None for all. Empty: all layers keep all.
         """
         kept = [min(window or capacity, capacity) for window in windows or [None] * self.num_layers]
-        return 2 * sum(kept) * batch_size * self.num_kv_heads * self.head_dim
+        return sum(math.prod(tensor.shape(batch_size, kept[tensor.layer])) for tensor in self.tensors())
+
+    @property
+    def elements_per_token(self) -> int:
+        """Return the number of elements that a token adds to the cache of one row."""
+        return self.elements(1, 1) - self.elements(1, 0)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return JSON data. A run of equal layers is stored once, with the number of repetitions."""
+        return [{"repeat": len(list(run)), "states": schema.to_json(states)} for states, run in groupby(self.layers)]
+
+    @classmethod
+    def from_json(cls, data: Any, path: str = "") -> "CacheGeometry":
+        """Return the geometry that `to_json` stored. Raises ConfigError for data of another form."""
+        try:
+            runs = [(run["repeat"], run["states"]) for run in data]
+        except (KeyError, TypeError):
+            raise ConfigError(f"{path or 'the cache'} must be a list of {{repeat: number, states: […]}}.") from None
+        decoded = [(repeat, schema.from_json(tuple[State, ...], states, path)) for repeat, states in runs]
+        return cls(layers=tuple(states for repeat, states in decoded for _ in range(repeat)))
 
 
 @dataclass(frozen=True)
@@ -79,16 +257,16 @@ class TensorSpec:
 
 
 def past_names(geometry: CacheGeometry, part: str = "") -> list[str]:
-    """Return past_key_values.0.key, past_key_values.0.value, past_key_values.1.key, …
+    """Return the names of the past of every layer: past_key_values.0.key, past_key_values.0.value, past_conv.1, …
 
-    part: inserted after the layer; `decoder.` or `encoder.` for an encoder-decoder.
+    part: see `CacheGeometry.tensors`.
     """
-    return _cache_names("past_key_values", geometry, part)
+    return [tensor.past for tensor in geometry.tensors(part)]
 
 
 def present_names(geometry: CacheGeometry, part: str = "") -> list[str]:
-    """Return present.0.key, present.0.value, present.1.key, …; see `past_names` for `part`."""
-    return _cache_names("present", geometry, part)
+    """Return the names of the presents, in the order of `past_names`: present.0.key, …, present_conv.1, …"""
+    return [tensor.present for tensor in geometry.tensors(part)]
 
 
 def input_names(geometry: CacheGeometry) -> list[str]:
@@ -106,7 +284,7 @@ def decoder_inputs(geometry: CacheGeometry) -> list[TensorSpec]:
     return [
         _tokens("input_ids"),
         _tokens("attention_mask", "total_sequence_length"),
-        *_caches(past_names(geometry), geometry, "past_sequence_length"),
+        *_caches(geometry, "past_sequence_length"),
     ]
 
 
@@ -119,8 +297,8 @@ def seq2seq_decoder_inputs(geometry: CacheGeometry, source: CacheGeometry) -> li
         _tokens("input_ids"),
         _tokens("decoder_attention_mask", "total_sequence_length"),
         _tokens("encoder_attention_mask", "source_length"),
-        *_caches(past_names(geometry, "decoder."), geometry, "past_sequence_length"),
-        *_caches(past_names(source, "encoder."), source, "source_length"),
+        *_caches(geometry, "past_sequence_length", "decoder."),
+        *_caches(source, "source_length", "encoder."),
     ]
 
 
@@ -159,9 +337,12 @@ def _tokens(name: str, length: str = "sequence_length") -> TensorSpec:
     return TensorSpec(name, ("batch_size", length), integer=True)
 
 
-def _caches(names: Sequence[str], geometry: CacheGeometry, length: str) -> list[TensorSpec]:
-    return [TensorSpec(name, ("batch_size", geometry.num_kv_heads, length, geometry.head_dim)) for name in names]
+def _caches(geometry: CacheGeometry, length: str, part: str = "") -> list[TensorSpec]:
+    return [tensor.spec(length) for tensor in geometry.tensors(part)]
 
 
-def _cache_names(prefix: str, geometry: CacheGeometry, part: str) -> list[str]:
-    return [f"{prefix}.{layer}.{part}{name}" for layer in range(geometry.num_layers) for name in ("key", "value")]
+def _state_names(layer: int, name: str, part: str) -> tuple[str, str]:
+    """Return the names of the past and the present of a tensor, as transformers.js and Optimum name them."""
+    if name in ("key", "value"):
+        return f"past_key_values.{layer}.{part}{name}", f"present.{layer}.{part}{name}"
+    return f"past_{name}.{layer}", f"present_{name}.{layer}"

@@ -5,7 +5,7 @@ the cross-attention keys and values of every layer of the decoder, and the decod
 return logits in float32, so that clients need no half-precision type for sampling.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ from edgeformer.contract import (
     seq2seq_decoder_inputs,
     text_inputs,
 )
-from edgeformer.layers import Cache
 
 GRAPH = "onnx/model.onnx"
 ENCODER_GRAPH = "onnx/encoder_model.onnx"
@@ -45,15 +44,21 @@ class GraphSpec:
         file: path of the graph in the bundle.
         inputs: names and dimensions of the inputs, in order.
         outputs: names of the outputs, in order.
-        wrap: returns a module with exactly these inputs and outputs, whose attribute `model` is the given module.
+        wrap: class of a module with exactly these inputs and outputs, made of the given module and `caches`.
+        caches: geometries of the caches among the inputs, in order.
         stack: the config of the blocks in the graph; None for modules that are not edgeformer's.
     """
 
     file: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
-    wrap: Callable[[nn.Module], nn.Module]
+    wrap: "type[_Graph]"
+    caches: tuple[CacheGeometry, ...] = ()
     stack: StackConfig | None = None
+
+    def module(self, model: nn.Module) -> nn.Module:
+        """Return a module with the inputs and outputs of the graph, whose attribute `model` is the given module."""
+        return self.wrap(model, self.caches)
 
 
 def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> GraphSpec:
@@ -63,6 +68,7 @@ def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> 
         inputs=tuple(decoder_inputs(cache)),
         outputs=tuple(output_names(cache)),
         wrap=_DecoderGraph,
+        caches=(cache,),
         stack=config,
     )
 
@@ -98,6 +104,7 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
             inputs=tuple(seq2seq_decoder_inputs(config.decoder.cache_geometry, source)),
             outputs=("logits", *present_names(config.decoder.cache_geometry, "decoder.")),
             wrap=_Seq2SeqDecoderGraph,
+            caches=(config.decoder.cache_geometry, source),
             stack=config.decoder,
         ),
     )
@@ -110,16 +117,22 @@ def _encoder_inputs(config: EncoderConfig, length: str) -> tuple[TensorSpec, ...
 
 
 class _Graph(nn.Module):
-    """Base of wrappers: holds the module as `model`, a prefix that names in the graph do not have."""
+    """Base of wrappers: holds the module as `model`, a prefix that names in the graph do not have.
 
-    def __init__(self, model: nn.Module):
+    Args:
+        caches: geometries of the caches among the inputs, in order.
+    """
+
+    def __init__(self, model: nn.Module, caches: tuple[CacheGeometry, ...]):
         super().__init__()
         self.model = model
+        self.caches = caches
 
 
 class _DecoderGraph(_Graph):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        logits, presents = self.model(input_ids, attention_mask, _pairs(caches))
+        (geometry,) = self.caches
+        logits, presents = self.model(input_ids, attention_mask, geometry.by_layer(caches))
         return logits.float(), *_flat(presents)
 
 
@@ -139,17 +152,17 @@ class _Seq2SeqDecoderGraph(_Graph):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
-        pairs = _pairs(caches)
-        layers = len(pairs) // 2
+        geometry, source = self.caches
+        own = len(geometry.tensors())
         logits, presents = self.model.decode(  # type: ignore[operator]
-            input_ids, attention_mask, source_mask, pairs[:layers], pairs[layers:]
+            input_ids,
+            attention_mask,
+            source_mask,
+            geometry.by_layer(caches[:own]),
+            source.by_layer(caches[own:]),
         )
         return logits.float(), *_flat(presents)
 
 
-def _pairs(caches: Sequence[Tensor]) -> list[Cache]:
-    return list(zip(caches[::2], caches[1::2], strict=True))
-
-
-def _flat(caches: Iterable[Cache]) -> list[Tensor]:
+def _flat(caches: Iterable[Iterable[Tensor]]) -> list[Tensor]:
     return [part for cache in caches for part in cache]

@@ -18,8 +18,8 @@ from edgeformer.errors import BundleError, ConfigError
 from edgeformer.quantization import Quantization, Smoothing, WeightFormat
 
 FILE_NAME = "edgeformer.json"
-SCHEMA_VERSION = 4
-"""Version of the fields that are written; manifests of version 3 are still read."""
+SCHEMA_VERSION = 5
+"""Version of the fields that are written; manifests of versions 3 and 4 are still read."""
 
 Arithmetic = Literal["fp32", "fp16"]
 """Data type of activations, and of caches and weights that are not quantized."""
@@ -314,13 +314,16 @@ def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of schema version 3 as one of version 4; every other version is returned as it is.
+    """Return a manifest of schema version 3 or 4 as one of version 5; every other version is returned as it is.
 
-    Version 4 renamed the field `via` to `backend` and the cache form `growing` to `dynamic`.
+    Version 4 renamed the field `via` to `backend` and the cache form `growing` to `dynamic`. In version 5 the cache is
+    a list of what each layer keeps, and no longer one number of heads and one head_dim.
     """
-    if data["schema_version"] != 3:
-        return data
-    upgraded = {"backend" if name == "via" else name: value for name, value in data.items()}
-    if upgraded.get("cache_form") == "growing":
-        upgraded["cache_form"] = "dynamic"
-    return upgraded | {"schema_version": SCHEMA_VERSION}
+    if data["schema_version"] == 3:
+        data = {"backend" if name == "via" else name: value for name, value in data.items()} | {"schema_version": 4}
+        if data.get("cache_form") == "growing":
+            data["cache_form"] = "dynamic"
+    if data["schema_version"] == 4:
+        cache = CacheGeometry.of_attention(**data["cache"])
+        data = data | {"cache": cache.to_json(), "schema_version": SCHEMA_VERSION}
+    return data

@@ -17,7 +17,7 @@ from edgeformer.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2
 from edgeformer.manifest import Task
 from edgeformer.models import build_model, model_constants
 
-NO_CACHE = CacheGeometry(num_layers=0, num_kv_heads=0, head_dim=0)
+NO_CACHE = CacheGeometry(layers=())
 """Cache geometry of an encoder, which has no cache."""
 
 
@@ -25,8 +25,9 @@ NO_CACHE = CacheGeometry(num_layers=0, num_kv_heads=0, head_dim=0)
 class ModelSpec:
     """How to build the module of a model, and the sizes that its clients must know.
 
-    A decoder's forward takes input_ids int64 [B, S], attention_mask int64 [B, T] and per layer the past key and value,
-    each [B, K, P, D]; it returns logits [B, S, V] and per layer the present key and value, each [B, K, T, D]. It must
+    A decoder's forward takes input_ids int64 [B, S], attention_mask int64 [B, T] and per layer the tensors that `cache`
+    says, such as the past key and value, each [B, K, P, D]; it returns logits [B, S, V] and per layer the present ones,
+    such as key and value, each [B, K, T, D]. It must
     build and trace in the same way in every dtype; its float64 results are the reference of verification.
 
     Attributes:

@@ -146,7 +146,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
             return tensor
         if place.packed.layout == "groups":
             assert isinstance(self._config, DecoderConfig), "only decoders keep heads in groups"
-            attention = self._config.blocks[0].attention
+            attention = self._config.attentions[0]
             heads = tensor.unflatten(0, (attention.num_kv_heads, -1, attention.head_dim))  # [K, H/K + 2, D…]
             return (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])[place.packed.part].flatten(0, 2)
         names, shards = self._members[place.tensor], place.packed.shards

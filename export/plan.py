@@ -7,7 +7,7 @@ Nothing here imports torch, so that what cannot be exported is said at once.
 
 from dataclasses import dataclass
 
-from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheForm
 from edgeformer.deployment import DEPLOYMENTS, Deployment
 from edgeformer.errors import ExportError
@@ -162,6 +162,11 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
     if isinstance(config, Seq2SeqConfig | EncoderConfig):
         raise ExportError(
             "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
+        )
+    if isinstance(config, DecoderConfig) and not config.cache_geometry.is_uniform:
+        raise ExportError(
+            "an int8 cache is for models whose layers all keep keys and values of one shape, and the layers of this "
+            "one differ. Leave cache_precision out."
         )
     if plan.ops != "ort" or plan.provider != "cpu" or plan.arithmetic != "fp32":
         raise ExportError(

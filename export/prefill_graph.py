@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from edgeformer.contract import CacheGeometry, past_names
+from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.calibrate.text import CalibrationTokens
@@ -87,8 +87,10 @@ def _run(path: Path, geometry: CacheGeometry) -> Callable[[int], Any]:
     """Return a function that feeds a number of tokens to an empty cache."""
     session = open_session(path, "cpu")
     types = {value.name: value.type for value in session.get_inputs()}
-    dtype = np.int8 if types[past_names(geometry)[0]] == "tensor(int8)" else np.float32
-    empty = {name: np.zeros((1, geometry.num_kv_heads, 0, geometry.head_dim), dtype) for name in past_names(geometry)}
+    empty = {
+        tensor.past: np.zeros(tensor.shape(1, 0), np.int8 if types[tensor.past] == "tensor(int8)" else np.float32)
+        for tensor in geometry.tensors()
+    }
 
     def run(tokens: int) -> Any:
         ids = np.zeros((1, tokens), np.int64)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import CacheGeometry, past_names
+from edgeformer.contract import CacheGeometry
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.dynamic_cache import DynamicCache
 from edgeformer.runtime.encoder_outputs import EncoderOutputs
-from edgeformer.runtime.kv_cache import KVCache
 from edgeformer.runtime.session import cache_dtype
+from edgeformer.runtime.static_cache import StaticCache
 
 PREFILL_CHUNK = 256
 """Tokens of a prompt per run. Attention kernels also compute the masked half of a prompt; in chunks, only the masked
@@ -40,6 +40,14 @@ class PrefillSession:
 
     session: Any
     from_tokens: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A moment of a decoder. lengths: int64 [B], tokens in each row; states: of its cache."""
+
+    lengths: NDArray[np.int64]
+    states: Any
 
 
 def new_decoder(
@@ -71,7 +79,7 @@ class Decoder(ABC):
     lengths: int64 [B], tokens in each row.
     """
 
-    cache: KVCache | DynamicCache
+    cache: StaticCache | DynamicCache
 
     def __init__(
         self,
@@ -156,10 +164,23 @@ class Decoder(ABC):
         self.lengths = self.lengths[parents]
         return copied
 
+    def snapshot(self) -> Snapshot:
+        """Return what `restore` needs to take back the tokens that are appended from now on.
+
+        A layer with a state of fixed size cannot forget its last tokens, so the state is copied before tokens that may
+        be taken back, such as guesses of a speculative decoder.
+        """
+        return Snapshot(self.lengths.copy(), self.cache.snapshot())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take back all tokens after a snapshot of this decoder; it can be restored again later."""
+        self.lengths[:] = snapshot.lengths
+        self.cache.restore(snapshot.states)
+
     @abstractmethod
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
-    ) -> KVCache | DynamicCache:
+    ) -> StaticCache | DynamicCache:
         """Return an empty cache; prefix: the beginning of its tensors' names in the graph."""
 
     def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
@@ -197,7 +218,7 @@ class Decoder(ABC):
 class StaticDecoder(Decoder):
     """A decoder over buffers that are allocated and bound once; a token is in the slot of its position."""
 
-    cache: KVCache
+    cache: StaticCache
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step over a mask of the whole capacity [B, C], so that no shape changes from step to step.
@@ -220,14 +241,14 @@ class StaticDecoder(Decoder):
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
-    ) -> KVCache:
+    ) -> StaticCache:
         self._slots = np.arange(capacity)
         self._mask = np.empty(batch_size * capacity, np.int64)
         self._step_mask = np.empty((batch_size, capacity), np.int64)
         # Binding copies an array to a device other than the CPU at once, so later writes need another binding.
         self._copies = provider != "cpu"
         windows = _windows(self._session, manifest.cache, prefix)
-        cache = KVCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
+        cache = StaticCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
         if needs_numbers(manifest):
             cache.fill(0)
         return cache
@@ -276,10 +297,12 @@ class DynamicDecoder(Decoder):
 
 def _windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[int | None]:
     """Return the cache length of each layer where the graph fixes it to a window, else None."""
-    lengths = {value.name: value.shape[2] for value in session.get_inputs() if value.name.endswith(".key")}
-    return [
-        length if isinstance(length := lengths.get(key), int) else None for key in past_names(geometry, prefix)[::2]
-    ]
+    dims = {value.name: value.shape for value in session.get_inputs()}
+    windows: list[int | None] = [None] * geometry.num_layers
+    for tensor in geometry.tensors(prefix):
+        if tensor.per_token and isinstance(dims[tensor.past][2], int):
+            windows[tensor.layer] = dims[tensor.past][2]
+    return windows
 
 
 def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:

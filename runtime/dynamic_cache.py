@@ -1,8 +1,9 @@
-"""The dynamic key/value cache: every run takes a past and returns a present, which is the past of the next run.
+"""The dynamic cache: every run takes a past and returns a present, which is the past of the next run.
 
     split    row 0 [1, K, P₀, D] · row 1 [1, K, P₁, D] · …      while rows run one by one; no padding
     joined   all rows [B, K, P, D] and a mask [B, P]            while they run together
 
+These are keys and values; states of fixed size are joined and split as they are.
 K is the number of kv heads, P the past slots, D the head dim. Rows are joined when they first run together: padded on
 the right to the longest, so that later tokens come behind the padding. They are split, and lose their padding, when one
 of them runs by itself.
@@ -16,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import CacheGeometry, past_names, present_names
+from edgeformer.contract import CacheGeometry, StateTensor
 from edgeformer.manifest import Provider
 from edgeformer.runtime.buffer import Buffer
-from edgeformer.runtime.kv_cache import check_memory, move_rows
+from edgeformer.runtime.static_cache import check_memory, move_rows
 
 Array = NDArray[Any]
 
@@ -28,7 +29,8 @@ Array = NDArray[Any]
 class _Block:
     """Joined rows.
 
-    buffers: keys and values of each layer in turn, [R, K, P, D]. mask: int64 [R, P], 1 where a slot holds a token.
+    buffers: the tensors of all layers in turn, such as keys and values [R, K, P, D]. mask: int64 [R, P], 1 where a slot
+    holds a token.
     """
 
     buffers: list[Buffer]
@@ -36,7 +38,7 @@ class _Block:
 
 
 class DynamicCache:
-    """Keys and values of `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
+    """Cache of `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
 
     prefix: the beginning of the tensors' names in a graph with several caches (`decoder.`). bytes: size of a full
     cache; a run needs twice that, for past and present.
@@ -61,7 +63,7 @@ class DynamicCache:
         self._geometry = geometry
         self._dtype = dtype
         self._provider: Provider = provider
-        self._names = past_names(geometry, prefix), present_names(geometry, prefix)
+        self._tensors = geometry.tensors(prefix)
         self._blocks = [self._block(np.ones((1, 0), np.int64)) for _ in range(batch_size)]
 
     @contextmanager
@@ -72,30 +74,42 @@ class DynamicCache:
         """
         place = self._arrange(row)
         past, mask = self._blocks[place], np.concatenate([self._blocks[place].mask, new], axis=1)
-        for name, buffer in zip(self._names[0], past.buffers, strict=True):
-            buffer.bind_input(binding, name)
-        for name in self._names[1]:
+        for tensor, buffer in zip(self._tensors, past.buffers, strict=True):
+            buffer.bind_input(binding, tensor.past)
             # The session reuses its own memory; newly allocated memory would be mapped page by page.
-            binding.bind_output(name, self._provider)
+            binding.bind_output(tensor.present, self._provider)
         yield mask
         # The presents are the last outputs; logits are bound before them.
         self._blocks[place] = self._block(mask, binding.get_outputs()[-len(past.buffers) :])
 
-    def read(self, length: int) -> list[tuple[Array, Array]]:
-        """Return keys and values of each layer, of the first `length` tokens of each row: [B, K, length, D].
+    def read(self, length: int) -> list[tuple[Array, ...]]:
+        """Return what each layer keeps: the first `length` tokens of each row [B, K, length, D], or whole states.
 
         Padding is left out; a row with fewer tokens is filled up with zeros.
         """
         rows = self._rows()
-        arrays = [_padded([row[place] for row in rows], length) for place in range(len(self._names[0]))]
-        return list(zip(arrays[::2], arrays[1::2], strict=True))
+        return self._geometry.by_layer(
+            [_joined(tensor, [row[place] for row in rows], length) for place, tensor in enumerate(self._tensors)]
+        )
 
-    def write(self, length: int, past: Callable[[int], tuple[Array, Array]]) -> None:
-        """Replace the content by `length` tokens; past: layer → keys and values [B, K, length, D]."""
+    def write(self, length: int, past: Callable[[int], Sequence[Array]]) -> None:
+        """Replace the content by `length` tokens.
+
+        past: layer → its tensors: keys and values [B, K, length, D], and whole states.
+        """
         block = self._block(np.ones((self.batch_size, length), np.int64))
-        for place, buffer in enumerate(block.buffers):
-            buffer.put(past(place // 2)[place % 2])
+        for layer, buffers in enumerate(self._geometry.by_layer(block.buffers)):
+            for buffer, content in zip(buffers, past(layer), strict=True):
+                buffer.put(content)
         self._blocks = [block]
+
+    def snapshot(self) -> list[_Block]:
+        """Return what `restore` needs to take back later tokens; it holds no copy, since no block is written again."""
+        return list(self._blocks)
+
+    def restore(self, snapshot: Sequence[_Block]) -> None:
+        """Put back what `snapshot` returned."""
+        self._blocks = list(snapshot)
 
     def reorder(self, parents: NDArray[np.int64], length: int) -> int:
         """Replace every row r by a copy of row parents[r]; rows that stay are not touched.
@@ -106,7 +120,7 @@ class DynamicCache:
             self._blocks = [self._blocks[parent] for parent in parents]  # a past is never written to
             return 0
         block = self._blocks[0]
-        copied = sum(move_rows(buffer, parents, buffer.shape[2]) for buffer in block.buffers)
+        copied = sum(move_rows(buffer, parents) for buffer in block.buffers)
         self._blocks = [_Block(block.buffers, block.mask[parents])]
         return copied
 
@@ -119,32 +133,47 @@ class DynamicCache:
         return 0 if row is None else row
 
     def _rows(self) -> list[list[Array]]:
-        """Return the tokens of each row without padding: keys and values of each layer in turn [K, length, D]."""
+        """Return each row without padding: the tensors of all layers in turn, such as keys [K, length, D]."""
         return [
-            [array[:, mask > 0] for array in arrays]
+            [
+                array[:, mask > 0] if tensor.per_token else array
+                for tensor, array in zip(self._tensors, arrays, strict=True)
+            ]
             for block in self._blocks
             for mask, *arrays in zip(block.mask, *(buffer.host() for buffer in block.buffers), strict=True)
         ]
 
     def _block_of(self, rows: list[list[Array]]) -> _Block:
         """Join rows, padded to the longest."""
-        lengths = np.array([row[0].shape[1] for row in rows])
+        slots = [place for place, tensor in enumerate(self._tensors) if tensor.per_token]
+        lengths = np.array([row[slots[0]].shape[1] if slots else 0 for row in rows])
         longest = int(lengths.max())
         block = self._block((np.arange(longest) < lengths[:, None]).astype(np.int64))
         for place, buffer in enumerate(block.buffers):
-            buffer.put(_padded([row[place] for row in rows], longest))
+            buffer.put(_joined(self._tensors[place], [row[place] for row in rows], longest))
         return block
 
     def _block(self, mask: NDArray[np.int64], values: Sequence[Any] = ()) -> _Block:
-        """Return a block with a mask [R, P]; values: the presents of a graph, or none to allocate room for them."""
-        rows, slots = mask.shape
-        shape = rows, self._geometry.num_kv_heads, slots, self._geometry.head_dim
-        kept = values or [None] * len(self._names[0])
-        return _Block([Buffer(shape, self._dtype, self._provider, value) for value in kept], mask)
+        """Return a block with a mask [R, P]; values: the presents of a graph, or none to allocate room for them.
+
+        States of fixed size are zero in a new block.
+        """
+        buffers = []
+        for tensor, value in zip(self._tensors, values or [None] * len(self._tensors), strict=True):
+            buffer = Buffer(tensor.shape(*mask.shape), self._dtype, self._provider, value)
+            if value is None and not tensor.per_token:
+                buffer.put(np.zeros(buffer.shape, buffer.dtype))
+            buffers.append(buffer)
+        return _Block(buffers, mask)
 
 
-def _padded(rows: list[Array], length: int) -> Array:
-    """Join rows [K, n, D] to one array [B, K, length, D], filled up with zeros, because padding must be finite."""
+def _joined(tensor: StateTensor, rows: list[Array], length: int) -> Array:
+    """Join rows [K, n, D] to one array [B, K, length, D], filled up with zeros, because padding must be finite.
+
+    Rows of a state of fixed size are joined as they are.
+    """
+    if not tensor.per_token:
+        return np.stack(rows)
     heads, _, width = rows[0].shape
     joined = np.zeros((len(rows), heads, length, width), rows[0].dtype)
     for row, tokens in zip(joined, rows, strict=True):

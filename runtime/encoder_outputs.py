@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.config import Seq2SeqConfig
-from edgeformer.contract import past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.buffer import Buffer
@@ -44,21 +43,21 @@ class EncoderOutputs:
         assert geometry is not None
         batch, length = mask.shape
         dtype = CACHE_DTYPES[manifest.arithmetic]
-        shape = (batch, geometry.num_kv_heads, length, geometry.head_dim)
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
         self.states = np.empty((batch, length, config.encoder.hidden_size), np.float32)
         states = self.states
         binding.bind_output(STATES, "cpu", 0, states.dtype, states.shape, states.ctypes.data)
-        buffers = [Buffer(shape, dtype, provider) for _ in past_names(geometry)]
-        for name, buffer in zip(present_names(geometry, "encoder."), buffers, strict=True):
-            buffer.bind_output(binding, name)
+        tensors = geometry.tensors("encoder.")
+        buffers = [Buffer(tensor.shape(batch, length), dtype, provider) for tensor in tensors]
+        for tensor, buffer in zip(tensors, buffers, strict=True):
+            buffer.bind_output(binding, tensor.present)
         session.run_with_iobinding(binding)
         self.mask = np.ascontiguousarray(np.repeat(mask, copies, 0))
         if copies > 1:
             buffers = [_repeated(buffer, copies, provider) for buffer in buffers]
-        self._buffers = dict(zip(past_names(geometry, "encoder."), buffers, strict=True))
+        self._buffers = {tensor.past: buffer for tensor, buffer in zip(tensors, buffers, strict=True)}
         self.bytes = sum(buffer.nbytes for buffer in buffers)
 
     def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:

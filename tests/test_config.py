@@ -29,12 +29,13 @@ from edgeformer.config import (
     RotaryConfig,
     Seq2SeqConfig,
     ShawConfig,
+    ShortConvConfig,
     SinusoidalPositions,
     T5BiasConfig,
     TransformerXLConfig,
     YarnScaling,
 )
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import CacheGeometry, KeyValueState
 from edgeformer.errors import ConfigError
 from edgeformer.models import build_model
 
@@ -137,7 +138,7 @@ def test_a_whole_number_is_read_where_a_float_is_meant():
 
 def test_the_cache_geometry_is_that_of_the_blocks():
     geometry = _model(*[_block()] * 5).cache_geometry
-    assert geometry == CacheGeometry(num_layers=5, num_kv_heads=2, head_dim=8)
+    assert geometry == CacheGeometry.of_attention(num_layers=5, num_kv_heads=2, head_dim=8)
     # Keys and values of 5 layers, 3 rows, 2 heads, 7 tokens, 8 elements.
     assert geometry.elements(3, 7) == 2 * 5 * 3 * 2 * 7 * 8
 
@@ -217,10 +218,39 @@ def test_a_model_needs_a_block():
 
 
 @pytest.mark.parametrize("other", [{"num_kv_heads": 4}, {"head_dim": 16}])
-def test_all_blocks_have_one_cache_geometry(other):
-    message = r"^DecoderConfig\.blocks is .*; it must be of one cache geometry \(num_kv_heads and head_dim\)\.$"
-    with pytest.raises(ConfigError, match=message):
-        _model(_block(), _block(**other))
+def test_blocks_may_differ_in_what_they_keep(other):
+    geometry = _model(_block(), _block(**other)).cache_geometry
+    assert not geometry.is_uniform and geometry.key_value is None
+    assert geometry == schema.from_json(CacheGeometry, schema.to_json(geometry))
+    first, second = geometry.layers
+    assert first == (KeyValueState(num_kv_heads=2, head_dim=8),)
+    assert second == (KeyValueState(**{"num_kv_heads": 2, "head_dim": 8, **other}),)
+
+
+def test_a_block_shares_the_keys_and_values_of_an_earlier_one_of_its_shape():
+    geometry = _model(_block(), _block(shares=0)).cache_geometry
+    assert [tensor.past for tensor in geometry.tensors()] == ["past_key_values.0.key", "past_key_values.0.value"]
+    assert geometry.layers[1] == () and not geometry.is_uniform
+    message = (
+        r"^DecoderConfig\.blocks is .*; it must be sharing the keys and values of an earlier block of the same shape"
+    )
+    for wrong in ({"shares": 1}, {"shares": 2}, {"shares": 0, "head_dim": 16}):
+        with pytest.raises(ConfigError, match=message):
+            _model(_block(), _block(**wrong))
+
+
+def test_a_block_needs_attention_or_a_recurrent_layer():
+    with pytest.raises(ConfigError, match=r"^BlockConfig\.attention is None; it must be set where"):
+        replace(_block(), attention=None)
+    conv = ShortConvConfig(channels=6, kernel_size=3, bias=False)
+    geometry = _model(
+        replace(_block(), recurrent=conv), replace(_block(), attention=None, recurrent=conv)
+    ).cache_geometry
+    assert [tensor.present for tensor in geometry.tensors()] == [
+        "present.0.key", "present.0.value", "present_conv.0", "present_conv.1",
+    ]  # fmt: skip
+    assert geometry.recurrent and geometry.elements(3, 5) == 3 * (2 * 2 * 5 * 8 + 2 * 6 * 2)
+    assert geometry.elements_per_token == 2 * 2 * 8
 
 
 @pytest.mark.parametrize(
@@ -396,7 +426,7 @@ def test_a_pair_is_read_back_as_it_was(audio):
 
 
 def test_the_geometry_of_a_source_is_that_of_the_cross_attention():
-    assert _reader().cross_geometry == CacheGeometry(num_layers=1, num_kv_heads=4, head_dim=8)
+    assert _reader().cross_geometry == CacheGeometry.of_attention(num_layers=1, num_kv_heads=4, head_dim=8)
     assert _model().cross_geometry is None
 
 

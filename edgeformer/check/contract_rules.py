@@ -88,7 +88,7 @@ def tensor_findings(graph: GraphFacts) -> Iterator[Finding]:
 
 
 def _decoder(graph: GraphFacts) -> Iterator[Finding]:
-    geometry = CacheGeometry(num_layers=graph.layers, num_kv_heads=0, head_dim=0)
+    geometry = CacheGeometry.of_attention(graph.layers, 0, 0)
     has_encoder = "encoder_attention_mask" in graph.inputs or any(".encoder." in name for name in graph.pasts)
     specs = contract.seq2seq_decoder_inputs(geometry, geometry) if has_encoder else contract.decoder_inputs(geometry)
     presents = contract.present_names(geometry, "decoder." if has_encoder else "")

@@ -218,7 +218,7 @@ def _show(result: "ExportResult", explained: bool) -> None:
     if manifest.smoothing is not None:
         click.echo(f"smoothed: {manifest.smoothing}")
     if manifest.cache_scales is not None:
-        click.echo(f"cache: int8, {manifest.cache.elements(1, 1):,} bytes per token")
+        click.echo(f"cache: int8, {manifest.cache.elements_per_token:,} bytes per token")
     if manifest.prefill is not None:
         graph = Path(manifest.prefill.graph).name
         click.echo(f"prefill from {manifest.prefill.from_tokens} tokens: {graph}, {manifest.prefill.quantization}")

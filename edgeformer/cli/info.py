@@ -1,5 +1,6 @@
 """edgeformer info"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -50,14 +51,16 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     Its parameters and FLOPs are unknown.
     """
     cache = manifest.cache
-    cache_bytes = cache.elements(1, 1) * cache_element_bytes(manifest)
+    kept = cache.key_value
+    assert kept is not None, "modules without model config keep keys and values of one shape"
+    cache_bytes = cache.elements_per_token * cache_element_bytes(manifest)
     weights = files[f"{manifest.graph}_data"]
     data: dict[str, Any] = {
         "source": manifest.source,
         "precision": manifest.precision,
         "layers": cache.num_layers,
-        "num_kv_heads": cache.num_kv_heads,
-        "head_dim": cache.head_dim,
+        "num_kv_heads": kept.num_kv_heads,
+        "head_dim": kept.head_dim,
         "vocab_size": manifest.vocab_size,
         "context_length": manifest.context_length,
         "cache_bytes_per_token": cache_bytes,
@@ -68,7 +71,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
         print_json(data)
         return
     click.echo(
-        f"{manifest.source}: {cache.num_layers} layers, {cache.num_kv_heads} kv heads of {cache.head_dim}, "
+        f"{manifest.source}: {cache.num_layers} layers, {kept.num_kv_heads} kv heads of {kept.head_dim}, "
         f"vocabulary {manifest.vocab_size:,}"
     )
     print_table(
@@ -91,8 +94,11 @@ def _show_model(
     numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.precision
     stored = manifest is not None and manifest.precision not in ELEMENT_BYTES
     element_bytes = ELEMENT_BYTES[arithmetic] if manifest is None else cache_element_bytes(manifest)
-    per_token = numbers.cache_bytes_per_token // ELEMENT_BYTES[arithmetic] * element_bytes
-    numbers = replace(numbers, cache_bytes_per_token=per_token)
+    per_token, fixed = (
+        count // ELEMENT_BYTES[arithmetic] * element_bytes
+        for count in (numbers.cache_bytes_per_token, numbers.state_bytes)
+    )
+    numbers = replace(numbers, cache_bytes_per_token=per_token, state_bytes=fixed)
     # With quantized weights, only the sizes of the files say how many bytes there are.
     total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
     parts = {} if stored else numbers.bytes
@@ -141,13 +147,13 @@ def _show_model(
 
 
 def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
-    attention = config.blocks[0].attention
-    sizes: dict[str, Any] = {
-        "layers": len(config.blocks),
-        "hidden_size": config.hidden_size,
-        "num_heads": attention.num_heads,
-        "num_kv_heads": attention.num_kv_heads,
-        "head_dim": attention.head_dim,
+    sizes: dict[str, Any] = {"layers": len(config.blocks), "hidden_size": config.hidden_size}
+    for name in ("num_heads", "num_kv_heads", "head_dim"):
+        # Layers may differ; the first value is that of the first layer with attention.
+        values = list(dict.fromkeys(getattr(attention, name) for attention in config.attentions))
+        if values:
+            sizes[name] = values[0] if len(values) == 1 else values
+    sizes |= {
         "vocab_size": config.vocab_size,
         "context_length": config.context_length,
     }
@@ -157,10 +163,15 @@ def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
 
 
 def _described(config: DecoderConfig | EncoderConfig) -> str:
-    attention = config.blocks[0].attention
-    text = f"{len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of {attention.head_dim}"
-    if attention.num_kv_heads != attention.num_heads:
-        text += f" ({attention.num_kv_heads} kv heads)"
+    text = f"{len(config.blocks)} layers of {config.hidden_size}"
+    shapes = dict.fromkeys((each.num_heads, each.num_kv_heads, each.head_dim) for each in config.attentions)
+    for place, (num_heads, num_kv_heads, head_dim) in enumerate(shapes):
+        text += f"{' or' if place else ','} {num_heads} heads of {head_dim}"
+        if num_kv_heads != num_heads:
+            text += f" ({num_kv_heads} kv heads)"
+    recurrent = [block.recurrent for block in config.blocks if block.recurrent is not None]
+    if recurrent:
+        text += f", {len(recurrent)} layers recurrent"
     text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
     if isinstance(config, DecoderConfig):
         return text + (", head tied to the embedding" if config.tied_head else "")
@@ -171,7 +182,12 @@ def _described(config: DecoderConfig | EncoderConfig) -> str:
 def _cache_rows(
     geometry: CacheGeometry, windows: Sequence[int | None], context_length: int, size: int
 ) -> list[tuple[str, str]]:
-    rows = [("cache bytes per token", f"{geometry.elements(1, 1) * size:,}")]
+    rows = [("cache bytes per token", f"{geometry.elements_per_token * size:,}")]
+    for state in dict.fromkeys(state for states in geometry.layers for state in states if None not in state.dims):
+        layers = sum(states.count(state) for states in geometry.layers)
+        dims = " × ".join(str(dim) for dim in state.dims)
+        count = layers * math.prod(dim for dim in state.dims if dim is not None)
+        rows.append((f"bytes of {state.kind} states, {dims} in {layers} layers", f"{count * size:,}"))
     if any(windows):
         distinct = sorted({window for window in windows if window})
         kept = geometry.elements(1, context_length, windows) * size

@@ -25,8 +25,10 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     widths = (
         {}
         if not isinstance(model, DecoderConfig)
-        else {"hidden_size": model.hidden_size, "num_attention_heads": model.blocks[0].attention.num_heads}
+        else {"hidden_size": model.hidden_size, "num_attention_heads": model.attentions[0].num_heads}
     )
+    kept = cache.key_value
+    assert kept is not None, "other caches have no genai_config.json"
     provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.provider == "cuda" else []
     return {
         "model": {
@@ -36,8 +38,8 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
             **ids,
             "decoder": {
                 "filename": manifest.graph,
-                "head_size": cache.head_dim,
-                "num_key_value_heads": cache.num_kv_heads,
+                "head_size": kept.head_dim,
+                "num_key_value_heads": kept.num_kv_heads,
                 "num_hidden_layers": cache.num_layers,
                 **widths,
                 "session_options": {"provider_options": provider_options},

@@ -152,18 +152,23 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
             rows |= {"encoder": _stack(model.encoder), "decoder": _stack(model.decoder)}
         case None:
             rows["layers"] = cache.num_layers
-            rows["key-value heads / head size"] = f"{cache.num_kv_heads} / {cache.head_dim}"
+            if cache.key_value is not None:
+                rows["key-value heads / head size"] = f"{cache.key_value.num_kv_heads} / {cache.key_value.head_dim}"
         case _:
             rows["layers"] = _stack(model)
     rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if cache.num_layers:
         int8 = "" if manifest.cache_scales is None else ", int8"
-        rows["cache"] = f"{cache.elements(1, 1) * cache_element_bytes(manifest):,} bytes a token{int8}"
+        rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{int8}"
+        if cache.recurrent:
+            rows["states of fixed size"] = f"{cache.elements(1, 0) * cache_element_bytes(manifest):,} bytes a text"
     return rows
 
 
 def _stack(config: StackConfig) -> str:
-    attention = config.blocks[0].attention
+    if not config.attentions:
+        return f"{len(config.blocks)} layers of {config.hidden_size}, without attention"
+    attention = config.attentions[0]
     is_grouped = attention.num_kv_heads != attention.num_heads
     grouped = f" ({attention.num_kv_heads} for keys and values)" if is_grouped else ""
     return (

@@ -45,6 +45,7 @@ from edgeformer.config.position import (
     TransformerXLConfig,
     YarnScaling,
 )
+from edgeformer.config.recurrent import RecurrentConfig, ShortConvConfig
 
 __all__ = [
     "Activation",
@@ -70,12 +71,14 @@ __all__ = [
     "QKNormConfig",
     "QueryTemperature",
     "RandomBlocks",
+    "RecurrentConfig",
     "RelativePosition",
     "RotaryConfig",
     "RotaryScaling",
     "RouterConfig",
     "Seq2SeqConfig",
     "ShawConfig",
+    "ShortConvConfig",
     "SinusoidalPositions",
     "StackConfig",
     "T5BiasConfig",

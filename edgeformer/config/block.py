@@ -14,6 +14,8 @@ from edgeformer.config.position import (
     T5BiasConfig,
     TransformerXLConfig,
 )
+from edgeformer.config.recurrent import RecurrentConfig
+from edgeformer.contract import KeyValueState, State
 from edgeformer.schema import check
 
 
@@ -78,6 +80,8 @@ class AttentionConfig:
         qkv_clip: queries, keys and values are clamped to ± qkv_clip.
         softcap: scores s become softcap · tanh(s / softcap).
         sinks: a learned score per head takes part in the softmax without a value (arXiv 2309.17453).
+        shares: index of the earlier layer whose keys and values this layer reads; it has no projections of its own for
+            them, and no cache. None for layers with their own.
         window: keys with i − j < window are visible; None for all.
         chunk: only keys of the query's own chunk are visible, j // chunk = i // chunk.
         global_tokens: the first tokens, visible in addition to the window. In bidirectional attention they see all.
@@ -100,6 +104,7 @@ class AttentionConfig:
     query_temperature: QueryTemperature | None = None
     softcap: float | None = None
     sinks: bool = False
+    shares: int | None = None
     window: int | None = None
     chunk: int | None = None
     global_tokens: int = 0
@@ -161,11 +166,14 @@ class CrossAttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
-    """One block: self-attention, cross-attention if there is any, feed-forward.
+    """One block: self-attention, a recurrent layer or both; cross-attention if there is any; feed-forward.
 
-    Each of them is a branch f that is added to the residual stream x.
+    Each of them is a branch f that is added to the residual stream x. Where a block has self-attention and a recurrent
+    layer, both read the same normed x, and their sum is one branch.
 
     Attributes:
+        attention, recurrent: None where the block has none.
+        feed_forward: None where the block ends with its first branch (Mamba-2).
         attention_norm: False where self-attention has no norm (ModernBERT's first block).
         norm_placement: `pre` is x + c·f(norm(x)), `post` is norm(x + c·f(x)), `output` is x + c·norm(f(x)), with
             c = residual_scale; `sandwich` has the norms of both pre and output.
@@ -174,9 +182,10 @@ class BlockConfig:
         residual_scale: c above.
     """
 
-    attention: AttentionConfig
-    feed_forward: FeedForwardConfig | ExpertsConfig
+    attention: AttentionConfig | None
+    feed_forward: FeedForwardConfig | ExpertsConfig | None
     norm: NormConfig
+    recurrent: RecurrentConfig | None = None
     cross_attention: CrossAttentionConfig | None = None
     attention_norm: bool = True
     norm_placement: Literal["pre", "post", "output", "sandwich"] = "pre"
@@ -184,6 +193,10 @@ class BlockConfig:
     residual_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        mixes = self.attention is not None or self.recurrent is not None
+        check(mixes, self, "attention", "set where the block has no recurrent layer")
+        if self.feed_forward is None:
+            check(self.residual == "serial", self, "residual", "'serial' where there is no feed_forward")
         if self.residual != "serial":
             check(self.norm_placement != "post", self, "norm_placement", "pre, output or sandwich in a parallel block")
             check(self.cross_attention is None, self, "residual", "serial where there is cross-attention")
@@ -197,3 +210,12 @@ class BlockConfig:
     def branch_norms(self) -> bool:
         """Whether the feed-forward network normalizes its own input; the block has no norm in front of it then."""
         return isinstance(self.feed_forward, ExpertsConfig) and self.feed_forward.branch_norm is not None
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """Return what the block keeps between runs."""
+        attention, recurrent = self.attention, self.recurrent
+        kept: tuple[State, ...] = ()
+        if attention is not None and attention.shares is None:
+            kept = (KeyValueState(num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim),)
+        return kept if recurrent is None else (*kept, *recurrent.states)

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any, Literal, Self
 
 from edgeformer import schema
-from edgeformer.config.block import BlockConfig
+from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.feed_forward import Activation
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
@@ -46,7 +46,7 @@ class StackConfig:
             enough = positions.rows - positions.offset >= self.context_length
             check(enough, self, "position_embedding", f"given a row for each of {self.context_length} positions")
         if isinstance(positions, SinusoidalPositions) or any(
-            isinstance(block.attention.relative, TransformerXLConfig) for block in self.blocks
+            isinstance(attention.relative, TransformerXLConfig) for attention in self.attentions
         ):
             check(self.hidden_size % 2 == 0, self, "hidden_size", "even where positions are sinusoidal")
 
@@ -54,6 +54,11 @@ class StackConfig:
     def embedding_width(self) -> int:
         """Return the width of the embedding tables; see `EncoderConfig.embedding_size`."""
         return self.hidden_size
+
+    @property
+    def attentions(self) -> tuple[AttentionConfig, ...]:
+        """Return the self-attention of every block that has one."""
+        return tuple(block.attention for block in self.blocks if block.attention is not None)
 
     @property
     def output_stack(self) -> Self:
@@ -98,20 +103,19 @@ class DecoderConfig(StackConfig):
         super().__post_init__()
         check(self.vocab_size > 0, self, "vocab_size", "positive")
         check(self.logit_softcap is None or self.logit_softcap > 0, self, "logit_softcap", "positive, or None")
-        check(all(block.attention.causal for block in self.blocks), self, "blocks", "causal in a decoder")
-        # Clients read one number of heads and one head_dim for the whole cache (see edgeformer/contract.py).
-        geometries = {(block.attention.num_kv_heads, block.attention.head_dim) for block in self.blocks}
-        check(len(geometries) == 1, self, "blocks", "of one cache geometry (num_kv_heads and head_dim)")
+        check(all(attention.causal for attention in self.attentions), self, "blocks", "causal in a decoder")
+        for index, block in enumerate(self.blocks):
+            source = None if block.attention is None else block.attention.shares
+            if source is not None:
+                fits = 0 <= source < index and _shape(self.blocks[source]) == _shape(block)
+                check(fits, self, "blocks", "sharing the keys and values of an earlier block of the same shape")
         across = {block.cross_attention and _cross_geometry(block) for block in self.blocks}
         check(len(across) == 1, self, "blocks", "all with cross-attention of one geometry, or all without")
 
     @property
     def cache_geometry(self) -> CacheGeometry:
-        """Return the shape of the key/value cache."""
-        attention = self.blocks[0].attention
-        return CacheGeometry(
-            num_layers=len(self.blocks), num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim
-        )
+        """Return what each block keeps between runs."""
+        return CacheGeometry(layers=tuple(block.states for block in self.blocks))
 
     @property
     def cross_geometry(self) -> CacheGeometry | None:
@@ -119,13 +123,19 @@ class DecoderConfig(StackConfig):
         if self.blocks[0].cross_attention is None:
             return None
         heads, head_dim = _cross_geometry(self.blocks[0])
-        return CacheGeometry(num_layers=len(self.blocks), num_kv_heads=heads, head_dim=head_dim)
+        return CacheGeometry.of_attention(len(self.blocks), heads, head_dim)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Return, per layer, the number of past tokens that attention reads at most; None for the whole context."""
         attentions = [block.attention for block in self.blocks]
-        return tuple(attention.window if attention.sliding else None for attention in attentions)
+        return tuple(attention.window if attention and attention.sliding else None for attention in attentions)
+
+
+def _shape(block: BlockConfig) -> tuple[int, int] | None:
+    """Return the number of key-value heads and the head_dim of a block that keeps its own; None for any other."""
+    attention = block.attention
+    return None if attention is None else (attention.num_kv_heads, attention.head_dim)
 
 
 def _cross_geometry(block: BlockConfig) -> tuple[int, int]:
@@ -221,7 +231,10 @@ class EncoderConfig(StackConfig):
         super().__post_init__()
         expected = self.vocab_size == 0 if self.audio else self.vocab_size > 0
         check(expected, self, "vocab_size", "0 for audio, else positive")
-        self_attention = all(not block.attention.causal and block.cross_attention is None for block in self.blocks)
+        plain = all(block.attention is not None and block.recurrent is None for block in self.blocks)
+        check(plain, self, "blocks", "with self-attention and without recurrent layers in an encoder")
+        self_attention = not any(attention.causal or attention.shares is not None for attention in self.attentions)
+        self_attention = self_attention and all(block.cross_attention is None for block in self.blocks)
         check(self_attention, self, "blocks", "not causal and without cross-attention in an encoder")
         check(self.embedding_size is None or self.embedding_size > 0, self, "embedding_size", "positive, or None")
         if isinstance(self.position_embedding, SinusoidalPositions):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from edgeformer.config import DecoderConfig, StackConfig
+from edgeformer.config import DecoderConfig, FeedForwardConfig, StackConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 
@@ -15,10 +15,21 @@ FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attenti
 
 
 def vary_attention(config: Config, changes: Iterable[Mapping[str, Any]]) -> Config:
-    """Return the config with changed fields of AttentionConfig, `changes` per layer."""
+    """Return the config with changed fields of AttentionConfig, `changes` per layer; others have no attention."""
     blocks = (
-        replace(block, attention=replace(block.attention, **change))
+        block if block.attention is None else replace(block, attention=replace(block.attention, **change))
         for block, change in zip(config.blocks, changes, strict=True)
+    )
+    return replace(config, blocks=tuple(blocks))
+
+
+def vary_feed_forward(config: Config, **change: Any) -> Config:
+    """Return the config with changed fields of FeedForwardConfig in every block that has a plain feed-forward."""
+    blocks = (
+        replace(block, feed_forward=replace(block.feed_forward, **change))
+        if isinstance(block.feed_forward, FeedForwardConfig)
+        else block
+        for block in config.blocks
     )
     return replace(config, blocks=tuple(blocks))
 

@@ -13,7 +13,7 @@ from edgeformer.families.bert import read_bert
 def read_rotary_bert(fields: Fields, context_length: int | None, head: Head, base: float) -> EncoderConfig:
     """Read the fields of BERT and of its rotary embedding; base: default of rope_theta."""
     config = replace(read_bert(fields, context_length, head), position_embedding=None)
-    attention = config.blocks[0].attention
+    attention = config.attentions[0]
     width = fields.take("head_dim", attention.head_dim)
     rotary = read_rotary(fields, width, config.context_length, base=base)
     changes = {"head_dim": width, "scale": width**-0.5, "rotary": rotary}

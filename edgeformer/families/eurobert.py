@@ -3,11 +3,10 @@
 Source: transformers/models/eurobert/modeling_eurobert.py.
 """
 
-from dataclasses import replace
-
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead
 from edgeformer.families._encoder import read_head, read_labels
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import vary_attention
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
@@ -35,13 +34,12 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
             "ForTokenClassification": lambda: ClassificationHead(labels=read_labels(fields), pooling=None),
         },
     )
-    block = body.blocks[0]
-    block = replace(block, attention=replace(block.attention, causal=False))
+    body = vary_attention(body, [{"causal": False}] * len(body.blocks))
     return EncoderConfig(
         vocab_size=body.vocab_size,
         hidden_size=body.hidden_size,
         context_length=body.context_length,
-        blocks=(block,) * len(body.blocks),
+        blocks=body.blocks,
         final_norm=body.final_norm,
         head=head,
     )

@@ -3,11 +3,10 @@
 Source: transformers/models/gpt_bigcode/modeling_gpt_bigcode.py.
 """
 
-from dataclasses import replace
-
 from edgeformer.config import DecoderConfig
 from edgeformer.families import gpt2
 from edgeformer.families._family import Family, Fields, packed_qkv
+from edgeformer.families._layers import vary_attention
 
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
@@ -20,10 +19,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     config = gpt2.read_config(fields, context_length)
     if not fields.take("multi_query", True):
         return config
-    return replace(
-        config,
-        blocks=tuple(replace(block, attention=replace(block.attention, num_kv_heads=1)) for block in config.blocks),
-    )
+    return vary_attention(config, [{"num_kv_heads": 1}] * len(config.blocks))
 
 
 FAMILY = Family(

@@ -81,25 +81,21 @@ def read_llama(
         feed_forward = {**fields.choice("hidden_act", ACTIVATIONS, "silu"), **feed_forward}
     norm = norm or read_norm(fields)
     heads = {"num_heads": num_heads, "num_kv_heads": fields.take("num_key_value_heads", num_heads)}
-    plain = BlockConfig(
-        attention=AttentionConfig(
-            **heads, head_dim=head_dim, scale=head_dim**-0.5, qkv_bias=False, output_bias=False, rotary=None
-        ),
+    plain = AttentionConfig(
+        **heads, head_dim=head_dim, scale=head_dim**-0.5, qkv_bias=False, output_bias=False, rotary=None
+    )
+    varied = BlockConfig(
+        attention=replace(plain, **attention),
         feed_forward=FeedForwardConfig(
             **{"intermediate_size": fields.take("intermediate_size"), "bias": False, **feed_forward}
         ),
         norm=norm,
     )
-    varied = replace(
-        plain,
-        attention=replace(plain.attention, **attention),
-        **block,
-    )
     config = DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length,
-        blocks=(varied,) * fields.take("num_hidden_layers"),
+        blocks=(replace(varied, **block),) * fields.take("num_hidden_layers"),
         final_norm=norm,
         tied_head=fields.take("tie_word_embeddings", False),
     )

@@ -32,10 +32,11 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     hidden_size, layers = fields.take("hidden_size"), fields.take("num_hidden_layers")
     norm = NormConfig(kind="layer_norm", eps=fields.take("norm_eps"), bias=fields.take("norm_bias"))
     head = _read_head(fields, norm)
+    attention = multi_head(
+        hidden_size, fields.take("num_attention_heads"), bias=fields.take("attention_bias"), causal=False
+    )
     block = BlockConfig(
-        attention=multi_head(
-            hidden_size, fields.take("num_attention_heads"), bias=fields.take("attention_bias"), causal=False
-        ),
+        attention=attention,
         feed_forward=FeedForwardConfig(
             intermediate_size=fields.take("intermediate_size"),
             **fields.choice("hidden_activation", ACTIVATIONS),
@@ -57,7 +58,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     types = read_layer_types(fields, [SLIDING if layer % every else FULL for layer in range(layers)])
     rotary = read_rotary_by_type(
         fields,
-        block.attention.head_dim,
+        attention.head_dim,
         config.context_length,
         {
             FULL: {"rope_theta": fields.take("global_rope_theta", 160000.0)},

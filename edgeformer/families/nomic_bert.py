@@ -4,11 +4,10 @@ Source: transformers/models/nomic_bert/modeling_nomic_bert.py. Tensors have the 
 transformers renames when it loads them.
 """
 
-from dataclasses import replace
-
-from edgeformer.config import EncoderConfig, FeedForwardConfig
+from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import HEAD_ACTIVATIONS, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import vary_attention, vary_feed_forward
 from edgeformer.families._rotary_bert import read_rotary_bert, rotary_body_tensors
 from edgeformer.families.bert import BERT_IGNORED, HEADS_IGNORED, head_tensors, read_norm
 
@@ -17,14 +16,8 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     """Read a NomicBERT config.json."""
     heads = usual_heads(fields, read_norm(fields), lambda: fields.choice("hidden_act", HEAD_ACTIVATIONS), "tanh")
     config = read_rotary_bert(fields, context_length, read_head(fields, "NomicBert", heads), 1000.0)
-    block = config.blocks[0]
-    assert isinstance(block.feed_forward, FeedForwardConfig)
-    block = replace(
-        block,
-        attention=replace(block.attention, qkv_bias=False, output_bias=False),
-        feed_forward=replace(block.feed_forward, gated=True, bias=False),
-    )
-    return replace(config, blocks=(block,) * len(config.blocks))
+    config = vary_attention(config, [{"qkv_bias": False, "output_bias": False}] * len(config.blocks))
+    return vary_feed_forward(config, gated=True, bias=False)
 
 
 LAYER = "nomic_bert.encoder.layers.*.mlp"

@@ -48,6 +48,7 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
         max_distance=fields.take("relative_attention_max_distance", 128),
     )
     block = _read_block(fields, norm, bias)
+    assert block.attention is not None
     bidirectional = replace(block.attention, causal=False, relative=replace(bias, bidirectional=True))
     length = context_length or POSITIONS
     return Seq2SeqConfig(

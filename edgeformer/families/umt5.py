@@ -5,9 +5,10 @@ Source: transformers/models/umt5/modeling_umt5.py.
 
 from dataclasses import replace
 
-from edgeformer.config import BlockConfig, Seq2SeqConfig, T5BiasConfig
+from edgeformer.config import Seq2SeqConfig, StackConfig, T5BiasConfig
 from edgeformer.families import t5
 from edgeformer.families._family import Fields
+from edgeformer.families._layers import vary_attention
 
 
 def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
@@ -19,19 +20,16 @@ def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
     encoder, decoder = config.encoder, config.decoder
     return replace(
         config,
-        encoder=replace(encoder, blocks=_own_biases(encoder.blocks)),
-        decoder=replace(decoder, blocks=_own_biases(decoder.blocks)),
+        encoder=vary_attention(encoder, _own_biases(encoder)),
+        decoder=vary_attention(decoder, _own_biases(decoder)),
     )
 
 
-def _own_biases(blocks: tuple[BlockConfig, ...]) -> tuple[BlockConfig, ...]:
-    """Return the blocks with a table of biases each."""
-    changed = []
-    for number, block in enumerate(blocks):
-        assert isinstance(block.attention.relative, T5BiasConfig)
-        relative = replace(block.attention.relative, table=number)
-        changed.append(replace(block, attention=replace(block.attention, relative=relative)))
-    return tuple(changed)
+def _own_biases(config: StackConfig) -> list[dict[str, T5BiasConfig]]:
+    """Return the changes of each block's attention that give it a table of biases of its own."""
+    biases = (attention.relative for attention in config.attentions)
+    numbered = [(number, bias) for number, bias in enumerate(biases) if isinstance(bias, T5BiasConfig)]
+    return [{"relative": replace(bias, table=number)} for number, bias in numbered]
 
 
 FAMILY = replace(

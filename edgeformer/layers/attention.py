@@ -12,6 +12,8 @@ from edgeformer.layers.position import RotaryTable
 
 Cache = tuple[Tensor, Tensor]
 """Key and value of one layer, each [B, K, tokens, D]."""
+LayerCache = tuple[Tensor, ...]
+"""All that one layer keeps between runs, in the order of `BlockConfig.states`; () for nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ class Attention(nn.Module):
             self.global_key = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
             self.global_value = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
 
-    def forward(self, x: Tensor, past: Cache | None, context: Context) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, past: LayerCache, context: Context) -> tuple[Tensor, LayerCache]:
         """Return the output [B, S, E] and the present key and value, each [B, K, T, D].
 
-        x is [B, S, E]; past is key and value, each [B, K, P, D], or None where nothing precedes x.
+        x is [B, S, E]; past is key and value, each [B, K, P, D], or () where nothing precedes x.
         """
         config = self.config
         query, key, value = self._project(x)

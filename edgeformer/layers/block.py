@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.config import BlockConfig, ExpertsConfig
-from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention
+from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention, LayerCache
 from edgeformer.layers.experts import Experts
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
@@ -27,47 +27,58 @@ class Block(nn.Module):
         normed = config.residual == "parallel_one_norm" or config.branch_norms
         second = None if normed else before
         self.attention_norm = make_norm(before if config.attention_norm else None, hidden_size, dtype=dtype)
-        self.attention = Attention(config.attention, hidden_size, dtype)
+        if config.attention is not None:
+            self.attention = Attention(config.attention, hidden_size, dtype)
         self.attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
         if config.cross_attention is not None:
             self.cross_attention_norm = make_norm(before, hidden_size, dtype=dtype)
             self.cross_attention = CrossAttention(config.cross_attention, hidden_size, source_size, dtype)
             self.cross_attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
-        self.feed_forward_norm = make_norm(second, hidden_size, dtype=dtype)
-        network = Experts if isinstance(config.feed_forward, ExpertsConfig) else FeedForward
-        self.feed_forward = network(config.feed_forward, hidden_size, dtype)  # type: ignore[arg-type]
-        self.feed_forward_output_norm = make_norm(after, hidden_size, dtype=dtype)
+        if config.feed_forward is not None:
+            self.feed_forward_norm = make_norm(second, hidden_size, dtype=dtype)
+            network = Experts if isinstance(config.feed_forward, ExpertsConfig) else FeedForward
+            self.feed_forward = network(config.feed_forward, hidden_size, dtype)  # type: ignore[arg-type]
+            self.feed_forward_output_norm = make_norm(after, hidden_size, dtype=dtype)
 
     def forward(
-        self, x: Tensor, past: Cache | None, context: Context, encoder_cache: Cache | None = None
-    ) -> tuple[Tensor, Cache]:
+        self, x: Tensor, past: LayerCache, context: Context, encoder_cache: Cache | None = None
+    ) -> tuple[Tensor, LayerCache]:
         """Return the output [B, S, E] and the present cache.
 
         Args:
             x: [B, S, E].
-            past: the layer's past key and value, each [B, K, P, D]; None where nothing precedes x.
+            past: what the block keeps, in the order of `BlockConfig.states`; () where nothing precedes x.
             context: masks, positions and shared tables.
             encoder_cache: key and value of the encoder's states, each [B, H, source, D]; None without cross-attention.
         """
         config = self.config
         if config.norm_placement == "post":
-            attended, present = self.attention(x, past, context)
-            x = self.attention_norm(x + self._scaled(attended))
+            mixed, present = self._mix(x, past, context)
+            x = self.attention_norm(x + self._scaled(mixed))
             if encoder_cache is not None:
                 x = self.cross_attention_norm(
                     x + self._scaled(self.cross_attention(x, encoder_cache, context.source_mask))
                 )
+            if config.feed_forward is None:
+                return x, present
             return self.feed_forward_norm(x + self._scaled(self.feed_forward(x))), present
         normed = self.attention_norm(x)
-        attended, present = self.attention(normed, past, context)
-        attended = self._scaled(self.attention_output_norm(attended))
+        mixed, present = self._mix(normed, past, context)
+        mixed = self._scaled(self.attention_output_norm(mixed))
         if config.residual == "serial":
-            x = x + attended
+            x = x + mixed
             if encoder_cache is not None:
                 x = x + self._scaled(self._cross_attention(x, encoder_cache, context))
+            if config.feed_forward is None:
+                return x, present
             return x + self._scaled(self._feed_forward(self.feed_forward_norm(x))), present
         second = normed if config.residual == "parallel_one_norm" else self.feed_forward_norm(x)
-        return x + attended + self._scaled(self._feed_forward(second)), present
+        return x + mixed + self._scaled(self._feed_forward(second)), present
+
+    def _mix(self, x: Tensor, past: LayerCache, context: Context) -> tuple[Tensor, LayerCache]:
+        """Return the output of self-attention [B, S, E] and its present cache."""
+        mixed, present = self.attention(x, past, context)
+        return mixed, present
 
     def _cross_attention(self, x: Tensor, encoder_cache: Cache, context: Context) -> Tensor:
         attended = self.cross_attention(self.cross_attention_norm(x), encoder_cache, context.source_mask)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from edgeformer import ops
 from edgeformer.config import DecoderConfig
-from edgeformer.layers import Cache
+from edgeformer.layers import Cache, LayerCache
 from edgeformer.models.stack import Run, Stack
 
 
@@ -29,23 +29,27 @@ class Decoder(Stack):
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
-        caches: Sequence[Cache],
+        caches: Sequence[LayerCache],
         encoder_caches: Sequence[Cache] = (),
         source_mask: Tensor | None = None,
-    ) -> tuple[Tensor, list[Cache]]:
-        """Return logits [B, S, V] and, per block, the present key and value, each [B, K, T, D].
+    ) -> tuple[Tensor, list[LayerCache]]:
+        """Return logits [B, S, V] and, per block, what it keeps, such as key and value, each [B, K, T, D].
 
         Args:
             input_ids: the new tokens, int64 [B, S].
             attention_mask: int64 [B, T]; every row is ones, then zeros.
-            caches: past key and value of each block, each [B, K, P, D].
+            caches: what each block keeps of the past, in the order of `BlockConfig.states`: key and value, each
+                [B, K, P, D], and states of fixed size; () for a block that keeps nothing.
             encoder_caches: for cross-attention, key and value of each block, each [B, H, source, D].
             source_mask: for cross-attention, int64 [B, source] with 0 for padding.
         """
         x, run = self.embed(input_ids, attention_mask, source_mask)
-        presents = []
+        presents: list[LayerCache] = []
         for index, past in enumerate(caches):
-            x, present = self.run_block(index, x, past, run, encoder_caches[index] if encoder_caches else None)
+            attention = self.config.blocks[index].attention
+            shared = None if attention is None or attention.shares is None else presents[attention.shares][:2]
+            encoder_cache = encoder_caches[index] if encoder_caches else None
+            x, present = self.run_block(index, x, (*(shared or ()), *past), run, encoder_cache)
             presents.append(present)
         return self.unembed(x), presents
 

@@ -77,7 +77,7 @@ class Encoder(Stack):
         positions = ops.token_positions(attention_mask, attention_mask) if self.shared.rotaries else places
         run = Run(attention_mask, positions, places, self.shared_biases(places, places, x.dtype))
         for index in range(len(self.blocks)):
-            x, _ = self.run_block(index, x, None, run)
+            x, _ = self.run_block(index, x, (), run)
         states: Tensor = self.final_norm(x)
         return states
 

@@ -1,7 +1,7 @@
 """The part that decoders and encoders share: embeddings, blocks, and the tables that blocks share."""
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from edgeformer.config import (
     T5BiasConfig,
     TransformerXLConfig,
 )
-from edgeformer.layers import Block, Cache, Context, RotaryTable, make_norm, rotary_table
+from edgeformer.layers import Block, Cache, Context, LayerCache, RotaryTable, make_norm, rotary_table
 from edgeformer.layers.attention_bias import (
     AlibiBias,
     T5Bias,
@@ -120,22 +120,33 @@ class Stack(nn.Module):
         return biases
 
     def run_block(
-        self, index: int, x: Tensor, past: Cache | None, run: Run, encoder_cache: Cache | None = None
-    ) -> tuple[Tensor, Cache]:
+        self, index: int, x: Tensor, past: LayerCache, run: Run, encoder_cache: Cache | None = None
+    ) -> tuple[Tensor, LayerCache]:
         """Run one block on x [B, S, E] and return its output and its present cache.
 
-        encoder_cache: key and value of the encoder's states for this block; None without cross-attention.
+        past: what the block keeps, empty where nothing precedes x; of a block that shares an earlier layer's keys and
+        values, those with the new tokens. encoder_cache: key and value of the encoder's states for this block; None
+        without cross-attention.
         """
-        attention, shared = self.stack_config.blocks[index].attention, self.shared
+        attention = self.stack_config.blocks[index].attention
+        context = self._context(run) if attention is None else self._attention_context(attention, run)
+        result: tuple[Tensor, LayerCache] = self.blocks[index](x, past, context, encoder_cache)
+        return result
+
+    def _context(self, run: Run) -> Context:
+        """Return the inputs of a block without self-attention."""
+        return Context(attention_mask=run.attention_mask, positions=run.positions, key_positions=run.key_positions)
+
+    def _attention_context(self, attention: AttentionConfig, run: Run) -> Context:
+        """Return the inputs of a block with self-attention: also tables and biases that blocks share."""
+        shared = self.shared
         bias = None
         for key in (_relative_key(attention), _pattern_key(attention)):
             if key in run.biases:
                 bias = run.biases[key] if bias is None else bias + run.biases[key]
         rotary, temperature = attention.rotary, attention.query_temperature
-        context = Context(
-            attention_mask=run.attention_mask,
-            positions=run.positions,
-            key_positions=run.key_positions,
+        return replace(
+            self._context(run),
             rotary=None if rotary is None else self.rotary[shared.rotaries.index(rotary)],  # type: ignore[arg-type]
             bias=bias,
             distances=self.distances.table if isinstance(attention.relative, TransformerXLConfig) else None,
@@ -144,8 +155,6 @@ class Stack(nn.Module):
             else self.temperature[shared.temperatures.index(temperature)](run.positions),
             source_mask=run.source_mask,
         )
-        result: tuple[Tensor, Cache] = self.blocks[index](x, past, context, encoder_cache)
-        return result
 
 
 def _position_embedding(config: StackConfig, dtype: torch.dtype) -> nn.Module:
@@ -158,7 +167,7 @@ class SharedTables:
     """The distinct configs of tables that blocks share: rotary, relative biases, visibility patterns, temperatures."""
 
     def __init__(self, config: StackConfig):
-        attentions = [block.attention for block in config.blocks]
+        attentions = config.attentions
         self.rotaries = _distinct(attention.rotary for attention in attentions)
         self.relatives = _distinct(_relative_key(attention) for attention in attentions)
         self.patterns = _distinct(_pattern_key(attention) for attention in attentions)

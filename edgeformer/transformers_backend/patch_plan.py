@@ -54,4 +54,4 @@ class PatchPlan:
     def geometry(self) -> CacheGeometry:
         """Return the geometry of the cache, which planning found to be the same in every layer."""
         first = self.attentions[0]
-        return CacheGeometry(num_layers=len(self.attentions), num_kv_heads=first.num_kv_heads, head_dim=first.head_dim)
+        return CacheGeometry.of_attention(len(self.attentions), first.num_kv_heads, first.head_dim)

@@ -40,14 +40,16 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
             f"{', '.join(differing[:6])}{' …' if len(differing) > 6 else ''}. Only graphs with input_ids, "
             "attention_mask, past_key_values.*, logits and present.* can be verified."
         )
-    past = tensors["past_key_values.0.key"]
-    # Other exporters may leave symbolic what is a number here.
-    sizes = zip(past.shape[1::2], (geometry.num_kv_heads, geometry.head_dim), strict=True)
-    if any(isinstance(size, int) and size != wished for size, wished in sizes) or past.type not in PRECISIONS:
-        raise BundleError(
-            f"{folder / graph} has a cache of {past.type} {past.shape}; the model has {geometry.num_kv_heads} heads of "
-            f"{geometry.head_dim}, and only float and float16 can be verified."
-        )
+    for tensor in geometry.tensors():
+        past = tensors[tensor.past]
+        # Other exporters may leave symbolic what is a number here.
+        sizes = zip(past.shape[1:], tensor.state.dims, strict=True)
+        differs = any(isinstance(size, int) and wished is not None and size != wished for size, wished in sizes)
+        if differs or past.type not in PRECISIONS:
+            raise BundleError(
+                f"{folder / graph} has {tensor.past} of {past.type} {past.shape}; the model keeps "
+                f"{tensor.shape(1, 1)[1:]} a token there, and only float and float16 can be verified."
+            )
     return folder, Manifest(
         schema_version=SCHEMA_VERSION,
         task="causal-lm",

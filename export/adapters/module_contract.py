@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgeformer.errors import ExportError
 from edgeformer.export.reference.reference import Reference
-from edgeformer.layers import Cache
+from edgeformer.layers import LayerCache
 from edgeformer.model_spec import ModelSpec
 
 CONTRACT = (
@@ -90,14 +90,14 @@ class _Run:
         lengths = torch.tensor(LENGTHS)
         prompt = texts[:, : max(LENGTHS)].clone()
         prompt[1, LENGTHS[1]] = texts[1, -1]  # the padding is any token but the next one
-        caches = [self.reference.empty_cache(2) for _ in range(self.model_spec.cache.num_layers)]
+        caches = self.reference.empty_caches(2)
         mask = (torch.arange(prompt.shape[1]) < lengths[:, None]).long()
         logits, caches = self._forward(prompt, mask, caches)
         mask = (torch.arange(prompt.shape[1] + 1) < lengths[:, None] + 1).long()
         step, _ = self._forward(texts.gather(1, lengths[:, None]), mask, caches)
         return logits, step
 
-    def _forward(self, input_ids: Tensor, mask: Tensor, caches: list[Cache]) -> tuple[Tensor, list[Cache]]:
+    def _forward(self, input_ids: Tensor, mask: Tensor, caches: list[LayerCache]) -> tuple[Tensor, list[LayerCache]]:
         """Run the module once. Raises ExportError for a failure, and for results that the contract excludes."""
         batch, new = input_ids.shape
         past = caches[0][0].shape[2]
@@ -123,7 +123,7 @@ class _Run:
             return f"{_kind(logits)} as logits; they must be a float tensor {shape}"
         if not (isinstance(caches, tuple | list) and len(caches) == geometry.num_layers):
             return f"{_kind(caches)} as caches; they must be a list of {geometry.num_layers}, one for each layer"
-        shape = [batch, geometry.num_kv_heads, total, geometry.head_dim]
+        shape = list(geometry.tensors()[0].shape(batch, total))
         for layer, cache in enumerate(caches):
             if not (isinstance(cache, tuple | list) and len(cache) == 2):
                 return f"{_kind(cache)} as the cache of layer {layer}; it must be a pair (key, value)"

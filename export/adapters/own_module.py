@@ -5,7 +5,7 @@ The module has its weights in it and is not changed: capture and verification wo
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,11 @@ def open_module(
     in_float64: also compare the module with itself in float64, fed in several ways. Raises ExportError where it does
     not keep the contract.
     """
-    cache = CacheGeometry(
-        num_layers=description.num_layers, num_kv_heads=description.num_kv_heads, head_dim=description.head_dim
-    )
+    for name in ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim"):
+        value, least = getattr(description, name), FEWEST_TOKENS if name == "context_length" else 1
+        if value < least:
+            raise ExportError(f"{name} is {value}; it must be at least {least}.")
+    cache = CacheGeometry.of_attention(description.num_layers, description.num_kv_heads, description.head_dim)
     model_spec = _model_spec(module, cache, description.vocab_size, description.context_length)
     weights = ModuleWeights(module)
     check_contract(model_spec, weights, dtype, in_float64=in_float64)
@@ -99,11 +101,6 @@ class ModuleWeights(Mapping[str, Tensor]):
 
 
 def _model_spec(module: nn.Module, cache: CacheGeometry, vocab_size: int, context_length: int) -> ModelSpec:
-    sizes = {"vocab_size": vocab_size, "context_length": context_length, **asdict(cache)}
-    for name, value in sizes.items():
-        least = FEWEST_TOKENS if name == "context_length" else 1
-        if value < least:
-            raise ExportError(f"{name} is {value}; it must be at least {least}.")
     _check_tensors(module)
     return ModelSpec(
         build=lambda dtype: _without_values(module, dtype),

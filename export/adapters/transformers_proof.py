@@ -103,8 +103,9 @@ def _run_ragged(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> lis
     """
     geometry = module.plan.geometry
     rows, longest = len(lengths), max(lengths)
-    empty = torch.zeros(rows, geometry.num_kv_heads, 0, geometry.head_dim, dtype=torch.float64)
-    caches = [(empty, empty)] * geometry.num_layers
+    caches = geometry.by_layer(
+        [torch.zeros(tensor.shape(rows, 0), dtype=torch.float64) for tensor in geometry.tensors()]
+    )
     counts = torch.tensor(lengths)
     prompts = torch.where(torch.arange(longest) < counts[:, None], tokens[:, :longest], 0)
     pieces = []

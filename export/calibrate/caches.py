@@ -36,7 +36,9 @@ def calibrate_caches(
     texts: token ids int64 [n] each, cut to the context. bos: the first token of half of the random texts, because in
     many models its keys are unlike those of other tokens. Raises ExportError for keys or values that are not finite.
     """
-    ranges = _Ranges(model_spec.cache.head_dim)
+    kept = model_spec.cache.key_value
+    assert kept is not None and model_spec.cache.is_uniform, "other caches are refused with the options"
+    ranges = _Ranges(kept.head_dim)
     reference = Reference(model_spec, weights, torch.float32, ranges)
     for ids in _batches(model_spec, bos, texts):
         reference.run(ids)

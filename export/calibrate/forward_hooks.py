@@ -36,7 +36,7 @@ def let_read(reference: Reference, model_spec: ModelSpec, ids: Tensor, mask: Ten
     Returns the logits or, for an encoder, hidden states and the outputs of its head.
     """
     config, module = model_spec.config, reference.module
-    caches = [reference.empty_cache(len(ids))] * model_spec.cache.num_layers
+    caches = reference.empty_caches(len(ids))
     match config:
         case EncoderConfig(token_types=types):
             return tuple(module(ids, mask, torch.zeros_like(ids) if types > 1 else None))

@@ -66,7 +66,7 @@ def _trace(graph_spec: GraphSpec, model_spec: ModelSpec, dtype: torch.dtype) -> 
     """Trace one graph of a model; its weights have names and no values."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = model_spec.build(dtype)
-        exported, program = _export(graph_spec, graph_spec.wrap(model).eval(), dtype)
+        exported, program = _export(graph_spec, graph_spec.module(model).eval(), dtype)
     captured = program.model
     captured.ir_version = IR_VERSION
     captured.producer_name, captured.producer_version = "edgeformer", None

@@ -9,12 +9,11 @@ evicts tokens itself, so a client must bind one buffer as past and present, and 
 batches of prompts: a client feeds prompts of several rows one by one, as our runtime does.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 
-from edgeformer.contract import CacheGeometry, past_names, present_names
+from edgeformer.contract import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
 from edgeformer.manifest import Provider
 
@@ -28,31 +27,28 @@ def write_windowed_graph(
     """
     model = onnx.load(graph, load_external_data=False)
     attention = {node.output[1]: node for node in model.graph.node if node.op_type == "GroupQueryAttention"}
-    keys = present_names(geometry)[::2]
-    windows = [_window(attention.get(key), context_length, provider) for key in keys]
+    windows: list[int | None] = [None] * geometry.num_layers
+    declared = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+    for tensor in geometry.tensors():
+        node = attention.get(tensor.present)  # of the tensor that is the layer's key
+        if node is not None:
+            windows[tensor.layer] = _window(node, context_length, provider)
+            if windows[tensor.layer] is not None:
+                node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
+        window = windows[tensor.layer]
+        if tensor.per_token and window is not None:
+            for name in (tensor.past, tensor.present):
+                declared[name].type.tensor_type.shape.dim[2].dim_value = window
     if not any(windows):
         return ()
-    for key, window in zip(keys, windows, strict=True):
-        if window is not None:
-            attention[key].attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
-    declared = {value.name: value for value in (*model.graph.input, *model.graph.output)}
-    for names in (past_names(geometry), present_names(geometry)):
-        _declare(declared, names, windows)
     onnx.save(model, windowed)
     return tuple(windows)
 
 
-def _window(node: onnx.NodeProto | None, context_length: int, provider: Provider) -> int | None:
+def _window(node: onnx.NodeProto, context_length: int, provider: Provider) -> int | None:
     """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
-    if node is None or node.domain != CONTRIB:
+    if node.domain != CONTRIB:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
     biased = attention_input(node, "attention_bias") != ""
     return window if 0 < window < context_length and not (provider == "cuda" and biased) else None
-
-
-def _declare(declared: dict[str, onnx.ValueInfoProto], names: Sequence[str], windows: Sequence[int | None]) -> None:
-    for index, name in enumerate(names):
-        window = windows[index // 2]
-        if window is not None:
-            declared[name].type.tensor_type.shape.dim[2].dim_value = window

@@ -34,8 +34,8 @@ SPARE = 7
 LARGE = 1e4
 """A number that float16 can hold and that is larger than any key or value."""
 
-Cache = tuple[NDArray[Any], NDArray[Any]]
-"""Keys and values of a layer: [B, K, n, D] each."""
+Cache = tuple[NDArray[Any], ...]
+"""What a layer keeps, such as keys and values [B, K, n, D]."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +61,26 @@ class Graph:
         return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
 
     def read(self, decoder: Decoder, length: int) -> list[Cache]:
-        """Return the keys and values of each layer for the first `length` tokens, dequantized if the cache is int8."""
+        """Return what each layer keeps of the first `length` tokens, dequantized if the cache is int8."""
         caches = decoder.cache.read(length)
         if self.manifest.cache_scales is None:
             return caches
         pairs = zip(caches, self.scales, strict=True)
-        return [(key * scales[0], value * scales[1]) for (key, value), scales in pairs]
+        return [tuple(map(np.multiply, cache, scales)) for cache, scales in pairs]
 
     def stored(self, layer: int, cache: Cache) -> Cache:
         """Return keys and values as the cache of a layer stores them; an int8 cache must represent them exactly."""
         if self.manifest.cache_scales is None:
             return cache
-        key, value = (
-            np.rint(part / scales).astype(np.int8) for part, scales in zip(cache, self.scales[layer], strict=True)
-        )
-        return key, value
+        parts = zip(cache, self.scales[layer], strict=True)
+        return tuple(np.rint(part / scales).astype(np.int8) for part, scales in parts)
 
     @cached_property
     def scales(self) -> list[Cache]:
         """Return the scales of an int8 cache: float32 [K, 1, D] for the keys and the values of each layer."""
-        scales, geometry = self.manifest.cache_scales, self.manifest.cache
-        assert scales is not None
-        shape = geometry.num_kv_heads, 1, geometry.head_dim
+        scales, kept = self.manifest.cache_scales, self.manifest.cache.key_value
+        assert scales is not None and kept is not None
+        shape = kept.num_kv_heads, 1, kept.head_dim
         pairs = zip(scales.key, scales.value, strict=True)
         return [(np.array(key, "f").reshape(shape), np.array(value, "f").reshape(shape)) for key, value in pairs]
 
@@ -179,6 +177,21 @@ def _steps(decoder: Decoder, rows: Sequence[Tokens], prompts: Sequence[Logits], 
     return [np.concatenate(pieces) for pieces in logits]
 
 
+def in_halves(graph: Graph, tokens: Tokens, guess: int) -> Logits:
+    """Run a text in two halves; return the logits of the second [n, V].
+
+    guess: this many other tokens are fed between the halves and taken back.
+    """
+    half = len(tokens) // 2
+    decoder = graph.decoder(1, len(tokens))
+    decoder.prefill_all(0, tokens[:half], chunk=half)
+    snapshot = decoder.snapshot()
+    for _ in range(min(guess, len(tokens) - half)):
+        decoder.decode_one_token([0])
+    decoder.restore(snapshot)
+    return decoder.prefill_all(0, tokens[half:], chunk=len(tokens))
+
+
 def behind_padding(graph: Graph, tokens: Tokens, padding: int) -> Logits:
     """Run a whole text at once behind SPARE slots of padding with the token `padding`; return its logits [n, V]."""
     decoder = graph.decoder(1, SPARE + len(tokens))
@@ -190,7 +203,7 @@ def behind_padding(graph: Graph, tokens: Tokens, padding: int) -> Logits:
 def after_past(graph: Graph, tokens: Tokens, length: int, past: Callable[[int], Cache], chunk: int = 0) -> Logits:
     """Run a chunk of tokens and then single steps behind a given past of `length` tokens; return the logits [n, V].
 
-    past: returns the keys and values of a layer, [1, K, length, D].
+    past: returns what a layer keeps, such as keys and values [1, K, length, D].
     """
     decoder = graph.decoder(1, length + len(tokens))
     decoder.cache.write(length, lambda layer: graph.stored(layer, past(layer)))

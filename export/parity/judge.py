@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract import CacheGeometry
 from edgeformer.export.parity.figures import Errors, Worst, largest_difference, margins, relative_rmse
-from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError
+from edgeformer.export.parity.report import Check, Curve, Greedy, StateError
 from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
 from edgeformer.manifest import Arithmetic
 
 Array = NDArray[Any]
-Caches = Sequence[tuple[Array, Array]]
+Caches = Sequence[tuple[Array, ...]]
 """Keys and values of each layer."""
 
 ONLY_LOGITS = ("mean KL", "max KL")
@@ -39,7 +40,7 @@ class Judge:
 
     precision: Arithmetic
     checks: list[Check] = field(default_factory=list)
-    layers: list[LayerError] = field(default_factory=list)
+    states: list[StateError] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     eager_worst: Worst = field(default_factory=Worst)
 
@@ -101,23 +102,25 @@ class Judge:
             )
         )  # fmt: skip
 
-    def caches(self, run: str, graph: Caches, eager: Caches, expected: Caches) -> list[LayerError]:
-        """Check keys and values against those of float64, all of equal shapes; return the error of each layer."""
-        layers, worst = [], 0.0
-        for layer, (graph_pair, eager_pair, expected_pair) in enumerate(zip(graph, eager, expected, strict=True)):
-            ours, theirs = (
-                [relative_rmse(part, exact) for part, exact in zip(pair, expected_pair, strict=True)]
-                for pair in (graph_pair, eager_pair)
+    def caches(
+        self, run: str, geometry: CacheGeometry, graph: Caches, eager: Caches, expected: Caches
+    ) -> list[StateError]:
+        """Check what the layers keep against float64, all of equal shapes; return the error of each tensor."""
+        kept = [[tensor for layer in caches for tensor in layer] for caches in (graph, eager, expected)]
+        errors = [
+            StateError(
+                layer=tensor.layer,
+                tensor=tensor.name,
+                graph=relative_rmse(ours, exact),
+                eager=relative_rmse(theirs, exact),
             )
-            layers.append(
-                LayerError(
-                    layer=layer, graph_key=ours[0], graph_value=ours[1], eager_key=theirs[0], eager_value=theirs[1]
-                )
-            )
-            ratios = [a / max(b, UNIT_ROUNDOFF[self.precision]) for a, b in zip(ours, theirs, strict=True)]
-            worst = max(worst, *ratios) if not np.isnan(ratios).any() else float("nan")
-        self.check(f"{run}: cache ratio", "keys and values, at the worst layer", "cache ratio", worst, None)
-        return layers
+            for tensor, ours, theirs, exact in zip(geometry.tensors(), *kept, strict=True)
+        ]
+        ratios = [error.graph / max(error.eager, UNIT_ROUNDOFF[self.precision]) for error in errors]
+        worst = float(np.max(ratios))  # NaN if any is
+        kinds = ", ".join(dict.fromkeys(error.tensor for error in errors))
+        self.check(f"{run}: cache ratio", f"{kinds}, at the worst layer", "cache ratio", worst, None)
+        return errors
 
     def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:
         """Check that two ways to compute the same vectors agree; eager's error against `expected` sets the limit."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeformer import schema
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,16 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerError:
-    """Errors of one layer's cached keys and values: RMS error over the root mean square of the float64 reference."""
+class StateError:
+    """Error of one tensor that a layer keeps: RMS error over the root mean square of the float64 reference.
+
+    tensor: its name in the layer, such as `key`.
+    """
 
     layer: int
-    graph_key: float
-    graph_value: float
-    eager_key: float
-    eager_value: float
+    tensor: str
+    graph: float
+    eager: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,7 @@ class Report:
     seconds: float
     checks: tuple[Check, ...]
     greedy: Greedy
-    layers: tuple[LayerError, ...]
+    states: tuple[StateError, ...]
     curves: tuple[Curve, ...]
     rounding: Rounding | None
     quantization: Rounding | None = None

@@ -218,7 +218,7 @@ class Verification:
             seconds=round(time.perf_counter() - self._start, 2),
             checks=tuple(self.checks),
             greedy=stored.greedy,
-            layers=tuple(stored.judge.layers),
+            states=tuple(stored.judge.states),
             curves=tuple(stored.judge.curves),
             rounding=stored.rounding(self._weights) if measured else None,
             quantization=used.rounding(self._weights, by_graph=True) if known and used is not None else None,

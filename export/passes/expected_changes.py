@@ -9,13 +9,15 @@ def expected_changes(config: StackConfig) -> dict[str, int]:
     """Return, for each pass, how many nodes of the model's canonical graph it must change or report as missed."""
     return {
         "fold_rotary": sum(_rotates_last(block) for block in config.blocks),
-        "pack_qkv": len(config.blocks),
+        "pack_qkv": sum(attention.shares is None for attention in config.attentions),
         "fuse_skip_norm": _norms_of_sums(config),
     }
 
 
 def _rotates_last(block: BlockConfig) -> bool:
     """Whether nothing stands between the rotation of queries and keys and their product."""
+    if block.attention is None:
+        return False
     qk_norm = block.attention.qk_norm
     return block.attention.rotary is not None and not (qk_norm is not None and qk_norm.after_rotary)
 
@@ -27,11 +29,11 @@ def _norms_of_sums(config: StackConfig) -> int:
     for block in config.blocks:
         fusible, across = block.norm.kind in FUSIBLE, block.cross_attention is not None
         if block.norm_placement == "post":
-            count += fusible * (block.attention_norm + across + 1)
+            count += fusible * (block.attention_norm + across + (block.feed_forward is not None))
             sum_before = False
             continue
         if block.norm_placement in ("pre", "sandwich"):
-            second = block.residual == "serial"
+            second = block.residual == "serial" and block.feed_forward is not None
             count += fusible * (sum_before * block.attention_norm + across + second)
         sum_before = True
     return count + (config.final_norm is not None and config.final_norm.kind in FUSIBLE and sum_before)

@@ -16,7 +16,7 @@ from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
 from edgeformer.export.reference.weight_streaming import streaming_parameters
-from edgeformer.layers import Cache
+from edgeformer.layers import LayerCache
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 
@@ -52,28 +52,30 @@ class Reference:
             value = value.to(dtype) if value.is_floating_point() else value
             setattr(self.module.get_submodule(owner), last, value)
 
-    def run(self, input_ids: Tensor, past: Callable[[int], Cache] | None = None) -> tuple[Tensor, list[Cache]]:
+    def run(
+        self, input_ids: Tensor, past: Callable[[int], LayerCache] | None = None, past_length: int = 0
+    ) -> tuple[Tensor, list[LayerCache]]:
         """Run a decoder on texts of equal length, int64 [B, S]; return logits [B, S, V] and each layer's present cache.
 
-        past: returns the keys and values [B, K, T, D] of a layer that come before the text; by default none. With a
-        past, the returned list of caches is empty. Attention is causal, so the logits of a prefix of the text are a
-        prefix of the logits.
+        past: returns what a layer keeps of the `past_length` tokens that come before the text, such as keys and values
+        [B, K, T, D]; by default none. With a past, the returned list of caches is empty. Models are causal, so the
+        logits of a prefix of the text are a prefix of the logits.
         """
         batch, length = input_ids.shape
-        before = past or (lambda layer: self.empty_cache(batch))
-        caches = [
-            (key.to(self.dtype), value.to(self.dtype))
-            for key, value in map(before, range(self._model_spec.cache.num_layers))
-        ]
-        total = length + caches[0][0].shape[2]
+        layers = range(self._model_spec.cache.num_layers)
+        caches = self.empty_caches(batch)
+        if past is not None:
+            caches = [tuple(tensor.to(self.dtype) for tensor in past(layer)) for layer in layers]
+        total = length + past_length
         logits, presents = self.forward(input_ids, torch.ones(batch, total, dtype=torch.int64), caches)
         return logits.to(self.dtype), list(presents) if past is None else []
 
-    def empty_cache(self, batch: int) -> Cache:
-        """Return the keys and values of one layer before the first token: two tensors [B, K, 0, D]."""
+    def empty_caches(self, batch: int) -> list[LayerCache]:
+        """Return what each layer keeps before the first token: no keys and values, and states of zeros."""
         geometry = self._model_spec.cache
-        empty = torch.empty(batch, geometry.num_kv_heads, 0, geometry.head_dim, dtype=self.dtype)
-        return empty, empty
+        return geometry.by_layer(
+            [torch.zeros(tensor.shape(batch, 0), dtype=self.dtype) for tensor in geometry.tensors()]
+        )
 
     def forward(self, *inputs: Any) -> Any:
         """Return what the module returns. A user's module may break the contract until `check_contract` has run."""

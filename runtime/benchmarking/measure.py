@@ -196,7 +196,8 @@ def _largest_product(config: ModelConfig | None) -> tuple[int, int]:
     if config is None:
         return 1024, 4096
     stack = config.output_stack
-    return stack.hidden_size, stack.blocks[0].feed_forward.intermediate_size
+    widths = [block.feed_forward.intermediate_size for block in stack.blocks if block.feed_forward is not None]
+    return stack.hidden_size, max(widths, default=stack.hidden_size)
 
 
 def _notes(manifest: Manifest, has_memory: bool, has_roofs: bool) -> Iterator[str]:

@@ -27,7 +27,7 @@ from edgeformer.export.passes import (
 from edgeformer.model_spec import ModelSpec
 
 LAYERS, HEADS, KV_HEADS, WIDTH, TURNING = 2, 4, 2, 16, 8
-CACHE = CacheGeometry(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=WIDTH)
+CACHE = CacheGeometry.of_attention(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=WIDTH)
 
 
 class Layer(nn.Module):

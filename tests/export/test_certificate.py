@@ -15,7 +15,7 @@ import pytest
 from edgeformer import schema
 from edgeformer.export.parity.certificate import page as certificate
 from edgeformer.export.parity.certificate.page import figure, paragraph, plots, summary, worst_check, write_certificate
-from edgeformer.export.parity.report import Check, Curve, Greedy, LayerError, Report, Rounding
+from edgeformer.export.parity.report import Check, Curve, Greedy, Report, Rounding, StateError
 
 PICTURES = ("checks", "error_by_position", "error_by_layer", "kl_divergence")
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -58,22 +58,24 @@ def curve(run="prefill", graph=(1e-6, 2e-6, 1.5e-6), eager=(1e-6, 1.8e-6, 1.6e-6
     return Curve(run=run, first_position=first, graph=tuple(graph), eager=tuple(eager), kl=tuple(kl))
 
 
-def layer(index=0, graph=(2e-7, 3e-7), eager=(2.1e-7, 2.9e-7)) -> LayerError:
-    return LayerError(
-        layer=index, graph_key=graph[0], graph_value=graph[1], eager_key=eager[0], eager_value=eager[1]
-    )  # fmt: skip
+def layer(index=0, graph=(2e-7, 3e-7), eager=(2.1e-7, 2.9e-7)) -> tuple[StateError, ...]:
+    """Return the errors of a layer's key and value."""
+    return tuple(
+        StateError(layer=index, tensor=name, graph=ours, eager=theirs)
+        for name, ours, theirs in zip(("key", "value"), graph, eager, strict=True)
+    )
 
 
 def report(**changes) -> Report:
     whole = Report(
-        version=1, mode="full", reference="float64 PyTorch, the checkpoint", precision="fp32",
+        version=2, mode="full", reference="float64 PyTorch, the checkpoint", precision="fp32",
         environment={"torch": "2.13.0", "provider": "cpu"}, hashes={"onnx/model.onnx": "ab" * 32}, seconds=12.5,
         checks=(
             check(),
             check("decode: max KL", 2e-13, 1e-11, eager=3e-13, reason="grows with the square"),
             check("decode: top-1", 1.0, 1.0, eager=None, at_least=True, reason="a tie is a tie"),
         ),
-        greedy=Greedy(steps=256), layers=(layer(0), layer(1)), curves=(curve(), curve("decode", first=2)),
+        greedy=Greedy(steps=256), states=layer(0) + layer(1), curves=(curve(), curve("decode", first=2)),
         rounding=None,
     )  # fmt: skip
     return replace(whole, **changes)
@@ -89,7 +91,7 @@ def failing() -> Report:
             check("far: nmse", 37.0),
         ),
         curves=(curve(), curve("chunks", graph=(1e-6, NAN, INF), kl=(1e-13, NAN, INF))),
-        layers=(layer(0), layer(1, graph=(NAN, 3e-7))),
+        states=layer(0) + layer(1, graph=(NAN, 3e-7)),
         greedy=Greedy(steps=8, divergence=3, token=5, expected=9, margin=NAN, allowed_error=2e-6, excused=False),
     )
 
@@ -210,24 +212,24 @@ def big(runs=20, layers=48, positions=40) -> Report:
     return report(
         checks=tuple(check(f"run {run}: {kind}", 1.0 + run / 50) for run in range(runs) for kind in ("a", "b", "c")),
         curves=tuple(curve(f"run {run}", some, some, some) for run in range(runs)),
-        layers=tuple(layer(index) for index in range(layers)),
+        states=tuple(error for index in range(layers) for error in layer(index)),
     )
 
 
 ODD = {
-    "one position, one layer": lambda: report(curves=(curve("p", (1e-6,), (2e-6,), (0.0,)),), layers=(layer(),)),
+    "one position, one layer": lambda: report(curves=(curve("p", (1e-6,), (2e-6,), (0.0,)),), states=layer()),
     "many runs and layers": big,
     "a long text": lambda: big(runs=1, positions=5000),
     "nothing ran": lambda: report(
-        checks=(check("run", NAN, 0.0, eager=None),), curves=(), layers=(), greedy=Greedy(steps=0)
+        checks=(check("run", NAN, 0.0, eager=None),), curves=(), states=(), greedy=Greedy(steps=0)
     ),
     "an empty run": lambda: report(curves=(curve("p", (), (), ()),)),
     "all exact": lambda: report(
-        curves=(curve("p", (0.0,) * 3, (0.0,) * 3, (0.0,) * 3),), layers=(layer(0, (0.0, 0.0), (0.0, 0.0)),),
+        curves=(curve("p", (0.0,) * 3, (0.0,) * 3, (0.0,) * 3),), states=layer(0, (0.0, 0.0), (0.0, 0.0)),
         checks=(check("p: differing logits", 0.0, 0.0, eager=None),),
     ),
     "nothing is a number": lambda: report(
-        curves=(curve("p", (NAN,) * 3, (INF,) * 3, (-INF, NAN, INF)),), layers=(layer(0, (NAN, NAN), (NAN, NAN)),),
+        curves=(curve("p", (NAN,) * 3, (INF,) * 3, (-INF, NAN, INF)),), states=layer(0, (NAN, NAN), (NAN, NAN)),
         checks=(check("p: worst ratio", NAN, eager=NAN), check("p: top-1", NAN, 1.0, at_least=True)),
     ),
     "extremes": lambda: report(

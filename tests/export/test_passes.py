@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from edgeformer.config import DecoderConfig
-from edgeformer.contract import past_names
 from edgeformer.errors import ExportError
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.editing import streamed
@@ -55,9 +54,8 @@ def after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
     session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())
     random = np.random.default_rng(0)
     geometry = model.cache_geometry
-    shape = (1, geometry.num_kv_heads, 3, geometry.head_dim)
     feeds = {"input_ids": random.integers(0, model.vocab_size, (1, 4)), "attention_mask": np.ones((1, 7), np.int64)}
-    feeds |= {name: random.normal(size=shape) for name in past_names(geometry)}
+    feeds |= {tensor.past: random.normal(size=tensor.shape(1, 3)) for tensor in geometry.tensors()}
     return session.run(None, feeds)
 
 

@@ -115,7 +115,7 @@ def test_a_buffer_of_two_names_has_its_value_under_both(streams):
     model_spec = ModelSpec(
         build=TwoNames,
         constants=lambda: {"first": table},
-        cache=CacheGeometry(num_layers=1, num_kv_heads=1, head_dim=1),
+        cache=CacheGeometry.of_attention(num_layers=1, num_kv_heads=1, head_dim=1),
         vocab_size=3,
         context_length=3,
         streams=streams,
@@ -130,7 +130,7 @@ def test_a_past_continues_a_text():
     ids = torch.arange(12)[None]
     whole, _ = reference.run(ids)
     _, past = reference.run(ids[:, :7])
-    rest, _ = reference.run(ids[:, 7:], past.__getitem__)
+    rest, _ = reference.run(ids[:, 7:], past.__getitem__, 7)
     torch.testing.assert_close(rest, whole[:, 7:], rtol=0, atol=1e-12)
 
 

@@ -175,7 +175,7 @@ def test_three_sublayers_of_a_decoder_block():
     source = block.cross_attention.project(h)
     start = from_the_start(5)
     context = replace(start, source_mask=ones)
-    first = block.attention_norm(x + block.attention(x, None, context)[0])
+    first = block.attention_norm(x + block.attention(x, (), context)[0])
     second = block.cross_attention_norm(first + block.cross_attention(first, source, ones))
     third = block.feed_forward_norm(second + block.feed_forward(second))
     assert torch.allclose(block(x, None, context, source)[0], third)
@@ -185,7 +185,7 @@ def test_two_sublayers_of_an_encoder_block():
     """The same without the one in the middle, and nothing is masked."""
     block = seeded(Block(block_config(attention_config(causal=False), norm_placement="post"), 4, torch.float64))
     x, context = noise(1, 5, 4), from_the_start(5)
-    h = block.attention_norm(x + block.attention(x, None, context)[0])
+    h = block.attention_norm(x + block.attention(x, (), context)[0])
     assert torch.allclose(block(x, None, context)[0], block.feed_forward_norm(h + block.feed_forward(h)))
     assert not hasattr(block, "cross_attention")
 

@@ -10,7 +10,7 @@ import pytest
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
-from edgeformer.runtime.kv_cache import KVCache
+from edgeformer.runtime.static_cache import StaticCache
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,8 @@ def test_the_cache_is_sized_to_the_request(model, monkeypatch):
     model.generate([[3, 4, 5], [6]], max_new_tokens=10)
     assert asked == [(2, 3 + 10)]
     geometry = model.manifest.cache
-    per_token = 2 * geometry.num_layers * geometry.num_kv_heads * geometry.head_dim * 4
+    kept = geometry.key_value
+    per_token = 2 * geometry.num_layers * kept.num_kv_heads * kept.head_dim * 4
     assert new_decoder(2, 13).cache.bytes == 2 * 13 * per_token
 
 
@@ -142,7 +143,7 @@ def test_a_cache_that_does_not_fit_the_memory_is_refused_before_it_is_allocated(
     with pytest.raises(
         RequestError, match=r"the cache for 1 × 1000000000000 tokens takes [\d.]+ GB, and [\d.]+ GB of memory"
     ):
-        KVCache(model.manifest.cache, np.float32, 1, 10**12)
+        StaticCache(model.manifest.cache, np.float32, 1, 10**12)
 
 
 def test_cuda_where_there_is_none_is_an_error(tiny_llama_bundle):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig, RotaryConfig
+from edgeformer.contract import CacheGeometry
 from edgeformer.errors import BundleError
 from edgeformer.manifest import FILE_NAME, SCHEMA_VERSION, FileEntry, Manifest, SpecialTokens, StoredWeight
 
@@ -200,17 +201,32 @@ def test_a_damaged_manifest_is_refused_with_the_field(bundle, changes, message):
         Manifest.read(bundle)
 
 
+OLD_CACHE = {"num_layers": 2, "num_kv_heads": 2, "head_dim": 8}
+"""The cache of the bundle as schema versions up to 4 had it."""
+
+
+def test_a_manifest_of_schema_version_4_loads_with_its_cache(bundle):
+    path, today = bundle / FILE_NAME, Manifest.read(bundle)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(data | {"schema_version": 4, "cache": OLD_CACHE}), encoding="utf-8")
+    assert Manifest.read(bundle) == today
+    path.write_text(json.dumps(data | {"schema_version": 4}), encoding="utf-8")
+    with pytest.raises(BundleError, match=r"is not a manifest of edgeformer"):
+        Manifest.read(bundle)
+
+
 @pytest.mark.parametrize(("before", "now"), [("growing", "dynamic"), ("static", "static"), ("any", "any")])
 def test_a_manifest_of_schema_version_3_loads_in_the_words_of_today(bundle, before, now):
-    """Version 3 called a backend `via` and a dynamic cache `growing`; nothing else changed."""
+    """Version 3 called a backend `via` and a dynamic cache `growing`, and had one shape for the whole cache."""
     today = Manifest.read(bundle)
     path = bundle / FILE_NAME
     data = json.loads(path.read_text(encoding="utf-8"))
     data.pop("backend", None)
-    old = data | {"schema_version": 3, "cache_form": before, "via": "transformers", "model": None}
+    old = data | {"schema_version": 3, "cache_form": before, "via": "transformers", "model": None, "cache": OLD_CACHE}
     path.write_text(json.dumps(old), encoding="utf-8")
     read = Manifest.read(bundle)
     assert (read.schema_version, read.cache_form, read.backend) == (SCHEMA_VERSION, now, "transformers")
+    assert read.cache == CacheGeometry.of_attention(**OLD_CACHE)
     assert replace(read, cache_form=today.cache_form, backend=today.backend, model=today.model) == today
     path.write_text(json.dumps(old | {"schema_version": SCHEMA_VERSION}), encoding="utf-8")
     with pytest.raises(BundleError, match="via is not a field of Manifest"):

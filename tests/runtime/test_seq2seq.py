@@ -21,7 +21,7 @@ from edgeformer.contract import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import Seq2SeqLM, load
-from edgeformer.runtime.kv_cache import KVCache
+from edgeformer.runtime.static_cache import StaticCache
 from edgeformer.source import find_model
 
 VOCABULARY = 97
@@ -468,7 +468,7 @@ def test_each_source_is_read_by_as_many_rows_as_it_has_copies(pair):
     assert np.abs(once.states[0] - states[0].detach().numpy()).max() <= TOLERANCE
 
 
-GEOMETRY = CacheGeometry(num_layers=2, num_kv_heads=3, head_dim=4)
+GEOMETRY = CacheGeometry.of_attention(num_layers=2, num_kv_heads=3, head_dim=4)
 TOKEN_BYTES = 2 * 2 * 3 * 4 * 4
 """Of one token of one row: keys and values of two layers, three heads of four float32."""
 
@@ -478,7 +478,7 @@ TOKEN_BYTES = 2 * 2 * 3 * 4 * 4
     [([0, 1, 2, 3], 0), ([1, 0, 3, 2], 4), ([1, 1, 0, 3], 2), ([2, 2, 2, 2], 3), ([3, 0, 1, 2], 4), ([0, 0, 2, 3], 1)],
 )
 def test_rows_of_a_cache_take_the_places_of_their_parents(parents, moved):
-    cache = KVCache(GEOMETRY, np.float32, 4, 9)
+    cache = StaticCache(GEOMETRY, np.float32, 4, 9)
     random = np.random.default_rng(0)
     content = [random.standard_normal((2, 4, 3, 9, 4)).astype(np.float32) for _ in range(2)]
     cache.write(9, lambda layer: tuple(content[layer]))
@@ -490,7 +490,7 @@ def test_rows_of_a_cache_take_the_places_of_their_parents(parents, moved):
 
 
 def test_a_cache_that_is_in_order_is_not_touched():
-    cache = KVCache(GEOMETRY, np.float32, 2, 9)
+    cache = StaticCache(GEOMETRY, np.float32, 2, 9)
     cache.fill(np.nan)
     before = cache.read(9)
     assert cache.reorder(np.array([0, 1]), 9) == 0

@@ -61,7 +61,7 @@ def measure(model: CausalLM, prompt: int, pasts: tuple[int, ...], steps: int) ->
 
 def bytes_per_token(model: CausalLM) -> int:
     """Return the bytes that one token takes in the cache."""
-    return model.manifest.cache.elements(1, 1) * cache_element_bytes(model.manifest)
+    return model.manifest.cache.elements_per_token * cache_element_bytes(model.manifest)
 
 
 def print_report(data: dict[str, Any]) -> None:

@@ -103,7 +103,7 @@ def predictions(module: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
     assert isinstance(module, Decoder)
     x, run = module.embed(rows.ids, rows.documents)
     for index in range(len(module.blocks)):
-        x, _ = module.run_block(index, x, None, run)
+        x, _ = module.run_block(index, x, (), run)
     learned = (rows.targets != IGNORED).flatten().nonzero().squeeze(-1)
     filler = learned.new_zeros(-len(learned) % LEARNED_AT_ONCE)
     logits = module.unembed(x.flatten(0, 1)[torch.cat((learned, filler))])

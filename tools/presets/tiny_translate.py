@@ -140,7 +140,7 @@ def predictions(module: nn.Module, pairs: Pairs) -> tuple[Tensor, Tensor]:
     decoder, valid = module.decoder, pairs.targets != IGNORED
     x, run = decoder.embed(pairs.inputs, valid.long(), pairs.source_mask)
     for index, source in enumerate(sources):
-        x, _ = decoder.run_block(index, x, None, run, source)
+        x, _ = decoder.run_block(index, x, (), run, source)
     return decoder.unembed(x)[valid], pairs.targets[valid]
 
 

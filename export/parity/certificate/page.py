@@ -175,20 +175,13 @@ def sections(report: Report) -> tuple[Section, ...]:
         for curve in report.curves
         for index, (graph, eager) in enumerate(zip(curve.graph, curve.eager, strict=True))
     ]
-    layers = [
-        place
-        for layer in report.layers
-        for place in (
-            (f"keys of layer {layer.layer}", layer.graph_key, layer.eager_key),
-            (f"values of layer {layer.layer}", layer.graph_value, layer.eager_value),
-        )
-    ]
+    states = [(f"{error.tensor} of layer {error.layer}", error.graph, error.eager) for error in report.states]
     divergences = [value for curve in report.curves for value in curve.kl]
-    everywhere = "in every layer's keys and values"
+    everywhere = "in everything that the layers keep"
     return (
         Section("checks", _checks_finding(report), plots.draw_checks),
         Section("error_by_position", _errors_finding(positions, "at every position"), plots.draw_error_by_position),
-        Section("error_by_layer", _errors_finding(layers, everywhere), plots.draw_error_by_layer),
+        Section("error_by_layer", _errors_finding(states, everywhere), plots.draw_error_by_layer),
         Section("kl_divergence", _kl_finding(divergences), plots.draw_kl_divergence),
     )
 

@@ -29,8 +29,13 @@ from edgeformer.export.parity.certificate.drawing import (
     one_line,
     render,
 )  # fmt: skip
-from edgeformer.export.parity.report import Check, Curve, LayerError, Report, closest_to_limit
+from edgeformer.export.parity.report import Check, Curve, Report, StateError, closest_to_limit
 
+PLURALS = {
+    "key": "keys", "value": "values", "conv": "inputs of convolutions", "recurrent": "recurrent states",
+    "ssm": "state spaces",
+}  # fmt: skip
+"""Titles of the tensors that layers keep, by the names in `edgeformer.contract`."""
 MOST_POINTS = 300
 """Points of a line: the page cannot show more of them apart."""
 
@@ -60,7 +65,7 @@ def draw_error_by_position(report: Report, title: str) -> Picture:
 
 def draw_error_by_layer(report: Report, title: str) -> Picture:
     """Draw the relative RMS error of each layer's cached keys and values."""
-    return render("layers", title, lambda width: _layers(report.layers, width))
+    return render("layers", title, lambda width: _states(report.states, width))
 
 
 def draw_kl_divergence(report: Report, title: str) -> Picture:
@@ -132,26 +137,28 @@ def _positions(curves: Sequence[Curve], width: float) -> Figure:
     return figure
 
 
-def _layers(layers: Sequence[LayerError], width: float) -> Figure:
-    narrow = width < WIDE
-    figure = new_figure(width, 4.2 if narrow else 2.6)
-    panels = figure.subplots(*((2, 1) if narrow else (1, 2)), sharex=True, sharey=True)
-    if not layers:
-        panels[1].set_visible(False)
-        return draw_nothing(figure, panels[0])
-    lines = {
-        "keys": ([layer.eager_key for layer in layers], [layer.graph_key for layer in layers]),
-        "values": ([layer.eager_value for layer in layers], [layer.graph_value for layer in layers]),
-    }
-    scale = LogAxis(value for pair in lines.values() for line in pair for value in line)
-    x = np.array([layer.layer for layer in layers])
-    for panel, (name, pair) in zip(panels, lines.items(), strict=True):
-        panel.set_title(f"cached {name}")
-        for kind, line in zip(("eager", "graph"), pair, strict=True):
-            draw_line(panel, x, line, kind, scale, dots=4.0 if len(layers) <= 24 else 3.0)
+def _states(errors: Sequence[StateError], width: float) -> Figure:
+    """Draw one panel for each kind of tensor: keys, values, states of convolutions and of recurrent layers."""
+    kinds = list(dict.fromkeys(error.tensor for error in errors)) or [""]
+    columns = 1 if width < WIDE else 2
+    rows = -(-len(kinds) // columns)
+    figure = new_figure(width, 2.6 if rows == 1 else 2.1 * rows)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for panel in grid[len(kinds) :]:
+        panel.set_visible(False)
+    if not errors:
+        return draw_nothing(figure, grid[0])
+    scale = LogAxis(value for error in errors for value in (error.eager, error.graph))
+    last = max(error.layer for error in errors)
+    for panel, kind in zip(grid, kinds, strict=False):
+        shown = [error for error in errors if error.tensor == kind]
+        panel.set_title(f"cached {PLURALS.get(kind, kind)}")
+        x, dots = np.array([error.layer for error in shown]), 4.0 if len(shown) <= 24 else 3.0
+        draw_line(panel, x, [error.eager for error in shown], "eager", scale, dots=dots)
+        draw_line(panel, x, [error.graph for error in shown], "graph", scale, dots=dots)
         scale.set(panel, "y")
-    panels[0].xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    panels[0].set_xlim(x.min() - 0.5, x.max() + 0.5)
+    grid[0].xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    grid[0].set_xlim(-0.5, last + 0.5)
     figure.supxlabel("layer", color=MUTED)
     figure.supylabel("relative RMS error", color=MUTED)
     add_legend(figure, ["graph", "eager"])

@@ -84,7 +84,7 @@ class DecoderTrial(TextTrial):
     def _judge_prefills(self, main: Row, others: list[Row]) -> None:
         """Judge whole texts and prefixes in one run each, then the main text in pieces."""
         whole, decoder = feeding.prefill(self.graphs[0], main.tokens)
-        self.judge.layers = self.judge_caches("prefill", main, decoder)
+        self.judge.states = self.judge_caches("prefill", main, decoder)
         del decoder
         texts = [(main, length) for length in self.extent.lengths] + [(row, len(row.tokens)) for row in others]
         rest = (row.piece(feeding.prefill(self.graphs[0], row.tokens[:length])[0]) for row, length in texts)
@@ -110,7 +110,9 @@ class DecoderTrial(TextTrial):
     def _judge_far(self, main: Row) -> None:
         """Judge the last positions of the context."""
         manifest, count = self.setup.manifest, self.extent.far
-        length = min(manifest.context_length - count, FAR_CACHE_BYTES // (4 * manifest.cache.elements(1, 1)))
+        length = min(
+            manifest.context_length - count, FAR_CACHE_BYTES // (4 * max(1, manifest.cache.elements_per_token))
+        )
         if length > len(main.tokens):
             self._judge_behind_past(main, "far", length, count)
 
@@ -121,26 +123,26 @@ class DecoderTrial(TextTrial):
         """
         manifest = self.setup.manifest
         sizes = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected.caches]
-        shape = (1, manifest.cache.num_kv_heads, length, manifest.cache.head_dim)
+        shapes = manifest.cache.by_layer([tensor.shape(1, length) for tensor in manifest.cache.tensors()])
         dtype = TORCH_PRECISIONS[manifest.arithmetic]
 
-        def past(layer: int) -> tuple[Tensor, Tensor]:
+        def past(layer: int) -> tuple[Tensor, ...]:
             generator = torch.Generator().manual_seed(layer)
-            key, value = (torch.randn(shape, generator=generator) * size for size in sizes[layer])
+            pairs = zip(shapes[layer], sizes[layer], strict=True)
+            tensors = [torch.randn(shape, generator=generator) * size for shape, size in pairs]
             if manifest.cache_scales is not None:
                 scales = map(torch.from_numpy, self.graphs[0].scales[layer])
-                key, value = (
-                    fake_quantize_cache(part, scale) for part, scale in zip((key, value), scales, strict=True)
-                )
-            return key.to(dtype), value.to(dtype)
+                tensors = [fake_quantize_cache(part, scale) for part, scale in zip(tensors, scales, strict=True)]
+            return tuple(tensor.to(dtype) for tensor in tensors)
 
-        def arrays(layer: int) -> tuple[Array, Array]:
-            key, value = past(layer)
-            return key.numpy(), value.numpy()
+        def arrays(layer: int) -> tuple[Array, ...]:
+            return tuple(tensor.numpy() for tensor in past(layer))
 
         tokens = main.tokens[:count]
         ids = torch.from_numpy(tokens)[None]
-        [outputs] = self.compute(lambda reference: [Outputs({"logits": reference.run(ids, past)[0][0].numpy()})])
+        [outputs] = self.compute(
+            lambda reference: [Outputs({"logits": reference.run(ids, past, length)[0][0].numpy()})]
+        )
         row = Row(tokens, *outputs)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"
         graphs = self.graphs if chunk else self.graphs[:1]

@@ -39,6 +39,9 @@ class EncoderDecoderTrial(TextTrial):
         super().__init__(setup, sessions)
         assert isinstance(setup.model_spec.config, Seq2SeqConfig)
         self.config = setup.model_spec.config
+        source_geometry = self.config.decoder.cross_geometry
+        assert source_geometry is not None
+        self.source_geometry = source_geometry
         self.encoder, self.merged = sessions[0], sessions[2] if len(sessions) > 2 else None
 
     def run(self) -> None:
@@ -62,7 +65,7 @@ class EncoderDecoderTrial(TextTrial):
         progress("running the decoder", 0.6)
         whole, decoder = feeding.prefill(self.graph_for(rows[:1]), rows[0].tokens)
         self.judge.logits("prefill", "a target in one run", [rows[0].piece(whole)])
-        self.judge.layers = self.judge_caches("prefill", rows[0], decoder)
+        self.judge.states = self.judge_caches("prefill", rows[0], decoder)
         self.judge_pieces(rows[0], whole, caches=False)
         progress("running batches", 0.8)
         for size in extent.batches:
@@ -120,7 +123,7 @@ class EncoderDecoderTrial(TextTrial):
     def _run(self, reference: Reference, source: Array, target: NDArray[np.int64]) -> tuple[Tensor, Any, Tensor, Any]:
         """Return states [1, m, E], keys and values for the decoder, logits [1, n, V], and the decoder's caches."""
         row, ids = torch.from_numpy(source)[None], torch.from_numpy(target)[None]
-        caches = [reference.empty_cache(1)] * self.setup.model_spec.cache.num_layers
+        caches = reference.empty_caches(1)
         with reference.loaded():
             if row.is_floating_point():
                 states, cross = reference.module.encode(row.to(reference.dtype))
@@ -136,7 +139,7 @@ class EncoderDecoderTrial(TextTrial):
         pieces = (row.piece(outputs.states[0], output="states") for outputs, row in zip(alone, rows, strict=True))
         self.judge.vectors("encoder", "states of sources of several lengths, each alone", pieces)
         caches = [(key[0], value[0]) for key, value in alone[0].read()]
-        self.judge.caches("encoder", caches, main.eager.source, main.expected.source)
+        self.judge.caches("encoder", self.source_geometry, caches, main.eager.source, main.expected.source)
         if len(rows) > 1:
             batch = self._encode([row.source for row in rows])
             states = [batch.states[index][batch.mask[index] > 0] for index in range(len(rows))]
@@ -164,9 +167,11 @@ class EncoderDecoderTrial(TextTrial):
         ):
             merged = MergedDecoder(self.merged, self._encode([main.source]))
             self.judge.logits(run, what, [main.piece(merged.feed(target[None], first)[0])])
-            caches = (first_tokens(outputs.caches, len(target)) for outputs in (main.eager, main.expected))
-            self.judge.caches(run, merged.read("decoder."), *caches)
-            self.judge.caches(f"{run}, source", merged.read("encoder."), main.eager.source, main.expected.source)
+            own, source = self.setup.manifest.cache, self.source_geometry
+            caches = (first_tokens(outputs.caches, own, len(target)) for outputs in (main.eager, main.expected))
+            self.judge.caches(run, own, merged.read("decoder."), *caches)
+            across = main.eager.source, main.expected.source
+            self.judge.caches(f"{run}, source", source, merged.read("encoder."), *across)
         targets = np.stack([row.tokens[: PROMPT + steps] for row in rows])
         logits = MergedDecoder(self.merged, self._encode([row.source for row in rows])).feed(targets, PROMPT)
         what = f"{len(rows)} padded sources, targets of {PROMPT} tokens, then {steps} steps"

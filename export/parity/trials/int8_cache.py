@@ -18,7 +18,6 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from edgeformer.cache_scales import CacheScales
-from edgeformer.contract import present_names
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.lower.contrib import attention_input
 from edgeformer.export.parity import feeding
@@ -51,7 +50,7 @@ class _Row:
     run: str
     tokens: NDArray[np.int64]
     logits: Array
-    caches: list[tuple[Array, Array]]
+    caches: list[tuple[Array, ...]]
 
 
 def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[Check]:
@@ -115,13 +114,13 @@ def _feed(graph: Graph) -> list[_Row]:
     ]
 
 
-def _flat(caches: Sequence[tuple[Array, Array]], row: int, length: int) -> list[tuple[Array, Array]]:
+def _flat(caches: Sequence[tuple[Array, ...]], row: int, length: int) -> list[tuple[Array, ...]]:
     """Return the keys and values of one row, [length, K·D] of each layer, from those of all rows [B, K, n, D]."""
 
     def flat(part: Array) -> Array:
         return part[row, :, :length].swapaxes(0, 1).reshape(length, -1)
 
-    return [(flat(key), flat(value)) for key, value in caches]
+    return [tuple(map(flat, parts)) for parts in caches]
 
 
 def _stacked(rows: Sequence[Array]) -> Array:
@@ -183,7 +182,8 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
         graph = load_onnx(folder / name).graph
         constants = {tensor.name: tensor for tensor in graph.initializer}
         attention = {node.output[1]: node for node in graph.node if node.op_type == "GroupQueryAttention"}
-        for key, layer in zip(present_names(manifest.cache)[::2], wanted, strict=True):
+        keys = (tensor.present for tensor in manifest.cache.tensors() if tensor.name == "key")
+        for key, layer in zip(keys, wanted, strict=True):
             for name, numbers in zip(SCALES, layer, strict=True):
                 read = [attention_input(attention[key], name)] if key in attention else []
                 stored = [numpy_helper.to_array(constants[each]).ravel() for each in read if each in constants]

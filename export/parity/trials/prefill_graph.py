@@ -41,8 +41,8 @@ class PrefillGraphTrial(Trial):
             whole[count] = decoder.prefill(0, main.tokens[:count], chunk=count).copy()
         pieces: list[Piece] = [main.piece(logits[None], count - 1) for count, logits in whole.items()]
         judge.logits("prompts", "prompts of several lengths", pieces)
-        caches = [(key[0], value[0]) for key, value in graph.read(decoder, length)]
-        judge.caches("prompts", caches, main.eager.caches, main.expected.caches)
+        caches = [tuple(tensor[0] for tensor in layer) for layer in graph.read(decoder, length)]
+        judge.caches("prompts", self.setup.manifest.cache, caches, main.eager.caches, main.expected.caches)
         chunked = [graph.decoder(1, length).prefill(0, main.tokens, chunk=chunk).copy() for chunk in CHUNKS]
         pieces = [main.piece(logits[None], length - 1) for logits in chunked]
         judge.logits("chunks", "a prompt in chunks", pieces)

@@ -17,14 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgeformer.contract import CacheGeometry
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
-from edgeformer.export.parity.report import Greedy, LayerError, Rounding
+from edgeformer.export.parity.report import Greedy, Rounding, StateError
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference, references
+from edgeformer.layers import LayerCache
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
@@ -84,6 +86,8 @@ EXTENTS: dict[VerifyMode, Extent] = {
     ),
 }  # fmt: skip
 
+GUESS = 3
+"""Tokens that are fed and taken back, as a speculative decoder does with a wrong guess."""
 IDENTITY = 33
 """Tokens of the text whose runs must be equal bit for bit: one more than a block of 32."""
 
@@ -110,9 +114,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The results of PyTorch for one row: vectors [n, V] by the name of the graph's output, keys and values by layer.
+    """The results of PyTorch for one row: vectors [n, V] by the name of the graph's output, caches by layer.
 
-    caches: [K, n, D] of a decoder. source: [H, source length, D], what an encoder gives to each decoder layer.
+    caches: what each layer of a decoder keeps, such as keys and values [K, n, D]. source: [H, source length, D], what
+    an encoder gives to each decoder layer.
     """
 
     vectors: Mapping[str, Array]
@@ -220,12 +225,23 @@ class TextTrial(Trial):
             pairs = [(logits, whole[: len(part)])]
             self.judge.agreement(f"{run} against prefill", pairs, main.eager.logits, main.expected.logits)
 
-    def judge_caches(self, run: str, row: Row, decoder: Decoder) -> list[LayerError]:
-        """Judge the keys and values that a run left in its one-row cache; return the error of each layer."""
+    def judge_caches(self, run: str, row: Row, decoder: Decoder) -> list[StateError]:
+        """Judge what a run left in the first row of its cache; return the error of each tensor."""
         length = int(decoder.lengths[0])
-        graph = [(key[0], value[0]) for key, value in self.graphs[0].read(decoder, length)]
-        eager, expected = (first_tokens(outputs.caches, length) for outputs in (row.eager, row.expected))
-        return self.judge.caches(run, graph, eager, expected)
+        graph = [tuple(tensor[0] for tensor in layer) for layer in self.graphs[0].read(decoder, length)]
+        return self._judge_row(run, row, graph, length)
+
+    def _judge_row(self, run: str, row: Row, graph: Caches, length: int) -> list[StateError]:
+        """Judge what the layers keep of the first `length` tokens of a row.
+
+        A state of fixed size is that of the last token: if it is not the last of the row, both references run the
+        tokens alone.
+        """
+        geometry = self.setup.manifest.cache
+        if geometry.recurrent and length < len(row.tokens):
+            [row] = self.text_rows(row.tokens[None, :length])
+        eager, expected = (first_tokens(outputs.caches, geometry, length) for outputs in (row.eager, row.expected))
+        return self.judge.caches(run, geometry, graph, eager, expected)
 
     def judge_batch(self, rows: Sequence[Row], longest: int) -> None:
         """Judge padded prompts of `longest` tokens and less in one run, then single steps of all rows.
@@ -237,7 +253,7 @@ class TextTrial(Trial):
         graph, first = self.graph_for(rows), rows[0]
         solo: list[Array] = []
         for side in graph.padding_sides[:count]:
-            logits, _ = feeding.ragged_batch(graph, [row.tokens for row in rows], lengths, steps, side)
+            logits, decoder = feeding.ragged_batch(graph, [row.tokens for row in rows], lengths, steps, side)
             name = f"batch of {count}" if side == "right" else f"batch of {count}, padded on the left"
             what = f"{self.describe_batch(count, side)} of {', '.join(map(str, lengths))} tokens, then {steps} steps"
             self.judge.logits(name, what, [row.piece(each) for each, row in zip(logits, rows, strict=True)])
@@ -248,6 +264,15 @@ class TextTrial(Trial):
                 ]
                 pairs = zip(logits, solo, strict=True)
                 self.judge.agreement(f"{name} against solo", pairs, first.eager.logits, first.expected.logits)
+            if self.setup.manifest.cache.recurrent:
+                self._judge_states(name, rows, decoder)
+
+    def _judge_states(self, run: str, rows: Sequence[Row], decoder: Decoder) -> None:
+        """Judge what a padded batch left in the cache of each row, where padding might have entered a state."""
+        kept = self.graphs[0].read(decoder, int(decoder.lengths.max()))
+        for index, (row, length) in enumerate(zip(rows, map(int, decoder.lengths), strict=True)):
+            graph = [tuple(tensor[index] for tensor in layer) for layer in kept]
+            self._judge_row(f"{run}, row {index}", row, first_tokens(graph, self.setup.manifest.cache, length), length)
 
     def describe_batch(self, count: int, side: Side) -> str:
         """Name the prompts of a batch."""
@@ -262,16 +287,19 @@ class TextTrial(Trial):
         for filling in graph.fillings[1:]:
             what = f"{filling:g} instead of {graph.fillings[0]:g} behind the valid tokens"
             self.judge.identical("unused cache", what, once, feeding.prefill(graph, tokens, filling)[0])
+        what = "tokens that were fed and taken back"
+        self.judge.identical("rollback", what, *(feeding.in_halves(graph, tokens, guess=guess) for guess in (0, GUESS)))
         if "left" in graph.padding_sides:
             batches = [feeding.behind_padding(graph, tokens, padding) for padding in (0, 1)]
             self.judge.identical("left padding", "other tokens in the padding in front of a text", *batches)
 
 
-def first_tokens(caches: Caches, count: int) -> Caches:
-    """Return the keys and values [K, n, D] of the first `count` tokens of each layer."""
-    return [(key[:, :count], value[:, :count]) for key, value in caches]
+def first_tokens(caches: Caches, geometry: CacheGeometry, count: int) -> Caches:
+    """Return what each layer keeps with keys and values [K, n, D] cut to the first `count` tokens."""
+    tensors = zip(geometry.tensors(), (tensor for layer in caches for tensor in layer), strict=True)
+    return geometry.by_layer([kept[:, :count] if tensor.per_token else kept for tensor, kept in tensors])
 
 
-def row_of(caches: Sequence[tuple[Tensor, Tensor]], row: int = 0) -> Caches:
-    """Return the keys and values [B, K, n, D] of one row, as numpy arrays [K, n, D] of each layer."""
-    return [(key[row].numpy(), value[row].numpy()) for key, value in caches]
+def row_of(caches: Sequence[LayerCache], row: int = 0) -> Caches:
+    """Return what each layer keeps of one row, as numpy arrays such as keys [K, n, D]."""
+    return [tuple(tensor[row].numpy() for tensor in layer) for layer in caches]

@@ -12,7 +12,7 @@ from edgeformer.contract import CacheGeometry
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.benchmarking.costs import Costs
-from edgeformer.runtime.kv_cache import KVCache
+from edgeformer.runtime.static_cache import StaticCache
 
 PROMPTS = [np.random.default_rng(row).integers(3, 130, length).tolist() for row, length in enumerate((23, 9, 14))]
 
@@ -87,7 +87,7 @@ def test_what_stands_behind_the_tokens_is_not_read(model):
 
 
 def test_integers_are_written_as_they_are():
-    cache = KVCache(CacheGeometry(num_layers=2, num_kv_heads=2, head_dim=8), np.int8, 1, 6)
+    cache = StaticCache(CacheGeometry.of_attention(num_layers=2, num_kv_heads=2, head_dim=8), np.int8, 1, 6)
     content = np.random.default_rng(0).integers(-128, 128, (2, 2, 1, 2, 4, 8)).astype(np.int8)
     cache.write(4, lambda layer: tuple(content[layer]))
     for layer, read in enumerate(cache.read(4)):

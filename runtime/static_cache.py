@@ -1,0 +1,162 @@
+"""The static cache: one buffer for each tensor that a layer keeps, updated in place.
+
+    key of layer i        [ row 0 | row 1 | … ]     a row: [K, C, D], of which the first `length` tokens are valid
+    value of layer i      [ row 0 | row 1 | … ]
+    conv of layer j       [ row 0 | row 1 | … ]     a row: [channels, width], all of it valid
+    recurrent of layer j  [ row 0 | row 1 | … ]     a row: [heads, key_dim, value_dim], all of it valid
+
+K is the number of kv heads, C the capacity, D the head dim. The graph's past and present are bound to the same buffer,
+so a step writes only the new tokens, and replaces states of fixed size. A single row is bound by its address.
+
+A layer with an attention window has a buffer of that many tokens, C = W, whatever the capacity of the others: the
+attention op evicts tokens that left the window, and keeps the last min(length, W) tokens in order from slot 0.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.contract import CacheGeometry
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Provider
+from edgeformer.runtime.buffer import Buffer
+
+Array = NDArray[Any]
+
+
+class StaticCache:
+    """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
+
+    windows: of each layer, in tokens; None where it keeps all.
+    prefix: the beginning of the tensors' names in a graph with several caches (`decoder.`). bytes: size of a full
+    cache. Raises RequestError where these bytes are not free.
+    """
+
+    def __init__(
+        self,
+        geometry: CacheGeometry,
+        dtype: type[np.generic],
+        batch_size: int,
+        capacity: int,
+        provider: Provider = "cpu",
+        windows: Sequence[int | None] = (),
+        prefix: str = "",
+    ):
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self._geometry = geometry
+        self._windows = list(windows) or [None] * geometry.num_layers
+        self._tensors = geometry.tensors(prefix)
+        # The buffer of a window may be longer than this request; the system only provides pages that are written.
+        self.bytes = geometry.elements(batch_size, capacity, windows) * np.dtype(dtype).itemsize
+        if provider == "cpu":
+            check_memory(self.bytes, batch_size, capacity)
+        # Slots for tokens stay uninitialised: those beyond the length of a row are masked. Some graphs multiply them
+        # with zero (see `fill`).
+        self._buffers = [
+            Buffer(tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype, provider)
+            for tensor in self._tensors
+        ]
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            if not tensor.per_token:
+                buffer.put(np.zeros(buffer.shape, buffer.dtype))
+
+    def bind(self, binding: Any, row: int | None = None) -> None:
+        """Bind past and present of every layer to the whole cache, or to one row of it."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            buffer.bind_input(binding, tensor.past, row)
+            buffer.bind_output(binding, tensor.present, row)
+
+    def fill(self, value: float) -> None:
+        """Overwrite every slot for a token; parity checks fill with NaN to show that no unwritten slot is read."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            if tensor.per_token:
+                buffer.put(np.full(buffer.shape, value, buffer.dtype))
+
+    def read(self, length: int) -> list[tuple[Array, ...]]:
+        """Return copies of what each layer keeps: the last min(length, window) tokens [B, K, …, D], or whole states."""
+        return self._geometry.by_layer(
+            [
+                (buffer.host()[:, :, :length] if tensor.per_token else buffer.host()).copy()
+                for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+            ]
+        )
+
+    def write(self, length: int, past: Callable[[int], Sequence[Array]]) -> None:
+        """Replace the content by `length` tokens.
+
+        past: layer → its tensors: keys and values [B, K, length, D], and whole states.
+        """
+        buffers = self._geometry.by_layer(list(zip(self._tensors, self._buffers, strict=True)))
+        for layer, kept in enumerate(buffers):
+            for (tensor, buffer), new in zip(kept, past(layer), strict=True):
+                if not tensor.per_token:
+                    buffer.put(np.ascontiguousarray(new))
+                    continue
+                slots = min(length, buffer.shape[2])
+                content = buffer.host()
+                content[:, :, :slots] = new[:, :, length - slots :]
+                buffer.put(content)
+
+    def reorder(self, parents: NDArray[np.int64], length: int) -> int:
+        """Replace every row r by a copy of row parents[r], in place; rows that stay are not touched.
+
+        length: tokens that the rows have. Returns how many bytes were copied.
+        """
+        return sum(
+            move_rows(buffer, parents, length if tensor.per_token else None)
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+        )
+
+    def snapshot(self) -> list[Array | None]:
+        """Return copies of what later tokens overwrite: states of fixed size, and buffers of windows.
+
+        Other keys and values need no copy: a token that is taken back leaves a slot that is masked again.
+        """
+        return [
+            buffer.host().copy() if not tensor.per_token or self._windows[tensor.layer] else None
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+        ]
+
+    def restore(self, snapshot: Sequence[Array | None]) -> None:
+        """Put back what `snapshot` returned."""
+        for buffer, content in zip(self._buffers, snapshot, strict=True):
+            if content is not None:
+                buffer.put(content)
+
+
+def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int | None = None) -> int:
+    """Copy row parents[r] of a buffer to every row r; return the bytes copied.
+
+    slots: copy the first slots of rows [K, C, D]; None: copy rows as they are.
+    """
+    moved = np.flatnonzero(parents != np.arange(len(parents)))
+    content = buffer.host()
+    used = content if slots is None else content[:, :, :slots]
+    # Indexing copies the rows that move, because a row may be read after it was overwritten.
+    rows = used[parents[moved]]
+    used[moved] = rows
+    buffer.put(content)
+    return rows.nbytes
+
+
+def check_memory(needed: int, batch_size: int, capacity: int) -> None:
+    """Raise RequestError if a cache needs more bytes than are free."""
+    available = _available_memory()
+    if available is not None and needed > available:
+        raise RequestError(
+            f"the cache for {batch_size} × {capacity} tokens takes {needed / 1e9:.1f} GB, and "
+            f"{available / 1e9:.1f} GB of memory are free. Ask for fewer tokens (max_new_tokens) or rows."
+        )
+
+
+def _available_memory() -> int | None:
+    """Return the bytes that can be allocated without swapping; None where the system does not tell."""
+    if not os.path.exists("/proc/meminfo"):
+        return None
+    with open("/proc/meminfo") as lines:
+        fields = dict(line.split(":") for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
