@@ -55,13 +55,17 @@ class RandomBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTemperature:
-    """Scaling of the query at position p by 1 + scale · log(1 + floor((p + 1) / floor_scale)).
+    """Scaling of the query at position p by 1 + scale · log(1 + floor((p + first) / floor_scale)).
 
     Source: `attn_temperature_tuning` of Llama 4, transformers' modeling_llama4.py.
+
+    Attributes:
+        first: the number of the first position: 1 in Llama 4, 0 in Ministral 3.
     """
 
     floor_scale: float
     scale: float
+    first: int = 1
 
     def __post_init__(self) -> None:
         check(self.floor_scale > 0, self, "floor_scale", "positive")

@@ -80,12 +80,14 @@ class RotaryConfig:
         base: pair i rotates by position · base^(−2i / rotary_dim) radians.
         interleaved: pairs are neighbours, (0, 1), (2, 3)…; otherwise element i pairs with i + rotary_dim / 2.
         scaling: how frequencies are changed for long contexts.
+        backward: pairs rotate by negative angles.
     """
 
     rotary_dim: int
     base: float
     interleaved: bool
     scaling: RotaryScaling | None
+    backward: bool = False
 
     def __post_init__(self) -> None:
         check(self.rotary_dim > 0 and self.rotary_dim % 2 == 0, self, "rotary_dim", "a positive even number")

@@ -61,7 +61,7 @@ def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tenso
 
 def temperature_table(config: QueryTemperature, rows: int) -> Tensor:
     """Return the factor of queries at each position, float64 [rows, 1]; see `QueryTemperature`."""
-    steps = torch.floor((torch.arange(rows, dtype=torch.float64) + 1) / config.floor_scale)
+    steps = torch.floor((torch.arange(rows, dtype=torch.float64) + config.first) / config.floor_scale)
     return (1 + config.scale * torch.log1p(steps)).unsqueeze(1)
 
 
@@ -74,7 +74,7 @@ def rotary_table(config: RotaryConfig, context_length: int) -> tuple[Tensor, Ten
     angles = torch.outer(positions, rotary_frequencies(config))
     scaling = config.scaling
     factor = scaling.attention_factor if isinstance(scaling, YarnScaling | LongRopeScaling) else 1.0
-    return angles.cos() * factor, angles.sin() * factor
+    return angles.cos() * factor, angles.sin() * (-factor if config.backward else factor)
 
 
 def rotary_frequencies(config: RotaryConfig) -> Tensor:

@@ -133,8 +133,11 @@ def test_random_blocks_are_earlier_ones_and_always_the_same():
             assert visible[i, j] == bool(blocks[i // 4, j // 4])
 
 
-def test_query_temperature_is_the_formula_of_llama_4():
-    table = temperature_table(QueryTemperature(floor_scale=8, scale=0.1), 40)
-    for position in (0, 6, 7, 15, 39):
-        expected = math.log(math.floor((position + 1) / 8) + 1) * 0.1 + 1
+@pytest.mark.parametrize("first", [0, 1])
+def test_query_temperature_is_the_formula_of_llama_4_and_ministral_3(first):
+    table = temperature_table(QueryTemperature(floor_scale=8, scale=0.1, first=first), 40)
+    other = temperature_table(QueryTemperature(floor_scale=8, scale=0.1, first=1 - first), 40)
+    assert [row for row in range(40) if table[row] != other[row]] == [7, 15, 23, 31, 39]
+    for position in (0, 6, 7, 8, 15, 39):
+        expected = math.log(math.floor((position + first) / 8) + 1) * 0.1 + 1
         assert table[position].item() == pytest.approx(expected, rel=1e-15)
