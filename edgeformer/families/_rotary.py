@@ -8,7 +8,7 @@ a static graph cannot follow. Both are exact up to a length, and longer contexts
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from edgeformer.config import (
@@ -50,6 +50,7 @@ def read_rotary(
     fraction: float | None = None,
     base: float = DEFAULT_BASE,
     otherwise: Mapping[str, Any] | None = None,
+    known: Collection[str] = (),
 ) -> RotaryConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
 
@@ -61,10 +62,12 @@ def read_rotary(
         fraction: default of the fraction of a head that rotates; None for families that always rotate whole heads.
         base: default of rope_theta.
         otherwise: the parameters where config.json has neither rope_parameters nor rope_scaling; None for no scaling.
+        known: names of further parameters, which the caller reads.
     """
     scaling = fields.take("rope_scaling", {})
     parameters = dict(fields.take("rope_parameters", {} if scaling else otherwise or {}))
     parameters.update(scaling)
+    parameters = {name: value for name, value in parameters.items() if name not in known}
     base = fields.take("rope_theta", base)
     if fraction is not None:
         outside = fields.take("partial_rotary_factor", fraction)

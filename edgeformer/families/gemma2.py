@@ -15,9 +15,14 @@ from edgeformer.families.llama import TENSORS
 
 
 def read_gemma2(
-    fields: Fields, context_length: int | None, pattern: int, attention: dict[str, Any], **local: Any
+    fields: Fields,
+    context_length: int | None,
+    pattern: int,
+    attention: dict[str, Any],
+    norm_placement: str = "sandwich",
+    **local: Any,
 ) -> DecoderConfig:
-    """Read the fields that Gemma 2 and 3 share.
+    """Read the fields that Gemma 2, Gemma 3 and VaultGemma share.
 
     pattern: without layer_types, every pattern-th layer has full attention, the others a window. local: fields of
     AttentionConfig in layers with a window.
@@ -29,7 +34,7 @@ def read_gemma2(
         context_length,
         attention={"scale": fields.take("query_pre_attn_scalar") ** -0.5, **attention},
         feed_forward=fields.choice("hidden_activation", ACTIVATIONS),
-        block={"norm_placement": "sandwich"},
+        block={"norm_placement": norm_placement},
         logit_softcap=fields.take("final_logit_softcapping", None),
     )
     types = read_layer_types(fields, every_nth_full(pattern, len(config.blocks)))

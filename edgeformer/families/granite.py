@@ -3,22 +3,32 @@
 Llama with four multipliers. Source: transformers/models/granite/modeling_granite.py.
 """
 
+from typing import Any
+
 from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
-def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
-    """Read a Granite config.json."""
+def read_granite(
+    fields: Fields, context_length: int | None, *, scale: float, logit_scale: float, **block: Any
+) -> DecoderConfig:
+    """Read the fields that Granite and its variants share; scale: of scores. block: fields of BlockConfig."""
     return read_llama(
         fields,
         context_length,
-        attention={"scale": fields.take("attention_multiplier", 1.0), **read_attention_bias(fields)},
+        attention={"scale": scale, **read_attention_bias(fields)},
         feed_forward={"bias": fields.take("mlp_bias", False)},
-        block={"residual_scale": fields.take("residual_multiplier", 1.0)},
+        block={"residual_scale": fields.take("residual_multiplier", 1.0), **block},
         embedding_scale=fields.take("embedding_multiplier", 1.0),
-        logit_scale=1 / fields.take("logits_scaling", 1.0),
+        logit_scale=logit_scale,
     )
+
+
+def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
+    """Read a Granite config.json."""
+    scale, logit_scale = fields.take("attention_multiplier", 1.0), 1 / fields.take("logits_scaling", 1.0)
+    return read_granite(fields, context_length, scale=scale, logit_scale=logit_scale)
 
 
 FAMILY = Family(

@@ -121,6 +121,23 @@ FAMILIES = {
             },
         },
     ),
+    "cwm": Row(
+        sizes=SIZES | {"head_dim": 16, "num_hidden_layers": 5, "sliding_window": 8},
+        models={
+            "three-of-four": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+            "llama3": {
+                "num_key_value_heads": 4, "sliding_window": 5, "tie_word_embeddings": True,
+                "rope_parameters": {
+                    "rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+                },
+            },
+            "layer-types": {
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"], "num_hidden_layers": 3,
+                "mlp_bias": True, "head_dim": 32, "rms_norm_eps": 1e-2, "num_key_value_heads": 1,
+            },
+        },
+    ),
     "ernie4_5": Row(
         sizes=SIZES | {"head_dim": 16},
         models={
@@ -256,6 +273,20 @@ FAMILIES = {
             "unscaled": {"scale_attn_weights": False, "tie_word_embeddings": False, "activation_function": "gelu"},
         },
     ),
+    "gpt_neo": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "window_size": 8,
+            "max_position_embeddings": 256, "attention_types": [[["global", "local"], 1]],
+        },
+        models={
+            "every-second": {},
+            "other-runs": {
+                "attention_types": [[["local"], 2], [["global"], 1]], "num_layers": 3, "intermediate_size": 96,
+                "activation_function": "relu", "layer_norm_epsilon": 1e-2,
+            },
+            "free-head": {"tie_word_embeddings": False, "num_heads": 8, "window_size": 256},
+        },
+    ),
     "gpt_neox": Row(
         sizes=SIZES_MHA,
         models={
@@ -305,6 +336,22 @@ FAMILIES = {
             },
         },
     ),
+    "granite_swa": Row(
+        sizes=SIZES
+        | {
+            "num_hidden_layers": 5, "sliding_window": 8, "attention_multiplier": 0.25, "residual_multiplier": 0.5,
+            "embedding_multiplier": 3.0, "logits_scaling": 2.0,
+        },
+        models={
+            "three-of-four": {},
+            "bases": {"layer_rope_theta": [0, 1000, 20000.0, 1000, 0], "num_key_value_heads": 1},
+            "layer-types": {
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"], "num_hidden_layers": 3,
+                "sliding_window": 5, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False,
+                "rms_norm_eps": 1e-2,
+            },
+        },
+    ),
     "helium": Row(
         sizes=SIZES | {"head_dim": 16, "pad_token_id": 0},
         models={
@@ -329,6 +376,22 @@ FAMILIES = {
                 "num_key_value_heads": 4,
                 "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
             },
+        },
+    ),
+    "hyperclovax": Row(
+        sizes=SIZES | {"embedding_multiplier": 10.0, "logits_scaling": 0.125},
+        models={
+            "post-norms": {"attention_multiplier": 0.1, "residual_multiplier": 0.7},
+            "pre-norms": {"use_post_norm": False, "num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+            "biases": {"attention_bias": True, "mlp_bias": True, "head_dim": 32, "tie_word_embeddings": True},
+        },
+    ),
+    "jais2": Row(
+        sizes=SIZES,
+        models={
+            "biases": {},
+            "no-biases": {"attention_bias": False, "mlp_bias": False, "num_key_value_heads": 1, "head_dim": 32},
+            "tied": {"tie_word_embeddings": True, "layer_norm_eps": 1e-2, "hidden_act": "gelu"},
         },
     ),
     "llama": Row(
@@ -399,6 +462,40 @@ FAMILIES = {
             },
         },
     ),
+    "ministral": Row(
+        sizes=SIZES | {"sliding_window": 8, "head_dim": 16},
+        models={
+            "window": {},
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 5,
+                "head_dim": 32, "tie_word_embeddings": True,
+            },
+            "no-window": {"layer_types": ["full_attention"] * 3, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+            "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 4.0}},
+        },
+    ),
+    "ministral3": Row(
+        sizes=SIZES
+        | {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                "original_max_position_embeddings": 8, "max_position_embeddings": 256, "mscale": 1.0,
+                "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7,
+            },
+        },
+        models={
+            "grows": {},
+            "window": {"sliding_window": 8, "num_key_value_heads": 1, "tie_word_embeddings": True},
+            "mscale": {
+                "head_dim": 32, "rms_norm_eps": 1e-2,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+                    "original_max_position_embeddings": 16, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+                },
+            },
+        },
+    ),
     "mistral": Row(
         sizes=SIZES,
         models={
@@ -421,6 +518,18 @@ FAMILIES = {
             "free-head": {"tie_word_embeddings": False, "n_heads": 8},
         },
     ),
+    "nanochat": Row(
+        sizes=SIZES,
+        models={
+            "cap": {},
+            "no-cap": {"final_logit_softcapping": None, "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "biases": {"attention_bias": True, "rms_norm_eps": 1e-2, "num_key_value_heads": 1},
+            "linear": {
+                "hidden_act": "gelu",
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+            },
+        },
+    ),
     "nemotron": Row(
         sizes=SIZES,
         models={
@@ -436,6 +545,14 @@ FAMILIES = {
                     "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0, "partial_rotary_factor": 0.25,
                 },
             },
+        },
+    ),
+    "olmo": Row(
+        sizes=SIZES,
+        models={
+            "plain": {},
+            "clipped": {"clip_qkv": 0.5, "num_key_value_heads": 4, "tie_word_embeddings": True},
+            "biases": {"attention_bias": True, "num_key_value_heads": 1, "hidden_act": "gelu"},
         },
     ),
     "olmo2": Row(
@@ -481,6 +598,17 @@ FAMILIES = {
             "post-norm": {"do_layer_norm_before": False, "activation_function": "gelu"},
             "bare": {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False},
             "no-final-norm": {"_remove_final_layer_norm": True, "num_attention_heads": 8},
+        },
+    ),
+    "persimmon": Row(
+        sizes=SIZES_MHA,
+        models={
+            "normed-heads": {},
+            "plain": {"qk_layernorm": False, "tie_word_embeddings": True, "num_attention_heads": 8},
+            "whole-heads": {
+                "layer_norm_eps": 1e-2, "hidden_act": "gelu",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 25000.0, "partial_rotary_factor": 1.0},
+            },
         },
     ),
     "phi": Row(
@@ -605,6 +733,20 @@ FAMILIES = {
             "linear": {
                 "hidden_act": "relu", "sliding_window": 30, "num_key_value_heads": 4,
                 "rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+            },
+        },
+    ),
+    "vaultgemma": Row(
+        sizes=SIZES | {"head_dim": 16, "sliding_window": 8},
+        models={
+            "caps": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+            "no-caps": {
+                "attn_logit_softcapping": None, "final_logit_softcapping": None, "query_pre_attn_scalar": 24,
+                "head_dim": 32, "num_key_value_heads": 1,
+            },
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 5,
+                "attention_bias": True, "rms_norm_eps": 1e-2, "tie_word_embeddings": False,
             },
         },
     ),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import transformers
-from huggingface_hub.errors import StrictDataclassFieldValidationError
+from huggingface_hub.errors import StrictDataclassError
 from rows import FAMILIES
 
 from edgeformer.errors import ConfigError
@@ -46,6 +46,9 @@ EXPECTED = {
         windows=[4096, 4096, 4096, None] * 8, bases=[5e4, 5e4, 5e4, None] * 8,
     ),
     "EleutherAI/gpt-j-6b": Expected(6_050_882_784, 28, (16, 16, 256), 2048, False),
+    "EleutherAI/gpt-neo-125m": Expected(
+        125_198_592, 12, (12, 12, 64), 2048, True, windows=[None, 256] * 6, bases=None
+    ),
     "EleutherAI/pythia-160m": Expected(162_322_944, 12, (12, 12, 64), 2048, False),
     "HuggingFaceTB/SmolLM2-135M": Expected(134_515_008, 30, (9, 3, 64), 8192, True, bases=1e5),
     "HuggingFaceTB/SmolVLM-256M-Instruct": Expected(162_974_016, 30, (9, 3, 64), 8192, False, bases=1e5),
@@ -62,6 +65,7 @@ EXPECTED = {
     "THUDM/GLM-4-9B-0414": Expected(9_400_279_040, 40, (32, 2, 128), 32768, False),
     "THUDM/glm-4-9b-chat-hf": Expected(9_399_951_360, 40, (32, 2, 128), 131072, False),
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": Expected(1_100_048_384, 22, (32, 4, 64), 2048, False),
+    "allenai/OLMo-1B-hf": Expected(1_176_764_416, 16, (16, 16, 128), 2048, True),
     "allenai/OLMo-2-0425-1B": Expected(1_484_916_736, 16, (16, 16, 128), 4096, False, bases=5e5),
     "allenai/Olmo-3-7B-Instruct": Expected(
         7_298_011_136, 32, (32, 32, 128), 65536, False, windows=[4096, 4096, 4096, None] * 8, bases=5e5
@@ -74,6 +78,9 @@ EXPECTED = {
     "bigcode/starcoderbase-1b": Expected(1_137_207_296, 24, (16, 1, 128), 8192, True, bases=None),
     "bigscience/bloom-560m": Expected(559_214_592, 24, (16, 16, 64), 2048, True, bases=None),
     "facebook/MobileLLM-R1-140M": Expected(140_248_512, 15, (9, 3, 64), 32768, True, bases=5e5),
+    "facebook/cwm": Expected(
+        32_581_097_472, 64, (48, 8, 128), 131072, False, windows=[None, 8192, 8192, 8192] * 16, bases=1e6
+    ),
     "facebook/opt-125m": Expected(125_239_296, 12, (12, 12, 64), 2048, True, bases=None),
     "google/gemma-2-2b": Expected(2_614_341_888, 26, (8, 4, 256), 8192, True, windows=[4096, None] * 13),
     "google/gemma-2b": Expected(2_506_172_416, 18, (8, 1, 256), 8192, True),
@@ -89,6 +96,7 @@ EXPECTED = {
         268_098_176, 18, (4, 1, 256), 32768, True, windows=([512] * 5 + [None]) * 3, bases=([1e4] * 5 + [1e6]) * 3
     ),
     "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
+    "karpathy/nanochat-d32": Expected(1_879_048_192, 32, (16, 16, 128), 2048, False),
     "kyutai/helium-1-2b": Expected(2_023_868_416, 28, (16, 8, 128), 4096, False, bases=2e4),
     "llava-hf/llava-1.5-7b-hf": Expected(6_738_939_904, 32, (32, 32, 128), 4096, False),
     "meta-llama/Llama-3.2-1B": Expected(1_235_814_400, 16, (32, 8, 64), 131072, True, bases=5e5),
@@ -126,6 +134,7 @@ DETAILS = {
         "attention.rotary.rotary_dim": 64, "attention.rotary.interleaved": True, "block.residual": "parallel_one_norm",
         "model.head_bias": True, "feed_forward.intermediate_size": 16384,
     },
+    "EleutherAI/gpt-neo-125m": {"attention.scale": 1.0, "attention.qkv_bias": False, "attention.output_bias": True},
     "EleutherAI/pythia-160m": {
         "attention.rotary.rotary_dim": 16, "attention.qkv_bias": True, "block.residual": "parallel",
         "feed_forward.activation": "gelu",
@@ -140,6 +149,7 @@ DETAILS = {
         "attention.qkv_bias": True, "attention.output_bias": False,
     },
     "THUDM/glm-4-9b-chat-hf": {"block.norm_placement": "pre", "block.norm.eps": 1.5625e-7},
+    "allenai/OLMo-1B-hf": {"block.norm.kind": "layer_norm", "block.norm.weight": False, "attention.qkv_clip": None},
     "allenai/OLMo-2-0425-1B": {"attention.qk_norm.over": "projection", "block.norm_placement": "output"},
     "allenai/Olmo-3-7B-Instruct": {
         "attention.qk_norm.over": "projection", "block.norm_placement": "output", "attention.rotary.scaling": None,
@@ -157,6 +167,7 @@ DETAILS = {
         "attention.qk_norm.after_rotary": True, "attention.chunk": None, "attention.query_temperature": None,
         "attention.rotary.interleaved": True,
     },
+    "facebook/cwm": {"attention.rotary.scaling.factor": 16.0, "attention.qkv_bias": False},
     "facebook/opt-125m": {
         "model.position_embedding.rows": 2050, "model.position_embedding.offset": 2, "block.norm_placement": "pre",
         "feed_forward.activation": "relu",
@@ -173,6 +184,10 @@ DETAILS = {
     "ibm-granite/granite-3.1-2b-instruct": {
         "model.embedding_scale": 12.0, "attention.scale": 1 / 64, "block.residual_scale": 0.22,
         "model.logit_scale": 1 / 8,
+    },
+    "karpathy/nanochat-d32": {
+        "attention.rotary.backward": True, "attention.qk_norm.after_rotary": True, "model.logit_softcap": 15.0,
+        "model.embedding_norm.weight": False, "feed_forward.activation": "relu_squared",
     },
     "kyutai/helium-1-2b": {"attention.rotary.interleaved": True, "block.norm.eps": 1e-8},
     "meta-llama/Llama-3.2-1B": {"attention.rotary.scaling.factor": 32.0},
@@ -254,7 +269,7 @@ def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(fami
             for changed in (without, without | {name: None}):
                 try:
                     ours, theirs = read_model_config(changed)[1], rewritten(changed)
-                except (ConfigError, StrictDataclassFieldValidationError):  # we refuse it, or transformers does
+                except (ConfigError, StrictDataclassError):  # we refuse it, or transformers does
                     continue
                 assert ours == read_model_config(theirs)[1], (name, changed.get(name, "absent"))
                 compared.add(name)

@@ -29,6 +29,8 @@ REFUSALS = [
     ("cohere2", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     ("cohere2", {"layer_switch": 2}, "layer_switch = 2, which is not supported here; supported: 4"),
     ("cohere2", {"position_embedding_type": "nope"}, "position_embedding_type = 'nope', which is not supported here"),
+    ("cwm", {"sliding_window": None}, "no sliding_window; a cwm model requires it"),
+    ("cwm", {"attention_bias": True}, "fields that the cwm family does not know: attention_bias = True"),
     ("ernie4_5", {"moe_num_experts": 8}, "fields that the ernie4_5 family does not know: moe_num_experts = 8"),
     ("exaone4", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     ("exaone4", {"sliding_window_pattern": "LLLG"}, "no layer_types; a exaone4 model requires it"),
@@ -64,7 +66,12 @@ REFUSALS = [
     ),
     ("glm", {"attention_bias": None}, "no attention_bias; a glm model requires it"),
     ("glm4", {"use_qk_norm": True}, "fields that the glm4 family does not know: use_qk_norm = True"),
+    ("gpt_neo", {"attention_types": [[["global"], 3]]}, "attention_types of 3 layers and num_hidden_layers = 2"),
+    ("gpt_neo", {"attention_types": [[["global", "near"], 1]]}, "attention_types have 'near'; supported here: global"),
+    ("gpt_neo", {"attention_layers": ["local"] * 2}, "attention_layers that do not follow from its attention_types"),
     ("granite", {"num_local_experts": 4}, "fields that the granite family does not know: num_local_experts = 4"),
+    ("granite_swa", {"layer_rope_theta": [1e4]}, "layer_rope_theta of 1 layers and num_hidden_layers = 5"),
+    ("granite_swa", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     ("helium", {"layer_types": [FULL] * 3}, "fields that the helium family does not know: layer_types"),
     ("hunyuan_v1_dense", {"use_cla": True}, "use_cla = True, which is not supported here; supported: False"),
     (
@@ -77,6 +84,8 @@ REFUSALS = [
         {"rope_scaling": {"type": "linear", "factor": 2.0, "alpha": 1000.0}},
         "RoPE scaling 'linear' has parameters that are not known: alpha",
     ),
+    ("hyperclovax", {"use_post_norm": None}, "no use_post_norm; a hyperclovax model requires it"),
+    ("jais2", {"rms_norm_eps": 1e-6}, "fields that the jais2 family does not know: rms_norm_eps"),
     ("llama", {"rope_interleaved": True}, "rope_interleaved = True, which is not supported here; supported: False"),
     (
         "llama4_text",
@@ -92,11 +101,25 @@ REFUSALS = [
     ("llama4_text", {"no_rope_layers": [1, 0]}, "no_rope_layers of 2 layers and num_hidden_layers = 4"),
     ("llama4_text", {"layer_types": [SLIDING] * 4}, "'sliding_attention'; supported here: full_attention, chunked_att"),
     ("llama4_text", {"attention_chunk_size": None}, "no attention_chunk_size; a llama4_text model requires it"),
+    ("ministral", {"sliding_window": None, "layer_types": [SLIDING] * 3}, "no sliding_window is in use"),
+    ("ministral3", {"layer_types": [FULL] * 3}, "fields that the ministral3 family does not know: layer_types"),
+    (
+        "ministral3",
+        {"rope_parameters": {"rope_type": "default"}},
+        "rope_parameters have no original_max_position_embeddings; a ministral3 model requires it",
+    ),
+    (
+        "ministral3",
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "llama_4_scaling_beta": 0.1}},
+        "rope_parameters have no original_max_position_embeddings; a ministral3 model requires it",
+    ),
     ("mistral", {"layer_types": [FULL] * 3}, "fields that the mistral family does not know: layer_types"),
     ("mistral", {"attention_bias": True}, "fields that the mistral family does not know: attention_bias = True"),
     ("mistral", {"sliding_window": 0}, "AttentionConfig.window is 0; it must be positive, or None"),
+    ("nanochat", {"sliding_window": 8}, "fields that the nanochat family does not know: sliding_window = 8"),
     ("nemotron", {"kv_channels": 32}, "kv_channels = 32, which is not supported here; supported: 16"),
     ("nemotron", {"layer_norm_eps": 1e-5}, "fields that the nemotron family does not know: layer_norm_eps"),
+    ("olmo", {"rms_norm_eps": 1e-6}, "fields that the olmo family does not know: rms_norm_eps"),
     ("olmo2", {"clip_qkv": 8.0}, r"fields that the olmo2 family does not know: clip_qkv = 8\.0"),
     ("olmo2", {"mlp_bias": True}, "fields that the olmo2 family does not know: mlp_bias = True"),
     ("olmo3", {"rope_theta": 1e6}, r"rope_theta = 1000000\.0, which is not supported here; supported: 500000\.0"),
@@ -106,6 +129,7 @@ REFUSALS = [
         "rope_parameters have rope_type; here they are given by layer",
     ),
     ("olmo3", {"layer_types": [CHUNKED] * 4}, "'chunked_attention'; supported here: full_attention, sliding_attention"),
+    ("persimmon", {"num_key_value_heads": 2}, "num_key_value_heads = 2, which is not supported here; supported: 4"),
     ("qwen2", {"use_mrope": True}, "use_mrope = True, which is not supported here; supported: False"),
     ("qwen2", {"layer_types": [SLIDING] * 3}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     (
@@ -118,6 +142,7 @@ REFUSALS = [
     ("smollm3", {"layer_types": [SLIDING] * 4}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers of 2 layers and num_hidden_layers = 4"),
     ("smollm3", {"sliding_window_pattern": 2}, "fields that the smollm3 family does not know: sliding_window_pattern"),
+    ("vaultgemma", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
 ]
 
 
