@@ -81,7 +81,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
                 continue
             found = tuple(self._open(theirs).get_shape())
             # A vector may be stored as a matrix of one row, and one of a single number as that number.
-            if found not in (shape, (1, *shape)) and (found or shape != (1,)):
+            if _without_ones(found) != _without_ones(shape):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         # A parameter that the model has once may be stored more often: a tied head, a shared embedding.
         self._copies: dict[str, list[str]] = {}
@@ -193,6 +193,11 @@ def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, safe_ope
     """Count the tensors of a modality, and the numbers in them; reads headers only."""
     sizes = [math.prod(stored[name].get_slice(name).get_shape()) for name in names]
     return LeftOut(modality=modality, tensors=len(sizes), parameters=sum(sizes))
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without its axes of length one."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _rows(tensor: str, count: int) -> list[str]:

@@ -8,6 +8,7 @@ With `--ids`, prompt and output are token ids: python python_onnxruntime.py BUND
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     manifest = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))
     session = ort.InferenceSession(bundle / manifest["graph"], providers=["CPUExecutionProvider"])
     pasts = session.get_inputs()[2:]
-    presents = [past.name.replace("past_key_values", "present") for past in pasts]
+    presents = [re.sub("^past(_key_values)?", "present", past.name) for past in pasts]
     end = min(len(prompt) + new_tokens, manifest["context_length"])
     # One buffer is both past and present of a layer: each step writes its keys and values in place, without a copy.
     # Some graphs have a dynamic cache instead (op sets `standard` and `portable`), which starts empty.
@@ -32,8 +33,9 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     binding.bind_output("logits")
     held = []  # up to 1.29, onnxruntime's bindings do not keep buffers alive
     for past, present in zip(pasts, presents, strict=True):
-        _, heads, _, head_dim = past.shape
-        cache = np.zeros((1, heads, 0 if dynamic else end, head_dim), DTYPES[past.type])
+        # All sizes but the number of tokens are numbers; states of fixed size have only these.
+        sizes = [(0 if dynamic else end) if isinstance(size, str) else size for size in past.shape[1:]]
+        cache = np.zeros((1, *sizes), DTYPES[past.type])
         buffer = ort.OrtValue.ortvalue_from_numpy(cache)
         held.append(buffer)
         binding.bind_ortvalue_input(past.name, buffer)

@@ -24,6 +24,7 @@ class Context:
         attention_mask: int64 [B, T].
         positions: positions of the queries, int64 [B or 1, S].
         key_positions: positions of the keys, int64 [B or 1, T].
+        token_mask: bool [B, S], which new tokens are tokens and not padding; None where no layer is recurrent.
         rotary: cosines and sines of the rotary embedding.
         bias: added to scores, [B or 1, H or 1, S, T].
         distances: sinusoids of the distances 0, 1, 2… in tokens, [C, E].
@@ -34,6 +35,7 @@ class Context:
     attention_mask: Tensor
     positions: Tensor
     key_positions: Tensor
+    token_mask: Tensor | None = None
     rotary: RotaryTable | None = None
     bias: Tensor | None = None
     distances: Tensor | None = None

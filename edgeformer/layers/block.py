@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import BlockConfig, ExpertsConfig
+from edgeformer.config import BlockConfig, ExpertsConfig, RecurrentConfig, ShortConvConfig
 from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention, LayerCache
 from edgeformer.layers.experts import Experts
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
+from edgeformer.layers.short_conv import ShortConv
+
+RECURRENT_LAYERS: dict[type[RecurrentConfig], type[nn.Module]] = {ShortConvConfig: ShortConv}
 
 
 class Block(nn.Module):
@@ -29,6 +32,8 @@ class Block(nn.Module):
         self.attention_norm = make_norm(before if config.attention_norm else None, hidden_size, dtype=dtype)
         if config.attention is not None:
             self.attention = Attention(config.attention, hidden_size, dtype)
+        if config.recurrent is not None:
+            self.recurrent = RECURRENT_LAYERS[type(config.recurrent)](config.recurrent, hidden_size, dtype)
         self.attention_output_norm = make_norm(after, hidden_size, dtype=dtype)
         if config.cross_attention is not None:
             self.cross_attention_norm = make_norm(before, hidden_size, dtype=dtype)
@@ -76,9 +81,16 @@ class Block(nn.Module):
         return x + mixed + self._scaled(self._feed_forward(second)), present
 
     def _mix(self, x: Tensor, past: LayerCache, context: Context) -> tuple[Tensor, LayerCache]:
-        """Return the output of self-attention [B, S, E] and its present cache."""
-        mixed, present = self.attention(x, past, context)
-        return mixed, present
+        """Return what self-attention and the recurrent layer make of x, [B, S, E], and their present cache."""
+        if self.config.recurrent is None:
+            attended, present = self.attention(x, past, context)
+            return attended, present
+        if self.config.attention is None:
+            mixed, present = self.recurrent(x, past, context)
+            return mixed, present
+        attended, kept = self.attention(x, past[:2], context)
+        mixed, states = self.recurrent(x, past[2:], context)
+        return attended + mixed, (*kept, *states)
 
     def _cross_attention(self, x: Tensor, encoder_cache: Cache, context: Context) -> Tensor:
         attended = self.cross_attention(self.cross_attention_norm(x), encoder_cache, context.source_mask)

@@ -59,7 +59,9 @@ class Decoder(Stack):
         x = self.embedding_norm(self.add_positions(self.embed_tokens(input_ids), positions))
         key_positions = ops.key_positions(attention_mask)
         biases = self.shared_biases(positions, key_positions, x.dtype)
-        return x, Run(attention_mask, positions, key_positions, biases, source_mask)
+        recurrent = any(block.recurrent is not None for block in self.config.blocks)
+        token_mask = ops.token_mask(attention_mask, input_ids) if recurrent else None
+        return x, Run(attention_mask, positions, key_positions, biases, source_mask, token_mask)
 
     def unembed(self, x: Tensor) -> Tensor:
         """Apply the final norm and the head: x [B, S, E] → logits [B, S, V]."""

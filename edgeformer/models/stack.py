@@ -42,6 +42,7 @@ class Run:
         attention_mask: int64 [B, T].
         positions: positions of the queries, int64 [B or 1, S].
         key_positions: positions of the keys, int64 [B or 1, T].
+        token_mask: bool [B, S], which new tokens are tokens and not padding; None where no layer is recurrent.
         biases: additive attention biases [B or 1, H or 1, S, T] by the config that they belong to.
         source_mask: int64 [B, source] with 0 for padding of the encoder's input; None without cross-attention.
     """
@@ -51,6 +52,7 @@ class Run:
     key_positions: Tensor
     biases: dict[Hashable, Tensor]
     source_mask: Tensor | None = None
+    token_mask: Tensor | None = None
 
 
 class Stack(nn.Module):
@@ -135,7 +137,12 @@ class Stack(nn.Module):
 
     def _context(self, run: Run) -> Context:
         """Return the inputs of a block without self-attention."""
-        return Context(attention_mask=run.attention_mask, positions=run.positions, key_positions=run.key_positions)
+        return Context(
+            attention_mask=run.attention_mask,
+            positions=run.positions,
+            key_positions=run.key_positions,
+            token_mask=run.token_mask,
+        )
 
     def _attention_context(self, attention: AttentionConfig, run: Run) -> Context:
         """Return the inputs of a block with self-attention: also tables and biases that blocks share."""

@@ -6,6 +6,7 @@ This file must not import edgeformer or torch, and says so at the end.
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -21,10 +22,12 @@ class Client:
         self.binding = session.io_binding()
         self.caches = []
         for tensor in session.get_inputs()[2:]:
-            _, heads, _, width = tensor.shape
             dtype = np.float16 if "16" in tensor.type else np.float32
-            cache = np.full((rows, heads, capacity, width), np.nan, dtype)
-            present = tensor.name.replace("past_key_values", "present")
+            # A cache of tokens has a symbol for their number; states of fixed size have none, and start with zeros.
+            of_tokens = any(isinstance(size, str) for size in tensor.shape[1:])
+            sizes = [capacity if isinstance(size, str) else size for size in tensor.shape[1:]]
+            cache = np.full((rows, *sizes), np.nan if of_tokens else 0, dtype)
+            present = re.sub("^past(_key_values)?", "present", tensor.name)
             self.binding.bind_input(tensor.name, "cpu", 0, dtype, cache.shape, cache.ctypes.data)
             self.binding.bind_output(present, "cpu", 0, dtype, cache.shape, cache.ctypes.data)
             self.caches.append(cache)
@@ -46,7 +49,8 @@ def growing_cache(session, ids):
     pasts = {}
     for tensor in session.get_inputs()[2:]:
         dtype = np.float16 if "16" in tensor.type else np.float32
-        pasts[tensor.name] = np.zeros((1, tensor.shape[1], 0, tensor.shape[3]), dtype)
+        sizes = [0 if isinstance(size, str) else size for size in tensor.shape[1:]]
+        pasts[tensor.name] = np.zeros((1, *sizes), dtype)
     logits, end = [], 0
     for piece in np.split(ids, [5, 6], axis=1):
         end += piece.shape[1]

@@ -394,6 +394,22 @@ FAMILIES = {
             "tied": {"tie_word_embeddings": True, "layer_norm_eps": 1e-2, "hidden_act": "gelu"},
         },
     ),
+    "lfm2": Row(
+        sizes=SIZES | {"block_multiple_of": 16, "full_attn_idxs": [1]},
+        models={
+            "three-taps": {},
+            "biases": {"conv_bias": True, "conv_L_cache": 4, "num_key_value_heads": 1, "norm_eps": 1e-2},
+            "widths": {
+                "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False, "conv_L_cache": 2,
+                "layer_types": ["full_attention", "conv", "conv"],
+            },
+            "odd": {
+                "num_hidden_layers": 5, "layer_types": ["conv", "conv", "full_attention", "conv", "full_attention"],
+                "block_ffn_dim_multiplier": 1.3, "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+            },
+        },
+    ),
     "llama": Row(
         sizes=SIZES | {"rms_norm_eps": 1e-5},
         models={
