@@ -122,6 +122,11 @@ PAIRS = {
         {"query_temperature": QueryTemperature(floor_scale=8, scale=0.1)},
         {"query_temperature": QueryTemperature(floor_scale=9, scale=0.1)},
     ),
+    "temperature that begins a token later": (
+        {"query_temperature": QueryTemperature(floor_scale=8, scale=0.1)},
+        {"query_temperature": QueryTemperature(floor_scale=8, scale=0.1, first=0)},
+    ),
+    "rotation backward": ({"rotary": replace(ROTARY, backward=True)}, {}),
     "partial rotation": ({"rotary": replace(ROTARY, rotary_dim=8)}, {"rotary": replace(ROTARY, rotary_dim=10)}),
     "no clipping": ({"qkv_clip": 1.0}, {}),
 }  # fmt: skip

@@ -177,7 +177,9 @@ def caches_of(config):
     alone = not isinstance(config, Seq2SeqConfig)
     geometry = config.cache_geometry if alone else config.decoder.cache_geometry
     names = past_names(geometry, "" if alone else "decoder.")
-    return dict.fromkeys(names, (geometry.num_kv_heads, geometry.head_dim))
+    kept = geometry.key_value
+    assert kept is not None, "all layers keep keys and values of one shape"
+    return dict.fromkeys(names, (kept.num_kv_heads, kept.head_dim))
 
 
 def errors(model, outputs):
