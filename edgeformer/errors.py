@@ -16,6 +16,10 @@ class ConfigError(EdgeformerError):
     """A model config is invalid, contradictory or not supported."""
 
 
+class ContextLengthError(ConfigError):
+    """More positions are asked for than a model has, or than a static graph can provide for."""
+
+
 class WeightsError(EdgeformerError):
     """Tensors of a checkpoint are missing, unexpected, of a wrong shape, or unreadable."""
 

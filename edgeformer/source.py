@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.config import EncoderConfig, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
-from edgeformer.families import GENERATION_FIELDS, Family, read_model_config, text_config
+from edgeformer.families import GENERATION_FIELDS, Family, has_family, read_model_config, text_config
 from edgeformer.manifest import SpecialTokens
 from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
 
@@ -112,7 +112,7 @@ def preset_names() -> list[str]:
 
 
 def open_source(
-    model: str | Path,
+    model: str | Path | FoundModel,
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -120,7 +120,7 @@ def open_source(
     """Find a model of a known family and read its config.
 
     Args:
-        model: preset, folder or hub id.
+        model: preset, folder or hub id, or what `find_model` found for one.
         context_length: positions that the graph supports. None: all that the model has, or max_seq_length of a model
             of sentence-transformers.
         pooling: replace the head of an encoder by a sentence embedding, the state of the `first` token or the `mean`.
@@ -132,7 +132,7 @@ def open_source(
         ConfigError: there is no such model, or its config is not supported.
         WeightsError: the hub does not provide it.
     """
-    found = find_text_model(find_model(model))
+    found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
     head = choose_pooling(found.folder, pooling, normalize)
     if head is None:
         family, config = read_model_config(found.hf_config, context_length)
@@ -159,6 +159,15 @@ def find_text_model(found: FoundModel) -> FoundModel:
     text = text_config(found.hf_config, _stored_names(found.folder))
     assert text is not None
     return replace(found, hf_config=text, text_model_of=found.hf_config["model_type"])
+
+
+def lacks_family(found: FoundModel) -> bool:
+    """Return whether a model is of one type, and there is no family of it.
+
+    The text model inside a model of several is read by a family only.
+    """
+    model_type = found.hf_config.get("model_type")
+    return model_type is not None and not has_family(str(model_type)) and text_config(found.hf_config) is None
 
 
 def find_model(model: str | Path) -> FoundModel:

@@ -3,16 +3,17 @@
 Importing this module imports no torch, so that options and configs that cannot be exported are refused at once.
 """
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
 
-from edgeformer.errors import require
+from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, require
 from edgeformer.export.options import ExportOptions, ModuleOptionKeywords, OptionKeywords, with_changes
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import Progress, no_progress
-from edgeformer.source import FoundModel, find_model, open_source
+from edgeformer.source import FoundModel, find_model, lacks_family, open_source
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,25 +35,51 @@ def export_model(
     options, changes: what is asked for; `export_model(m, o, precision="int4")` is short for
     `export_model(m, o, ExportOptions(precision="int4"))`.
 
+    A model_type without a family is exported with the backend `transformers`, where that is installed; the manifest's
+    `backend` says so.
+
     Raises ParityError, and leaves nothing behind, where the graph does not compute what PyTorch computes, and another
     EdgeformerError for anything else that the user can mend.
     """
     options = with_changes(options, changes)
+    found = find_model(model)
     if options.backend is not None:
-        plan, found = make_plan(options, None), find_model(model)
-        require_packages()
-        from edgeformer.export.adapters.from_transformers import open_with_transformers
-        from edgeformer.export.pipeline import run_export
-
-        opened = open_with_transformers(found, options.context_length, progress)
-        return run_export(opened, plan, _destination(found, output), progress)
-    source = open_source(model, options.context_length, options.pooling, options.normalize)
+        return _export_with_transformers(found, options, output, progress)
+    if lacks_family(found):
+        with _no_family(found):
+            return _export_with_transformers(found, replace(options, backend="transformers"), output, progress)
+    source = open_source(found, options.context_length, options.pooling, options.normalize)
     plan = make_plan(options, source.config)
     require_packages()
     from edgeformer.export.adapters.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
 
     return run_export(open_checkpoint(source), plan, _destination(source, output), progress)
+
+
+def _export_with_transformers(
+    found: FoundModel, options: ExportOptions, output: str | Path | None, progress: Progress
+) -> "ExportResult":
+    """Export the module that transformers has for a checkpoint."""
+    plan = make_plan(options, None)
+    require_packages()
+    from edgeformer.export.adapters.from_transformers import open_with_transformers
+    from edgeformer.export.pipeline import run_export
+
+    opened = open_with_transformers(found, options.context_length, progress)
+    return run_export(opened, plan, _destination(found, output), progress)
+
+
+@contextmanager
+def _no_family(found: FoundModel) -> Iterator[None]:
+    """Say in errors of configs and packages that transformers was tried because edgeformer has no family."""
+    try:
+        yield
+    except (ConfigError, ExportError, MissingDependencyError) as error:
+        raise type(error)(
+            f"edgeformer has no family of model_type {found.hf_config['model_type']!r} (edgeformer models lists them), "
+            f"so that its module of transformers is the only way. {error}"
+        ) from error
 
 
 class ModuleKeywords(ModuleOptionKeywords, total=False):

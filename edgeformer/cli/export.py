@@ -110,7 +110,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
 )  # fmt: skip
 @option(
     "--backend", type=click.Choice(get_args(Backend)), renamed_from=("--via",), topic=GRAPH,
-    help="Export this library's own module, for families that edgeformer does not have.",
+    help="Export this library's own module. [default: edgeformer's; transformers for a type without a family]",
 )  # fmt: skip
 @option(
     "--pooling", type=click.Choice(get_args(Pooling)), topic=ENCODERS,
@@ -179,7 +179,7 @@ def export_command(
     if as_json:
         print_json(_data(result, explained))
     else:
-        _show(result, explained)
+        _show(result, explained, asked=export_options.backend is not None)
         if result.manifest.random_weights is not None:
             note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
 
@@ -192,6 +192,8 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
         "bundle": str(result.path),
         "bytes": _size(manifest),
         "deployment": manifest.deployment,
+        "backend": manifest.backend,
+        "text_model_of": None if manifest.text_model_of is None else asdict(manifest.text_model_of),
         "seconds": round(result.seconds, 2),
         "random_weights": manifest.random_weights,
         "passes": passes,
@@ -201,13 +203,19 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
     }
 
 
-def _show(result: "ExportResult", explained: bool) -> None:
-    """Print what was exported, how it was verified, and the next command."""
+def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
+    """Print what was exported, how it was verified, and the next command.
+
+    asked: whether the user chose the backend, if there is one; otherwise edgeformer has no family of the model.
+    """
     from edgeformer.clients.model_card import first_line
 
     manifest, report = result.manifest, result.report
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
     click.echo(f"exported {manifest.source} to {result.path}: {_size(manifest) / 1e6:.1f} MB, {result.seconds:.1f} s")
+    if manifest.backend is not None:
+        reason = "" if asked else ", since edgeformer has no family of this model_type"
+        click.echo(f"backend: the module of {manifest.backend} {manifest.versions[manifest.backend]}{reason}")
     if manifest.text_model_of is not None:
         click.echo(str(manifest.text_model_of))
     if manifest.deployment is not None:

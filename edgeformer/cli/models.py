@@ -27,5 +27,5 @@ def models_command(as_json: bool) -> None:
     click.echo()
     print_table(list(families.items()), "family (model_type)", "reads")
     click.echo()
-    click.echo("other decoders of transformers: edgeformer export --backend transformers")
+    click.echo("other decoders of transformers, where it is installed: edgeformer export")
     click.echo("your own module, from Python: edgeformer.export.export_module")

@@ -11,16 +11,19 @@ from dataclasses import replace
 from typing import Any
 
 from edgeformer.config import ModelConfig
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, ContextLengthError
 from edgeformer.families._family import GENERATION_FIELDS, Family, Fields
 from edgeformer.families._nested import find_tensors, text_config
 
 # Names of the number of experts of a mixture of experts in config.json.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
+OTHER_WAY = " transformers' own module may be tried instead: --backend transformers."
+"""End of an error about a config.json that the family of a decoder refuses."""
+
 __all__ = [
-    "GENERATION_FIELDS", "Family", "Fields", "family_names", "find_tensors", "load_family", "read_model_config",
-    "text_config",
+    "GENERATION_FIELDS", "Family", "Fields", "family_names", "find_tensors", "has_family", "load_family",
+    "read_model_config", "text_config",
 ]  # fmt: skip
 
 
@@ -29,16 +32,24 @@ def family_names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
+def has_family(model_type: str) -> bool:
+    """Return whether there is a family of a `model_type`."""
+    return _module_of(model_type) in family_names()
+
+
+def _module_of(model_type: str) -> str:
+    return model_type.replace("-", "_")  # xlm-roberta
+
+
 def load_family(model_type: str) -> Family:
     """Return the family of a `model_type`. Raises ConfigError that lists all families if there is none."""
-    module = model_type.replace("-", "_")  # xlm-roberta
-    if module not in family_names():
+    if not has_family(model_type):
         known = ", ".join(family_names())
         raise ConfigError(
             f"model_type {model_type!r} is not supported. Supported families: {known}. Other decoders of transformers "
-            "may be captured as they are: --backend transformers."
+            "are exported as they are, where transformers is installed: --backend transformers."
         )
-    return importlib.import_module(f"{__name__}.{module}").FAMILY
+    return importlib.import_module(f"{__name__}.{_module_of(model_type)}").FAMILY
 
 
 def read_model_config(data: dict[str, Any], context_length: int | None = None) -> tuple[Family, ModelConfig]:
@@ -56,10 +67,15 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
     text = text_config(data)
     if text is not None:
+        if not has_family(text["model_type"]):
+            raise ConfigError(
+                f"the text model of this {data['model_type']} is of model_type {text['model_type']!r}, which no family "
+                "reads (edgeformer models lists them)."
+            )
         family, config = read_model_config(text, context_length)
         return replace(family, nested=True), config
     experts = next((name for name in EXPERTS if data.get(name)), None)
-    if experts is not None and data["model_type"] not in family_names():
+    if experts is not None and not has_family(data["model_type"]):
         raise ConfigError(
             f"{data['model_type']} is a mixture of experts ({experts} = {data[experts]}), and edgeformer has no blocks "
             "for those. Export a dense model."
@@ -68,11 +84,16 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
     fields = Fields(data, family.defaults)
     try:
         config = family.read_config(fields, context_length)
+        fields.finish()
+    except ContextLengthError:
+        raise
+    except ConfigError as error:
+        # Nothing falls back in silence: what the other way exports is not what was asked for.
+        raise ConfigError(f"{error}{OTHER_WAY if family.is_decoder else ''}") from error
     except (ArithmeticError, TypeError, ValueError, AttributeError) as error:
         # For example a size of zero that is a divisor, or a string instead of a number.
         raise ConfigError(
             f"config.json is not one of a {data['model_type']} model: a field of it has a value of the wrong kind "
             f"({type(error).__name__}: {error}). Sizes must be positive numbers."
         ) from error
-    fields.finish()
     return family, config

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import ConfigError
 
 # Generation settings, which older config.json files hold instead of generation_config.json.
@@ -138,6 +138,11 @@ class Family:
     ignored_tensors: tuple[str, ...] = ()
     zero_if_absent: tuple[str, ...] = ()
     nested: bool = False
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether every model of the family is a causal language model, by the type that `read_config` returns."""
+        return get_type_hints(self.read_config)["return"] is DecoderConfig
 
     def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
         """Return where the checkpoint stores each parameter; stored: names of all tensors of the checkpoint."""

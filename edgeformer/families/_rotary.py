@@ -20,7 +20,7 @@ from edgeformer.config import (
     RotaryScaling,
     YarnScaling,
 )
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, ContextLengthError
 from edgeformer.families._family import Fields
 
 DEFAULT_BASE = 10000.0
@@ -33,11 +33,11 @@ def read_context_length(
     """Return the context length of the export: all positions of the model, or the requested number.
 
     requested: a context length, or None. name: field with the number of positions. unused: how many of these no token
-    can have. Raises ConfigError for more positions than the model has.
+    can have. Raises ContextLengthError for more positions than the model has.
     """
     available = fields.take(name) - unused
     if requested is not None and not 0 < requested <= available:
-        raise ConfigError(f"--context-length is {requested}; this model has positions 1 to {available}.")
+        raise ContextLengthError(f"--context-length is {requested}; this model has positions 1 to {available}.")
     return requested or available
 
 
@@ -164,7 +164,7 @@ def _read_scaling(
         )
     if kind in ("longrope", "su"):  # "su" is the first name of it, in Phi-3
         if context_length > original:
-            raise ConfigError(
+            raise ContextLengthError(
                 f"RoPE scaling 'longrope' changes its frequencies for texts longer than {original} tokens, "
                 f"which a static graph cannot follow. Export with --context-length {original} or less."
             )

@@ -4,7 +4,7 @@ Source: transformers/models/bloom/modeling_bloom.py.
 """
 
 from edgeformer.config import AlibiConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ContextLengthError
 from edgeformer.families._alibi import alibi_slopes
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Family, Fields, packed_qkv
@@ -27,7 +27,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     trained_length = fields.take("seq_length", 2048)
     context_length = trained_length if context_length is None else context_length
     if context_length <= 0:
-        raise ConfigError(f"--context-length is {context_length}; it must be positive.")
+        raise ContextLengthError(f"--context-length is {context_length}; it must be positive.")
     norm = NormConfig(kind="layer_norm", eps=fields.take("layer_norm_epsilon", 1e-5), bias=True)
     block = BlockConfig(
         attention=multi_head(hidden_size, num_heads, bias=True, relative=AlibiConfig(slopes=alibi_slopes(num_heads))),

@@ -52,7 +52,7 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
     if parts:
         raise ConfigError(
             f"{model_type} is made of several models ({', '.join(parts)} in its config.json), and a bundle holds a "
-            "text decoder. If its text part has a model_type of its own, save that part as a checkpoint and export it."
+            "text decoder. Export it without --backend: edgeformer reads the text models that it knows where they lie."
         )
     return config
 

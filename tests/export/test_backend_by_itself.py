@@ -1,0 +1,110 @@
+"""A model_type without a family goes through the backend `transformers` by itself; a refused config does not."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from edgeformer.cli.main import cli
+from edgeformer.errors import ConfigError, EdgeformerError
+from edgeformer.export import export_model
+from edgeformer.families import has_family, load_family, read_model_config
+from edgeformer.manifest import Manifest
+
+WITHOUT_FAMILY = "persimmon"
+SIZES = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+HINT = "transformers' own module may be tried instead: --backend transformers"
+
+
+@pytest.fixture(scope="module")
+def folder(make_model):
+    assert not has_family(WITHOUT_FAMILY)
+    return make_model(WITHOUT_FAMILY, **SIZES)
+
+
+def folder_with(tmp_path, config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def export(folder, bundle, *options):
+    return CliRunner().invoke(cli, ["export", "--model", str(folder), "--output", str(bundle), *options])
+
+
+def test_the_export_says_in_one_line_whose_module_it_is(folder, tmp_path):
+    done = export(folder, tmp_path / "bundle")
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("backend")]
+    manifest = Manifest.read(tmp_path / "bundle")
+    version = manifest.versions["transformers"]
+    assert line == f"backend: the module of transformers {version}, since edgeformer has no family of this model_type"
+    assert manifest.backend == "transformers"
+    assert manifest.parity is not None
+
+
+def test_a_backend_that_was_asked_for_needs_no_reason(folder, tmp_path):
+    done = export(folder, tmp_path / "bundle", "--backend", "transformers", "--no-verify")
+    (line,) = [line for line in done.output.splitlines() if line.startswith("backend")]
+    assert line == f"backend: the module of transformers {Manifest.read(tmp_path / 'bundle').versions['transformers']}"
+
+
+def test_a_model_with_a_family_has_no_backend(llama_folder, tmp_path):
+    done = export(llama_folder, tmp_path / "bundle", "--no-verify", "--json")
+    assert json.loads(done.stdout)["backend"] is None
+
+
+def test_without_transformers_the_error_says_what_to_install(folder, tmp_path):
+    script = """
+import sys
+sys.modules["transformers"] = None
+import edgeformer.export
+try:
+    edgeformer.export.export_model(sys.argv[1], sys.argv[2])
+except edgeformer.errors.MissingDependencyError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script, str(folder), str(tmp_path / "bundle")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "edgeformer has no family of model_type 'persimmon'" in done.stdout
+    assert "pip install 'edgeformer[transformers]'" in done.stdout
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "no-such-model"}, r"transformers 5.* has no model_type 'no-such-model'"),
+        ({"model_type": "clip_text_model"}, "clip_text_model is not a causal language model in transformers"),
+    ],
+)
+def test_what_transformers_cannot_take_either_is_said_with_both_reasons(tmp_path, config, reason):
+    refused = f"edgeformer has no family of model_type {config['model_type']!r} .*the only way. {reason}"
+    with pytest.raises(EdgeformerError, match=refused):
+        export_model(folder_with(tmp_path, config), tmp_path / "bundle")
+
+
+def test_a_family_that_refuses_a_value_names_the_other_way_and_does_not_take_it(llama_folder, tmp_path):
+    config = json.loads((llama_folder / "config.json").read_text())
+    for change in ({"rope_interleaved": True}, {"twist": 1}):
+        with pytest.raises(ConfigError, match=HINT):
+            export_model(folder_with(tmp_path, config | change), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_context_that_is_too_long_is_no_matter_of_the_backend(llama_folder):
+    with pytest.raises(ConfigError, match="has positions 1 to 256") as error:
+        read_model_config(json.loads((llama_folder / "config.json").read_text()), 257)
+    assert HINT not in str(error.value)
+
+
+def test_families_that_no_decoder_is_of_have_no_other_way():
+    assert load_family("llama").is_decoder
+    assert not load_family("bert").is_decoder
+    with pytest.raises(ConfigError) as error:
+        read_model_config({"model_type": "bert", "twist": 1, "hidden_size": 64})
+    assert HINT not in str(error.value)
