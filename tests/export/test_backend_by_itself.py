@@ -7,24 +7,21 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+import edgeformer.families
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, EdgeformerError
 from edgeformer.export import export_model
-from edgeformer.families import has_family, load_family, read_model_config
+from edgeformer.families import load_family, read_model_config
 from edgeformer.manifest import Manifest
 
-WITHOUT_FAMILY = "persimmon"
-SIZES = {
-    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}  # fmt: skip
 HINT = "transformers' own module may be tried instead: --backend transformers"
 
 
-@pytest.fixture(scope="module")
-def folder(make_model):
-    assert not has_family(WITHOUT_FAMILY)
-    return make_model(WITHOUT_FAMILY, **SIZES)
+@pytest.fixture
+def without_llama(monkeypatch):
+    """Take the family of Llama away, which transformers' own module can stand in for."""
+    names = [name for name in edgeformer.families.family_names() if name != "llama"]
+    monkeypatch.setattr(edgeformer.families, "family_names", lambda: names)
 
 
 def folder_with(tmp_path, config):
@@ -36,8 +33,8 @@ def export(folder, bundle, *options):
     return CliRunner().invoke(cli, ["export", "--model", str(folder), "--output", str(bundle), *options])
 
 
-def test_the_export_says_in_one_line_whose_module_it_is(folder, tmp_path):
-    done = export(folder, tmp_path / "bundle")
+def test_the_export_says_in_one_line_whose_module_it_is(without_llama, llama_folder, tmp_path):
+    done = export(llama_folder, tmp_path / "bundle")
     assert done.exit_code == 0, done.output
     (line,) = [line for line in done.output.splitlines() if line.startswith("backend")]
     manifest = Manifest.read(tmp_path / "bundle")
@@ -47,8 +44,8 @@ def test_the_export_says_in_one_line_whose_module_it_is(folder, tmp_path):
     assert manifest.parity is not None
 
 
-def test_a_backend_that_was_asked_for_needs_no_reason(folder, tmp_path):
-    done = export(folder, tmp_path / "bundle", "--backend", "transformers", "--no-verify")
+def test_a_backend_that_was_asked_for_needs_no_reason(llama_folder, tmp_path):
+    done = export(llama_folder, tmp_path / "bundle", "--backend", "transformers", "--no-verify")
     (line,) = [line for line in done.output.splitlines() if line.startswith("backend")]
     assert line == f"backend: the module of transformers {Manifest.read(tmp_path / 'bundle').versions['transformers']}"
 
@@ -58,19 +55,21 @@ def test_a_model_with_a_family_has_no_backend(llama_folder, tmp_path):
     assert json.loads(done.stdout)["backend"] is None
 
 
-def test_without_transformers_the_error_says_what_to_install(folder, tmp_path):
+def test_without_transformers_the_error_says_what_to_install(llama_folder, tmp_path):
     script = """
 import sys
 sys.modules["transformers"] = None
 import edgeformer.export
+import edgeformer.families
+edgeformer.families.family_names = lambda: ["gpt2"]
 try:
     edgeformer.export.export_model(sys.argv[1], sys.argv[2])
 except edgeformer.errors.MissingDependencyError as error:
     print(error)
 """
-    command = [sys.executable, "-c", script, str(folder), str(tmp_path / "bundle")]
+    command = [sys.executable, "-c", script, str(llama_folder), str(tmp_path / "bundle")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "edgeformer has no family of model_type 'persimmon'" in done.stdout
+    assert "edgeformer has no family of model_type 'llama'" in done.stdout
     assert "pip install 'edgeformer[transformers]'" in done.stdout
     assert not (tmp_path / "bundle").exists()
 

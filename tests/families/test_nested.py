@@ -232,8 +232,8 @@ def test_tokens_of_the_text_config_stand_behind_those_of_the_whole_model(make_wr
         ({"hidden_size": 65}, "this gemma3 has fields beside text_config .*: hidden_size = 65"),
         ({"text_config": {"model_type": "gemma3_text", "twist": 1}}, "the gemma3_text family does not know: twist = 1"),
         (
-            {"text_config": {"model_type": "persimmon"}},
-            "text model of this gemma3 is of model_type 'persimmon', which no family",
+            {"text_config": {"model_type": "no_such_model"}},
+            "text model of this gemma3 is of model_type 'no_such_model', which no family",
         ),
         (
             {"model_type": "paligemma"},
