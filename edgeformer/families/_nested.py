@@ -61,10 +61,8 @@ def text_config(data: Mapping[str, Any], stored: Collection[str] = ()) -> dict[s
         _check_outer(data, text, wrapper)
     text |= {name: data[name] for name in TOKENS if data.get(name) is not None}
     text[TIED] = _is_tied(data, given, wrapper, stored)
-    text = text_config(text, stored) or text
-    if kind in SAME_ON_TEXT:
-        text = _with_plain_positions(text) | {"model_type": SAME_ON_TEXT[kind]}
-    return text
+    text = _with_plain_positions(text_config(text, stored) or text)
+    return text | {"model_type": SAME_ON_TEXT.get(text["model_type"], text["model_type"])}
 
 
 @cache
@@ -100,7 +98,11 @@ def _is_tied(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrapper,
 
 
 def _with_plain_positions(text: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json without the sections of three-dimensional positions, which text does not have."""
+    """Return a config.json without the sections of three-dimensional positions.
+
+    Positions have three axes (time, height, width) that are equal for tokens of a text, so that the sections of
+    frequencies (`mrope_section`) that turn by each axis turn by one position.
+    """
     plain = {name: value for name, value in text.items() if name != "use_mrope"}
     for name in ("rope_parameters", "rope_scaling"):
         if isinstance(plain.get(name), dict):

@@ -87,9 +87,7 @@ SAME_ON_TEXT = {
     "glm4v_text": "glm4", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
 }  # fmt: skip
-"""Types of text models that compute on text what another family computes. Their rotary positions have three axes (time,
-height, width), which are equal for tokens of a text, so that the sections of frequencies (`mrope_section`) that turn by
-each axis turn by one position."""
+"""Types of text models that compute on text what another family computes."""
 
 WORDS = {
     "vision": {

@@ -127,6 +127,7 @@ MODELS = {
     "llava_next_video": {"llama": Model(text={"model_type": "llama"}, outer=IMAGES | {"video_token_index": 8})},
     "llava_onevision": {"qwen2": Model(text={"model_type": "qwen2"}, outer=IMAGES | {"video_token_index": 8})},
     "mistral3": {
+        "ministral": Model(text=HEAD | {"model_type": "ministral3"}, outer=IMAGES),
         "tied": Model(text=HEAD | {"model_type": "mistral", "sliding_window": None}, outer=IMAGES),
         "untied": Model(
             text=HEAD | {"model_type": "mistral", "sliding_window": 8},
