@@ -9,6 +9,7 @@ from edgeformer.config import (
     ClassificationHead,
     CrossAttentionConfig,
     DecoderConfig,
+    DeltaNetConfig,
     EncoderConfig,
     ExpertsConfig,
     FeedForwardConfig,
@@ -19,7 +20,9 @@ from edgeformer.config import (
     RecurrentConfig,
     Seq2SeqConfig,
     ShawConfig,
+    ShortConvConfig,
     StackConfig,
+    StateSpaceConfig,
     T5BiasConfig,
     TransformerXLConfig,
 )
@@ -150,7 +153,7 @@ def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) ->
     }
     recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
     if recurrent:
-        parts["recurrent"] = sum(_recurrent(each, hidden) for each in recurrent)
+        parts["recurrent"] = sum(recurrent_weights(each, hidden) for each in recurrent)
     across = [block.cross_attention for block in blocks if block.cross_attention is not None]
     if across:
         parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
@@ -215,15 +218,23 @@ def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: 
     return 2 * width * (hidden + source_size) + biases
 
 
-def _recurrent(recurrent: RecurrentConfig, hidden: int) -> int:
+def recurrent_weights(recurrent: RecurrentConfig, hidden: int) -> int:
     """Return the number of weights of a recurrent layer."""
-    channels, bias = recurrent.channels, recurrent.bias
-    projections = _recurrent_products(recurrent, hidden) + (3 * channels + hidden) * bias
-    return projections + channels * (recurrent.kernel_size + bias)
+    match recurrent:
+        case ShortConvConfig(bias=bias):
+            biases, vectors = (bias, bias, bias), 0
+        case DeltaNetConfig():
+            biases, vectors = (False, False, False), 2 * recurrent.num_value_heads + recurrent.value_dim
+        case StateSpaceConfig():
+            biases = recurrent.input_bias, recurrent.conv_bias, recurrent.output_bias
+            vectors = 3 * recurrent.num_heads + recurrent.inner_size * (recurrent.norm_eps is not None)
+    sizes = recurrent.projected_size, recurrent.channels, hidden
+    count = sum(size * bias for size, bias in zip(sizes, biases, strict=True)) + vectors
+    return _recurrent_products(recurrent, hidden) + recurrent.channels * recurrent.kernel_size + count
 
 
 def _recurrent_products(recurrent: RecurrentConfig, hidden: int) -> int:
-    return 4 * hidden * recurrent.channels
+    return hidden * (recurrent.projected_size + recurrent.inner_size)
 
 
 def _feed_forward(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:

@@ -45,7 +45,7 @@ from edgeformer.config.position import (
     TransformerXLConfig,
     YarnScaling,
 )
-from edgeformer.config.recurrent import RecurrentConfig, ShortConvConfig
+from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 
 __all__ = [
     "Activation",
@@ -56,6 +56,7 @@ __all__ = [
     "ClassificationHead",
     "CrossAttentionConfig",
     "DecoderConfig",
+    "DeltaNetConfig",
     "EncoderConfig",
     "ExpertsConfig",
     "FeedForwardConfig",
@@ -81,6 +82,7 @@ __all__ = [
     "ShortConvConfig",
     "SinusoidalPositions",
     "StackConfig",
+    "StateSpaceConfig",
     "T5BiasConfig",
     "TransformerXLConfig",
     "YarnScaling",
