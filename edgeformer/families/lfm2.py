@@ -4,19 +4,16 @@ Source: transformers/models/lfm2/modeling_lfm2.py.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from edgeformer.config import BlockConfig, DecoderConfig, NormConfig, QKNormConfig, ShortConvConfig
-from edgeformer.families._family import Family, Fields, Packed
+from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import FULL, read_layer_types
 from edgeformer.families.llama import read_llama
 
 CONV = "conv"
 """Name of a layer type of LFM2 in transformers."""
-PROJECTIONS = ("before_gate", "after_gate", "value")
-"""Parameters of a short convolution in the order of their rows in the checkpoint's `in_proj`."""
 
-TENSORS: dict[str, Any] = {
+TENSORS = {
     "embedding": "model.embed_tokens",
     "blocks.*.attention_norm": "model.layers.*.operator_norm",
     "blocks.*.attention.query": "model.layers.*.self_attn.q_proj",
@@ -25,10 +22,7 @@ TENSORS: dict[str, Any] = {
     "blocks.*.attention.output": "model.layers.*.self_attn.out_proj",
     "blocks.*.attention.query_norm": "model.layers.*.self_attn.q_layernorm",
     "blocks.*.attention.key_norm": "model.layers.*.self_attn.k_layernorm",
-    **{
-        f"blocks.*.recurrent.{name}": Packed("model.layers.*.conv.in_proj", part)
-        for part, name in enumerate(PROJECTIONS)
-    },
+    "blocks.*.recurrent.input": "model.layers.*.conv.in_proj",
     "blocks.*.recurrent.conv_weight": "model.layers.*.conv.conv.weight",
     "blocks.*.recurrent.conv_bias": "model.layers.*.conv.conv.bias",
     "blocks.*.recurrent.output": "model.layers.*.conv.out_proj",

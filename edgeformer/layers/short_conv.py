@@ -14,9 +14,7 @@ class ShortConv(nn.Module):
     def __init__(self, config: ShortConvConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
         channels, bias = config.channels, config.bias
-        self.before_gate = nn.Linear(hidden_size, channels, bias=bias, dtype=dtype)
-        self.after_gate = nn.Linear(hidden_size, channels, bias=bias, dtype=dtype)
-        self.value = nn.Linear(hidden_size, channels, bias=bias, dtype=dtype)
+        self.input = nn.Linear(hidden_size, 3 * channels, bias=bias, dtype=dtype)
         self.conv_weight = nn.Parameter(torch.empty(channels, config.kernel_size, dtype=dtype))
         self.conv_bias = nn.Parameter(torch.empty(channels, dtype=dtype)) if bias else None
         self.output = nn.Linear(channels, hidden_size, bias=bias, dtype=dtype)
@@ -27,6 +25,7 @@ class ShortConv(nn.Module):
         past, present: the last inputs of the convolution, [B, channels, kernel_size − 1].
         """
         assert context.token_mask is not None
-        gated = self.before_gate(x) * self.value(x)
+        before, after, value = self.input(x).chunk(3, -1)
+        gated = before * value
         mixed, present = ops.causal_conv(gated, self.conv_weight, self.conv_bias, *past, context.token_mask, False)
-        return self.output(self.after_gate(x) * mixed), (present,)
+        return self.output(after * mixed), (present,)
