@@ -18,6 +18,7 @@ from torch import Tensor
 
 from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import WeightsError
+from edgeformer.expert_weights import is_stacked
 from edgeformer.families import Family, find_tensors
 from edgeformer.manifest import LeftOut
 from edgeformer.models import build_model
@@ -111,10 +112,12 @@ class CheckpointWeights(Mapping[str, Tensor]):
                 expected |= {row: tuple(rest) for row in _rows(tensor, rows)}
                 continue
             # Packed parameters share the rows of the tensor; otherwise it holds one parameter, or a copy for each name.
-            if self._places[names[0]].packed:
-                rows = sum(self._shapes[name][0] for name in names)
-            shape = (rows, *rest)
-            expected[tensor] = shape[::-1] if self._places[names[0]].transposed else shape
+            shape, packed = list(self._shapes[names[0]]), self._places[names[0]].packed
+            if packed:
+                shape[packed.axis] = sum(self._shapes[name][packed.axis] for name in names)
+            if self._places[names[0]].transposed:
+                shape[-2:] = shape[:-3:-1]
+            expected[tensor] = tuple(shape)
         return expected
 
     def _open(self, tensor: str) -> Any:
@@ -140,19 +143,34 @@ class CheckpointWeights(Mapping[str, Tensor]):
         if place.tensor not in self._stored:
             return torch.zeros(self._shapes[name])  # the constructor has checked that it may be absent
         tensor: Tensor = self._open(place.tensor)[...].reshape(self._expected[place.tensor])
-        if place.transposed:
-            tensor = tensor.t()
+        return self._unpacked(name, tensor.mT if place.transposed else tensor)
+
+    def read_expert(self, name: str, expert: int) -> Tensor:
+        """Return one expert of a stacked parameter [X, out, in]; reads no other."""
+        place = self._places[name]
+        if "#" in place.tensor:
+            part: Tensor = self._open(place.tensor.replace("#", str(expert)))[...]
+            return part
+        stack = self._open(place.tensor)[expert : expert + 1]
+        return self._unpacked(name, stack.mT if place.transposed else stack)[0]
+
+    def _unpacked(self, name: str, tensor: Tensor) -> Tensor:
+        """Return the parameter that is a part of a tensor."""
+        place = self._places[name]
         if place.packed is None:
             return tensor
+        names = self._members[place.tensor]
         if place.packed.layout == "groups":
             assert isinstance(self._config, DecoderConfig), "only decoders keep heads in groups"
             attention = self._config.attentions[0]
             heads = tensor.unflatten(0, (attention.num_kv_heads, -1, attention.head_dim))  # [K, H/K + 2, D…]
             return (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])[place.packed.part].flatten(0, 2)
-        names, shards = self._members[place.tensor], place.packed.shards
-        sizes = [self._shapes[member][0] // shards for member in names]
-        divided = tensor.unflatten(0, (shards, -1))  # [shards, rows / shards, …]
-        return divided.split(sizes, dim=1)[names.index(name)].flatten(0, 1)
+        if place.packed.layout == "alternating":
+            return tensor[:, place.packed.part :: len(names)]
+        axis, shards = place.packed.axis, place.packed.shards
+        sizes = [self._shapes[member][axis] // shards for member in names]
+        divided = tensor.unflatten(axis, (shards, -1))  # [shards, rows / shards, …], of experts [X, 1, rows, …]
+        return divided.split(sizes, dim=axis + 1)[names.index(name)].flatten(axis, axis + 1)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -174,13 +192,23 @@ class RandomWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         shape = self._shapes[name]
-        # Combine both into one 32-bit number: torch's generator drops higher bits of its seed.
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{name}".encode()))
-        noise = torch.randn(shape, generator=generator)
+        if is_stacked(name):
+            return torch.stack([self.read_expert(name, expert) for expert in range(shape[0])])
+        noise = self._noise(name, shape)
         module, _, last = name.rpartition(".")
         if "norm" in module or len(shape) == 1:
             return 0.1 * noise + (1 if "norm" in module and last in ("weight", "running_var") else 0)
         return noise / math.sqrt(shape[-1])
+
+    def read_expert(self, name: str, expert: int) -> Tensor:
+        """Return one expert of a stacked parameter."""
+        noise = self._noise(f"{name}/{expert}", self._shapes[name][1:])
+        return 0.1 * noise if noise.dim() == 1 else noise / math.sqrt(noise.shape[-1])
+
+    def _noise(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        # Combine both into one 32-bit number: torch's generator drops higher bits of its seed.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{name}".encode()))
+        return torch.randn(shape, generator=generator)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

@@ -80,14 +80,20 @@ class Packed:
         module: the checkpoint's module.
         part: index of the parameter in the tensor.
         layout: order of the rows. `rows`: parameter after parameter; `groups`: per kv head its query heads, its key
-            head, its value head.
+            head, its value head; `experts`: per expert, parameter after parameter; `alternating`: per expert, the
+            first row of each parameter, then the second row of each …
         shards: the tensor is a concatenation of this many equal tensors, each of that layout.
     """
 
     module: str
     part: int
-    layout: Literal["rows", "groups"] = "rows"
+    layout: Literal["rows", "groups", "experts", "alternating"] = "rows"
     shards: int = 1
+
+    @property
+    def axis(self) -> int:
+        """Return the axis of the rows; those of stacked experts follow the expert's number."""
+        return 1 if self.layout in ("experts", "alternating") else 0
 
 
 def packed_qkv(module: str, layout: Literal["rows", "groups"] = "rows") -> dict[str, Packed]:
@@ -119,10 +125,11 @@ class Family:
         read_config: returns the ModelConfig of config.json for a requested context length (None: all positions).
         tensors: the checkpoint's module, or a `Packed`, by edgeformer's module or parameter. The last part of a
             parameter's name (weight, bias) is the same in both. `*` is the number of the block; `#` in the
-            checkpoint's name: it has one tensor per row; `a|b`: the first of these names that it has.
+            checkpoint's name: it has one tensor per row, or per expert; `a|b`: the first of these names that it has.
+            Of a tuple, too, the first is meant whose tensor the checkpoint has.
         defaults: defaults of transformers' config class for absent fields, where `read_config` gives none. A field
             that is null is not absent.
-        transposed: patterns of the checkpoint's modules whose weights are stored [in, out].
+        transposed: patterns of the checkpoint's modules whose weights are stored [in, out], of experts [X, in, out].
         optional_prefix: prefix of all names that some checkpoints lack.
         ignored_tensors: patterns of names of tensors that are not used (such as tables in old checkpoints).
         zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
@@ -131,7 +138,7 @@ class Family:
 
     summary: str
     read_config: Callable[[Fields, int | None], ModelConfig]
-    tensors: Mapping[str, str | Packed]
+    tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
     optional_prefix: str = ""
@@ -154,11 +161,15 @@ class Family:
         module, _, last = pattern.rpartition(".")
         theirs = self.tensors[pattern] if pattern in self.tensors else self.tensors[module]
         suffix = "" if pattern in self.tensors else f".{last}"
-        packed = theirs if isinstance(theirs, Packed) else None
-        paths = (theirs.module if isinstance(theirs, Packed) else theirs).split("|")
+        options = [
+            (name, option if isinstance(option, Packed) else None)
+            for option in (theirs if isinstance(theirs, tuple) else (theirs,))
+            for name in (option.module if isinstance(option, Packed) else option).split("|")
+        ]
         for number in numbers:
-            paths = [path.replace("*", number, 1) for path in paths]
-        path = next((path for path in paths if (path + suffix).replace("#", "0") in stored), paths[0])
+            options = [(path.replace("*", number, 1), packed) for path, packed in options]
+        known = (option for option in options if (option[0] + suffix).replace("#", "0") in stored)
+        path, packed = next(known, options[0])
         transposed = last == "weight" and any(fnmatchcase(path, module) for module in self.transposed)
         return Place(path + suffix, transposed, packed)
 

@@ -100,11 +100,11 @@ class GraphWriter:
         (self._folder / data_name).parent.mkdir(exist_ok=True)
         with DataFiles(self._folder, data_name, self._largest) as files:
             for storage, tensor in by_matrix(new):
-                data = _bytes(tensor.read())
-                assert len(data) == tensor.nbytes, f"{storage} changed size"
-                self._places[storage] = *files.add(data), len(data)
-                written += len(data)
-                self._progress(f"writing {storage}", written / max(total, 1))
+                self._places[storage] = *files.start(tensor.nbytes), tensor.nbytes
+                for chunk in tensor.chunks():
+                    written += files.add(_bytes(chunk))
+                    self._progress(f"writing {storage}", written / max(total, 1))
+                files.check_complete(storage)
         self.hashes |= files.hashes
         for storage, readers in values.items():
             for value, tensor in readers:
@@ -141,19 +141,28 @@ class DataFiles:
         self._name, self._written, self._digest = name, 0, hashlib.sha256()
         self._file = (self._folder / name).open("wb")
 
-    def add(self, data: memoryview) -> tuple[str, int]:
-        """Write a tensor at an aligned offset. Returns the name of the file, without folders, and the offset."""
-        padding = bytes(-self._written % (PAGE if len(data) >= PAGE else SMALL))
-        if self._largest is not None and self._written + len(padding) + len(data) > self._largest:
+    def start(self, size: int) -> tuple[str, int]:
+        """Begin a tensor of `size` bytes, aligned. Returns the name of its file, without folders, and the offset."""
+        padding = bytes(-self._written % (PAGE if size >= PAGE else SMALL))
+        if self._largest is not None and self._written + len(padding) + size > self._largest:
             self._close()
             self._open(f"{self._data_name}_{len(self.hashes)}")
             padding = b""
-        for chunk in (padding, data):
-            self._file.write(chunk)
-            self._digest.update(chunk)
-        offset = self._written + len(padding)
-        self._written = offset + len(data)
+        self.add(memoryview(padding))
+        offset = self._written
+        self._end = offset + size
         return PurePosixPath(self._name).name, offset
+
+    def add(self, data: memoryview) -> int:
+        """Write the next bytes, and return how many they are."""
+        self._file.write(data)
+        self._digest.update(data)
+        self._written += len(data)
+        return len(data)
+
+    def check_complete(self, name: str) -> None:
+        """Check that the tensor has as many bytes as `start` was told."""
+        assert self._written == self._end, f"{name} changed size"
 
     def _close(self) -> None:
         self._file.close()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.errors import ExportError
+from edgeformer.expert_weights import read_expert
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.capture import capture_graph
@@ -51,6 +52,10 @@ class Smoothed(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         # float16 and bfloat16 weights times float32 factors are float32, whose exponents have room for the result.
         return self._weights[name] * self._factors[name] if name in self._factors else self._weights[name]
+
+    def read_expert(self, name: str, expert: int) -> Tensor:
+        """Return one expert of a stacked parameter, which smoothing leaves alone."""
+        return read_expert(self._weights, name, expert)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

@@ -8,7 +8,6 @@ import functools
 import inspect
 import logging
 import warnings
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from torch.export import Dim
 
 from edgeformer.contract import TensorSpec
 from edgeformer.errors import ExportError
+from edgeformer.expert_weights import FirstOf
 from edgeformer.export.capture.torch_export import skip_needless_stages
 from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.provenance import record_capture
@@ -55,7 +55,7 @@ def capture(
     # Other modules are traced every time: keeping one would keep its weights in memory.
     trace = _trace if model_spec.config is None else _trace_once
     graph = trace(graph_spec, model_spec, dtype).clone()
-    values = ChainMap(dict(model_spec.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
+    values = FirstOf(dict(model_spec.constants()), weights)  # type: ignore[arg-type]  # nothing writes to it
     for value in graph.graph.initializers.values():
         if isinstance(value.const_value, StreamedTensor):
             value.const_value = _of_values(value.const_value, values)

@@ -2,11 +2,11 @@
 
 A `StreamedTensor` has a name, a dtype, a shape and a source: the parameters of the module that it is joined from along
 its last axis, transposed or not. Passes rearrange weights by rewriting sources; bytes are read, rearranged and released
-one tensor at a time, when the bundle is written. The manifest lists the sources, so that the parameters can be read
-back from a bundle.
+one tensor at a time (of stacked experts, one expert), when the bundle is written. The manifest lists the sources, so
+that the parameters can be read back from a bundle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.expert_weights import is_large, read_expert
 from edgeformer.manifest import Arithmetic, ScaledOutputs, StoredWeight
 
 TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
@@ -99,15 +100,35 @@ class StreamedTensor(ir.LazyTensor):
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
         return multiplied(joined, self.source.scaled, -1).contiguous()
 
+    def chunks(self) -> Iterator[Tensor]:
+        """Yield the tensor in parts along its first axis: expert by expert if it is large, else as a whole."""
+        if not is_large(self.sizes):
+            yield self.read()
+            return
+        for expert in range(self.sizes[0]):
+            yield self.read_expert(expert).contiguous()
+
+    def read_expert(self, expert: int) -> Tensor:
+        """Read one expert of a tensor [X, …] of X experts."""
+        dtype = TORCH_DTYPES[self.dtype]
+        parts = [
+            self._cast(parameter, read_expert(self.values, parameter, expert), dtype)
+            for parameter in self.source.parameters
+        ]
+        return torch.stack(parts, 1).flatten(0, 1) if self.source.interleaved else parts[0]
+
     def _read_parameter(self, parameter: str, dtype: torch.dtype) -> Tensor:
-        stored = self.values[parameter]
+        value = self._cast(parameter, self.values[parameter], dtype)
+        return value.t() if self.source.transposed else value
+
+    def _cast(self, parameter: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
         value = stored.to(dtype)
         if dtype == torch.float16 and torch.isinf(value).any() and not torch.isinf(stored).any():
             raise ExportError(
                 f"{parameter} holds values up to {stored.abs().max().item():.3g}, beyond float16's 65504. "
                 "Export with --precision fp32."
             )
-        return value.t() if self.source.transposed else value
+        return value
 
 
 def transpose(tensor: StreamedTensor) -> StreamedTensor:

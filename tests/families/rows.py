@@ -2,6 +2,9 @@
 
 FAMILIES[model_type] holds `sizes`, which all models of the family share, and by name what each model adds to them. A
 model may also say how it is stored (`dtype`, `shard_size`), and with which options it is exported (`export`).
+
+The first model of a family, which is exported in fp16, too, uses all of its experts: float16 may choose another expert
+than float32 where two are nearly equal.
 """
 
 from dataclasses import dataclass, field
@@ -525,6 +528,16 @@ FAMILIES = {
             },
         },
     ),
+    "mixtral": Row(
+        sizes=SIZES | {"num_local_experts": 6, "num_experts_per_tok": 2},
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "plain": {},
+            "window": {"sliding_window": 9, "num_experts_per_tok": 1, "tie_word_embeddings": True},
+            "gelu": {"hidden_act": "gelu", "num_local_experts": 5, "num_experts_per_tok": 3, "head_dim": 32},
+            "odd": {"intermediate_size": 37, "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+        },
+    ),
     "mpt": Row(
         sizes={"vocab_size": VOCABULARY, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 256},
         models={
@@ -602,6 +615,16 @@ FAMILIES = {
             },
             "biases": {"attention_bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True},
             "window-of-context": {"sliding_window": 256},
+        },
+    ),
+    "olmoe": Row(
+        sizes=SIZES | {"num_experts": 8, "num_experts_per_tok": 3},
+        models={
+            "all-experts": {"num_experts_per_tok": 8},
+            "plain": {},
+            "normalized": {"norm_topk_prob": True, "num_key_value_heads": 4},
+            "biases": {"attention_bias": True, "num_experts_per_tok": 8, "tie_word_embeddings": True},
+            "relu": {"hidden_act": "relu", "num_experts": 3, "num_experts_per_tok": 1},
         },
     ),
     "opt": Row(
@@ -700,6 +723,16 @@ FAMILIES = {
                     "original_max_position_embeddings": 64,
                 },
             },
+        },
+    ),
+    "qwen3_moe": Row(
+        sizes=SIZES | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "head_dim": 16},
+        models={
+            "all-experts": {"norm_topk_prob": True, "num_experts_per_tok": 8},
+            "plain": {},
+            "dense-layers": {"mlp_only_layers": [1], "head_dim": 32, "tie_word_embeddings": True},
+            "steps": {"decoder_sparse_step": 2, "attention_bias": True, "num_experts_per_tok": 1},
+            "window": {"use_sliding_window": True, "sliding_window": 10, "num_experts": 5, "norm_topk_prob": True},
         },
     ),
     "seed_oss": Row(

@@ -80,7 +80,9 @@ def precisions(family, name):
 
 
 def oracle(folder, tokens):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    )
     with torch.no_grad():
         logits = model(torch.from_numpy(tokens)).logits.numpy()
         ids = torch.from_numpy(tokens[:1, :PROMPT])

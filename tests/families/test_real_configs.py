@@ -66,6 +66,9 @@ EXPECTED = {
     "THUDM/glm-4-9b-chat-hf": Expected(9_399_951_360, 40, (32, 2, 128), 131072, False),
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": Expected(1_100_048_384, 22, (32, 4, 64), 2048, False),
     "allenai/OLMo-1B-hf": Expected(1_176_764_416, 16, (16, 16, 128), 2048, True),
+    "Qwen/Qwen3-30B-A3B": Expected(30_532_122_624, 48, (32, 4, 128), 40960, False, bases=1e6),
+    "allenai/OLMoE-1B-7B-0924": Expected(6_919_161_856, 16, (16, 16, 128), 4096, False),
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": Expected(46_702_792_704, 32, (32, 8, 128), 32768, False, bases=1e6),
     "allenai/OLMo-2-0425-1B": Expected(1_484_916_736, 16, (16, 16, 128), 4096, False, bases=5e5),
     "allenai/Olmo-3-7B-Instruct": Expected(
         7_298_011_136, 32, (32, 32, 128), 65536, False, windows=[4096, 4096, 4096, None] * 8, bases=5e5

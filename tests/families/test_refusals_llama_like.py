@@ -54,6 +54,15 @@ REFUSALS = [
     ("gemma2", {"attn_logit_softcapping": -1.0}, "AttentionConfig.softcap is -1.0; it must be positive, or None"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True, which is not support"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0, which is not supported here"),
+    ("mixtral", {"num_experts": 4}, r"several numbers of experts \(6, 4\). Keep the right one"),
+    ("mixtral", {"num_experts_per_tok": 7}, r"experts_per_token is 7; it must be from 1 to num_experts \(6\)"),
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv = 8.0, which is not supported here; supported: None"),
+    (
+        "olmoe",
+        {"shared_expert_intermediate_size": 8},
+        "fields that the olmoe family does not know: shared_expert_inter",
+    ),
+    ("qwen3_moe", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu"),
     (
         "gemma3_text",
         {"rope_parameters": {"rope_type": "linear"}},

@@ -1,0 +1,77 @@
+"""Functions that families with experts share: the fields of config.json, layers with experts, and names of tensors."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from edgeformer.config import DecoderConfig, ExpertsConfig, FeedForwardConfig, RouterConfig
+from edgeformer.errors import ConfigError
+from edgeformer.families._family import Fields, Packed
+
+COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Names of the number of experts; transformers itself takes any of the first three for each other."""
+
+TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef")
+"""Fields of config.json that matter in training only."""
+
+Tables = dict[str, str | Packed | tuple[str | Packed, ...]]
+
+
+def read_experts(
+    fields: Fields,
+    dense: FeedForwardConfig | ExpertsConfig | None,
+    router: RouterConfig,
+    *,
+    num_experts: int,
+    **options: Any,
+) -> ExpertsConfig:
+    """Read the number of experts and of those that a token uses.
+
+    Args:
+        fields: config.json.
+        dense: the network that an expert is like.
+        router: how experts are chosen.
+        num_experts: the number of experts where config.json has none.
+        options: fields of ExpertsConfig; `intermediate_size` is the expert's, if it is not that of `dense`.
+    """
+    assert isinstance(dense, FeedForwardConfig)
+    fields.ignore(*TRAINING)
+    counts = [count for name in COUNTS if (count := fields.take(name, None)) is not None]
+    if len(set(counts)) > 1:
+        several = ", ".join(map(str, counts))
+        raise ConfigError(f"config.json has several numbers of experts ({several}). Keep the right one.")
+    expert = replace(dense, intermediate_size=options.pop("intermediate_size", dense.intermediate_size))
+    used = fields.take("num_experts_per_tok")
+    count = counts[0] if counts else num_experts
+    return ExpertsConfig(num_experts=count, experts_per_token=used, expert=expert, router=router, **options)
+
+
+def with_experts(config: DecoderConfig, experts: ExpertsConfig, layers: Iterable[bool] | None = None) -> DecoderConfig:
+    """Return a decoder with experts in the blocks of `layers` (None: in all) instead of their dense networks."""
+    chosen = [True] * len(config.blocks) if layers is None else list(layers)
+    blocks = (
+        replace(block, feed_forward=experts) if sparse else block
+        for block, sparse in zip(config.blocks, chosen, strict=True)
+    )
+    return replace(config, blocks=tuple(blocks))
+
+
+def expert_tensors(
+    module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"), router: str = ""
+) -> Tables:
+    """Return the tensor names of a router and of experts, each with tensors of its own or all in fused ones.
+
+    Args:
+        module: the checkpoint's module that holds `experts`, such as model.layers.*.mlp.
+        names: of gate, up and down of one expert.
+        router: the checkpoint's module of the router; by default `gate` in that module.
+    """
+    experts = "blocks.*.feed_forward.experts"
+    own = {part: f"{module}.experts.#.{name}.weight" for part, name in zip(("gate", "up", "down"), names, strict=True)}
+    fused = f"{module}.experts.gate_up_proj"
+    return {
+        "blocks.*.feed_forward.router.projection": router or f"{module}.gate",
+        f"{experts}.gate.weight": (own["gate"], Packed(fused, 0, "experts")),
+        f"{experts}.up.weight": (own["up"], Packed(fused, 1, "experts")),
+        f"{experts}.down.weight": (own["down"], f"{module}.experts.down_proj"),
+    }
