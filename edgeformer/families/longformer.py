@@ -18,17 +18,22 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     fields.choice("attention_mode", {"longformer": None}, "longformer")
     fields.choice("ignore_attention_mask", {False: None}, False)
     config = read_roberta(fields, context_length, "Longformer")
-    widths, layers = fields.take("attention_window", 512), len(config.blocks)
-    widths = of_each_layer("attention_window", widths if isinstance(widths, list) else [widths] * layers, layers)
-    odd = [width for width in widths if width <= 0 or width % 2]
-    if odd:
-        raise ConfigError(f"config.json has attention_window = {odd[0]}; windows are positive even numbers.")
-    windows = [width // 2 + 1 for width in widths]  # half of it on each side
+    windows = read_windows(fields, len(config.blocks))
     # In transformers, the first token is global if its state is classified; otherwise no token is.
     if isinstance(config.head, ClassificationHead) and config.head.pooling == "first":
         everywhere = {"global_tokens": 1, "global_projections": True}
         return vary_attention(config, ({"window": window, **everywhere} for window in windows))
     return vary_attention(config, ({"window": within(window, config)} for window in windows))
+
+
+def read_windows(fields: Fields, layers: int) -> list[int]:
+    """Return the window of each layer, half of `attention_window` on each side. Raises ConfigError for an odd one."""
+    widths = fields.take("attention_window", 512)
+    widths = of_each_layer("attention_window", widths if isinstance(widths, list) else [widths] * layers, layers)
+    odd = [width for width in widths if width <= 0 or width % 2]
+    if odd:
+        raise ConfigError(f"config.json has attention_window = {odd[0]}; windows are positive even numbers.")
+    return [width // 2 + 1 for width in widths]
 
 
 PARTS = ("query", "key", "value")

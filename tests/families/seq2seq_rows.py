@@ -39,6 +39,10 @@ T5_SIZES = {
 UNEQUAL = {"encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 8}
 """Halves that have little in common."""
 
+LED_SIZES = {name: size for name, size in BART_SIZES.items() if name != "max_position_embeddings"} | {
+    "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 48, "attention_window": 8,
+}  # fmt: skip
+
 FAMILIES = {
     "bart": Row(
         sizes=BART_SIZES,
@@ -46,6 +50,16 @@ FAMILIES = {
             "plain": {},
             "unequal": UNEQUAL | {"scale_embedding": True, "activation_function": "relu"},
             "untied": {"tie_word_embeddings": False, "d_model": 48, "activation_function": "gelu_new"},
+        },
+        exported=("plain", "unequal", "untied"),
+    ),
+    "led": Row(
+        sizes=LED_SIZES,
+        models={
+            "plain": {},
+            "unequal": UNEQUAL | {"attention_window": [4, 8, 16], "activation_function": "relu"},
+            "untied": {"tie_word_embeddings": False, "d_model": 48, "attention_window": [48, 4]},
+            "narrow": {"attention_window": 4, "activation_function": "gelu_new"},
         },
         exported=("plain", "unequal", "untied"),
     ),

@@ -299,6 +299,7 @@ def test_greedy_tokens_are_those_of_transformers(models, outcomes, family, name)
 # Negative controls by family: a field, and a wrong value that keeps all shapes.
 NEIGHBOURS = {
     "bart": {"activation_function": "relu"},
+    "led": {"attention_window": 10},
     "m2m_100": {"pad_token_id": 2},
     "marian": {"scale_embedding": False},
     "mbart": {"activation_function": "relu"},

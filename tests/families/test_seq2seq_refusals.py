@@ -25,7 +25,7 @@ BARTS = ["bart", "m2m_100", "marian", "mbart", "pegasus", "plbart"]
 UNKNOWN = [(family, {"normalize_between": True}, f"{family} family does not know: normalize_b") for family in FAMILIES]
 LIKE_BART = [
     case
-    for family in [*BARTS, "whisper"]
+    for family in [*BARTS, "led", "whisper"]
     for case in (
         (family, {"activation_function": "mish"}, "activation_function = 'mish', which is not supported here; supp"),
         (family, {"decoder_attention_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
@@ -41,6 +41,9 @@ REFUSALS = [
     *UNKNOWN,
     *LIKE_BART,
     ("bart", {"decoder_vocab_size": 97}, "fields that the bart family does not know: decoder_vocab_size = 97"),
+    ("led", {"attention_window": 7}, "attention_window = 7; windows are positive even numbers"),
+    ("led", {"attention_window": [8]}, "attention_window of 1 layers and num_hidden_layers = 2"),
+    ("led", {"scale_embedding": True}, "fields that the led family does not know: scale_embedding = True"),
     ("m2m_100", {"d_model": 63, "encoder_attention_heads": 3, "decoder_attention_heads": 3}, "even where positions"),
     ("m2m_100", {"pad_token_id": None}, "config.json has no pad_token_id; a m2m_100 model requires it"),
     ("m2m_100", {"num_experts": 8}, "fields that the m2m_100 family does not know: num_experts = 8"),
@@ -99,6 +102,13 @@ def test_nothing_in_t5_ends_at_a_position():
         read("t5", 0)
 
 
+@pytest.mark.parametrize(("asked", "lengths"), [(None, (64, 48)), (64, (64, 48)), (50, (50, 48)), (20, (20, 20))])
+def test_the_target_of_led_has_at_most_its_own_positions(asked, lengths):
+    config = read("led", asked)
+    assert (config.encoder.context_length, config.decoder.context_length) == lengths
+    assert (config.encoder.position_embedding.rows, config.decoder.position_embedding.rows) == (64, 48)
+
+
 def test_a_shorter_context_is_of_both_texts_but_never_of_a_recording():
     shorter = read("bart", 32)
     assert (shorter.encoder.context_length, shorter.decoder.context_length) == (32, 32)
@@ -144,6 +154,13 @@ CHECKPOINTS = {
             bad_words_ids=[[58100]], pad_token_id=58100, static_position_embeddings=True, normalize_embedding=False,
         ),
         73_886_208,
+    ),
+    "allenai/led-base-16384": (
+        like_bart(
+            "led", 768, 6, 12, 3072, vocab_size=50265, max_encoder_position_embeddings=16384,
+            max_decoder_position_embeddings=1024, attention_window=[1024] * 6, attention_probs_dropout_prob=0.1,
+        ),
+        151_213_824,  # and 10,630,656 of the projections of global tokens
     ),
     "facebook/bart-base": (
         like_bart("bart", 768, 6, 12, 3072, vocab_size=50265, max_position_embeddings=1024), 139_420_416
