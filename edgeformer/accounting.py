@@ -92,7 +92,9 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
         assert geometry is not None
         width = geometry.elements_per_token // (2 * geometry.num_layers)
         # Every layer of the decoder projects each state of the encoder to keys and values, which its queries read.
-        projections = 2 * geometry.num_layers * config.encoder.hidden_size * width
+        across = config.decoder.blocks[0].cross_attention
+        assert across is not None
+        projections = 2 * geometry.num_layers * config.encoder.hidden_size * across.kv_heads * across.head_dim
         source = SourceAccount(
             cache_bytes_per_token=geometry.elements(1, 1) * size,
             flops_per_token=2 * (_products(config.encoder) + projections),
@@ -213,9 +215,9 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
 
 
 def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: int) -> int:
-    width = attention.num_heads * attention.head_dim
-    biases = width * (2 + attention.key_bias) * attention.qkv_bias + hidden * attention.output_bias
-    return 2 * width * (hidden + source_size) + biases
+    width, kv_width = attention.num_heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    biases = (width + kv_width * (1 + attention.key_bias)) * attention.qkv_bias + hidden * attention.output_bias
+    return 2 * (width * hidden + kv_width * source_size) + biases
 
 
 def recurrent_weights(recurrent: RecurrentConfig, hidden: int) -> int:

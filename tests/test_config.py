@@ -491,6 +491,11 @@ BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
         (lambda: replace(ACROSS, num_heads=0), "CrossAttentionConfig.num_heads", "positive"),
         (lambda: replace(ACROSS, head_dim=-1), "CrossAttentionConfig.head_dim", "positive"),
         (
+            lambda: replace(ACROSS, num_kv_heads=3),
+            "CrossAttentionConfig.num_kv_heads", "a divisor of num_heads (4), or None",
+        ),
+        (lambda: replace(ACROSS, softcap=0.0), "CrossAttentionConfig.softcap", "positive, or None"),
+        (
             lambda: replace(_block(), residual="parallel", cross_attention=ACROSS),
             "BlockConfig.residual", "serial where there is cross-attention",
         ),

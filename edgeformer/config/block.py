@@ -154,7 +154,12 @@ class AttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAttentionConfig:
-    """Attention of a decoder to the last states of an encoder: every head sees all source tokens but padding."""
+    """Attention of a decoder to the last states of an encoder: every head sees all source tokens but padding.
+
+    Attributes:
+        num_kv_heads: heads of keys and values, which are repeated once they are projected; None for num_heads.
+        softcap: scores s become softcap · tanh(s / softcap).
+    """
 
     num_heads: int
     head_dim: int
@@ -162,10 +167,20 @@ class CrossAttentionConfig:
     qkv_bias: bool
     output_bias: bool
     key_bias: bool = True
+    num_kv_heads: int | None = None
+    softcap: float | None = None
 
     def __post_init__(self) -> None:
         check(self.num_heads > 0, self, "num_heads", "positive")
         check(self.head_dim > 0, self, "head_dim", "positive")
+        divides = self.kv_heads > 0 and self.num_heads % self.kv_heads == 0
+        check(divides, self, "num_kv_heads", f"a divisor of num_heads ({self.num_heads}), or None")
+        check(self.softcap is None or self.softcap > 0, self, "softcap", "positive, or None")
+
+    @property
+    def kv_heads(self) -> int:
+        """Return the number of heads that keys and values are projected to."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ Source: transformers/models/eurobert/modeling_eurobert.py.
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead
 from edgeformer.families._encoder import read_head, read_labels
 from edgeformer.families._family import Family, Fields
-from edgeformer.families._layers import vary_attention
+from edgeformer.families._layers import bidirectional
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
@@ -34,15 +34,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
             "ForTokenClassification": lambda: ClassificationHead(labels=read_labels(fields), pooling=None),
         },
     )
-    body = vary_attention(body, [{"causal": False}] * len(body.blocks))
-    return EncoderConfig(
-        vocab_size=body.vocab_size,
-        hidden_size=body.hidden_size,
-        context_length=body.context_length,
-        blocks=body.blocks,
-        final_norm=body.final_norm,
-        head=head,
-    )
+    return bidirectional(body, head=head)
 
 
 FAMILY = Family(

@@ -164,10 +164,10 @@ class CrossAttention(nn.Module):
     def __init__(self, config: CrossAttentionConfig, hidden_size: int, source_size: int, dtype: torch.dtype):
         super().__init__()
         self.config = config
-        width = config.num_heads * config.head_dim
+        width, kv_width = config.num_heads * config.head_dim, config.kv_heads * config.head_dim
         self.query = nn.Linear(hidden_size, width, bias=config.qkv_bias, dtype=dtype)
-        self.key = nn.Linear(source_size, width, bias=config.qkv_bias and config.key_bias, dtype=dtype)
-        self.value = nn.Linear(source_size, width, bias=config.qkv_bias, dtype=dtype)
+        self.key = nn.Linear(source_size, kv_width, bias=config.qkv_bias and config.key_bias, dtype=dtype)
+        self.value = nn.Linear(source_size, kv_width, bias=config.qkv_bias, dtype=dtype)
         self.output = nn.Linear(width, hidden_size, bias=config.output_bias, dtype=dtype)
 
     def project(self, states: Tensor) -> Cache:
@@ -175,12 +175,20 @@ class CrossAttention(nn.Module):
 
         The states of padding must be finite.
         """
-        shape = *states.shape[:-1], self.config.num_heads, self.config.head_dim
-        return self.key(states).view(shape).transpose(1, 2), self.value(states).view(shape).transpose(1, 2)
+        return self._heads(self.key(states)), self._heads(self.value(states))
 
     def forward(self, x: Tensor, encoder_cache: Cache, source_mask: Tensor) -> Tensor:
         """Return the output [B, S, E] for x [B, S, E]; `encoder_cache` is the result of `project`."""
-        return self.output(ops.cross_attention(self.query(x), *encoder_cache, source_mask, self.config.scale))
+        config = self.config
+        softcap = config.softcap or 0.0
+        return self.output(ops.cross_attention(self.query(x), *encoder_cache, source_mask, config.scale, softcap))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Return keys or values [B, T, K·D] as [B, H, T, D]: each of the K heads is repeated H / K times."""
+        config = self.config
+        heads = x.view(*x.shape[:-1], config.kv_heads, config.head_dim).transpose(1, 2)
+        groups = config.num_heads // config.kv_heads
+        return heads if groups == 1 else heads.unsqueeze(2).expand(-1, -1, groups, -1, -1).flatten(1, 2)
 
 
 def _head_norm(config: QKNormConfig, num_heads: int, head_dim: int, dtype: torch.dtype) -> nn.Module:

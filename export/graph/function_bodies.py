@@ -182,11 +182,7 @@ def _scores(emit: NodeBuilder, node: ir.Node, q: ir.Value, keys: ir.Value) -> ir
     q = emit("Reshape", q, emit.constant([0, 0, kv_heads, group, head_dim_of(node)]))  # [B, S, K, G, D]
     q = emit("Transpose", q, perm=[0, 2, 3, 1, 4])  # [B, K, G, S, D]
     keys = emit("Unsqueeze", emit("Transpose", keys, perm=[0, 1, 3, 2]), emit.constant([2]))  # [B, K, 1, D, T]
-    scores = emit("MatMul", q, keys)
-    softcap = attributes.get_float("softcap")
-    if softcap:
-        cap = emit.constant(softcap, dtype)
-        scores = emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
+    scores = _capped(emit, node, emit("MatMul", q, keys), dtype)
     if bias is None:
         return scores
     if dim(bias, 1) == 1:  # [B or 1, 1, S, T] → [B or 1, 1, 1, S, T]
@@ -245,7 +241,7 @@ def visible_keys(
 
 
 def cross_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
-    """softmax(q·kᵀ·scale)·v, without the padding of the encoder's input."""
+    """softmax(cap(q·kᵀ·scale))·v, without the padding of the encoder's input."""
     inputs = canonical_inputs(node)
     key, mask = inputs["key"], inputs["attention_mask"]
     heads, dtype = dim(key, 1), dtype_of(inputs.query)
@@ -253,11 +249,21 @@ def cross_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Output
     q = emit("Reshape", q, emit.constant([0, 0, heads, dim(key, 3)]))
     q = emit("Transpose", q, perm=[0, 2, 1, 3])  # [B, H, S, D]
     scores = emit("MatMul", q, emit("Transpose", key, perm=[0, 1, 3, 2]))  # [B, H, S, T]
+    scores = _capped(emit, node, scores, dtype)
     valid = emit("Cast", emit("Unsqueeze", mask, emit.constant([1, 2])), to=ir.DataType.BOOL)  # [B, 1, 1, T]
     scores = emit("Where", valid, scores, emit.constant(float("-inf"), dtype))
     output = emit("MatMul", emit("Softmax", scores, axis=-1), inputs.value)  # [B, H, S, D]
     output = emit("Transpose", output, perm=[0, 2, 1, 3])
     return [emit("Reshape", output, emit.constant([0, 0, heads * dim(key, 3)]))]
+
+
+def _capped(emit: NodeBuilder, node: ir.Node, scores: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """softcap · tanh(scores / softcap) by the attribute of an attention; the scores themselves for 0."""
+    softcap = node.attributes.get_float("softcap")
+    if not softcap:
+        return scores
+    cap = emit.constant(softcap, dtype)
+    return emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
 
 
 def _softmax(emit: NodeBuilder, node: ir.Node, scores: ir.Value, sinks: ir.Value | None) -> ir.Value:

@@ -391,6 +391,8 @@ def test_cross_attention(new):
     np.testing.assert_allclose(output[0], without_padding[0], rtol=0, atol=1e-12)
     assert np.abs(output[1] - without_padding[1]).max() > 1e-3
     assert np.abs(output - ops.cross_attention(**tensors, scale=0.5).numpy()).max() > 1e-3
+    (capped,) = check(ops.cross_attention, tensors, {"scale": 0.25, "softcap": 0.5})
+    assert np.abs(capped - without_padding).max() > 1e-3
 
 
 def test_no_padding_of_a_source_is_seen():

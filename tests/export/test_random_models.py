@@ -24,7 +24,7 @@ from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights, parameter_shapes
 
 SEEDS = range(24)
-ENCODERS, PAIRS = (126, 125, 129, 1, 5), (37, 54, 40, 93)
+ENCODERS, PAIRS = (81, 18, 114, 41, 40), (68, 23, 21, 6)
 """Seeds that have nearly every block between them."""
 
 
@@ -99,6 +99,11 @@ def test_the_few_encoders_have_every_block():
     assert {type(encoder.head).__name__ for encoder in alone} == {
         "NoneType", "MaskedLMHead", "ClassificationHead", "PoolingHead",
     }  # fmt: skip
+    assert {encoder.shared_blocks for encoder in alone} == {True, False}
+    assert {encoder.embedding_size is None for encoder in alone} == {True, False}
+    across = [pair.decoder.blocks[0].cross_attention for pair in pairs]
+    assert {each.softcap for each in across} == {None, 4.0}
+    assert {each.kv_heads == each.num_heads for each in across} == {True, False}
     assert {pair.shared_embedding for pair in pairs} == {pair.decoder.tied_head for pair in pairs} == {True, False}
     assert {pair.encoder.audio is None for pair in pairs} == {True, False}
     assert {pair.encoder.hidden_size == pair.decoder.hidden_size for pair in pairs} == {True, False}

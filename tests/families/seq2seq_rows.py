@@ -43,6 +43,12 @@ LED_SIZES = {name: size for name, size in BART_SIZES.items() if name != "max_pos
     "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 48, "attention_window": 8,
 }  # fmt: skip
 
+T5GEMMA_SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+    "query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+}  # fmt: skip
+
 FAMILIES = {
     "bart": Row(
         sizes=BART_SIZES,
@@ -144,6 +150,28 @@ FAMILIES = {
             "buckets": {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 10},
         },
         exported=("plain", "unequal", "relu"),
+    ),
+    "t5gemma": Row(
+        sizes={"encoder": T5GEMMA_SIZES, "decoder": T5GEMMA_SIZES},
+        models={
+            "plain": {},
+            "unequal": {
+                "encoder": T5GEMMA_SIZES | {"num_hidden_layers": 3, "hidden_size": 48, "num_key_value_heads": 4},
+                "decoder": T5GEMMA_SIZES
+                | {"num_hidden_layers": 1, "num_attention_heads": 8, "attn_logit_softcapping": None, "head_dim": 8},
+            },
+            "untied": {
+                "tie_word_embeddings": False,
+                "encoder": T5GEMMA_SIZES
+                | {"layer_types": ["full_attention", "sliding_attention"], "attn_logit_softcapping": None},
+                "decoder": T5GEMMA_SIZES
+                | {
+                    "attention_bias": True, "num_key_value_heads": 1, "hidden_activation": "silu",
+                    "final_logit_softcapping": None, "rms_norm_eps": 1e-2,
+                },
+            },
+        },
+        exported=("plain", "unequal", "untied"),
     ),
     # transformers does not have the transformer of 2017; its oracle is torch's.
     "transformer": Row(

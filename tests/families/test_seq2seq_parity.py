@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from seq2seq_rows import FAMILIES, START
+from seq2seq_rows import FAMILIES, START, T5GEMMA_SIZES
 from torch import nn
 
 from edgeformer.config import Seq2SeqConfig
@@ -34,8 +34,8 @@ SPECIAL = 3
 """Tokens below this one are special."""
 
 EAGER_LIMIT = 1e-12
-# transformers computes sinusoids in float32, whatever the model is in.
-SINUSOIDS_LIMIT = {"m2m_100": 1e-6, "marian": 1e-7, "pegasus": 1e-7}
+# transformers computes sinusoids and rotations in float32, whatever the model is in.
+SINUSOIDS_LIMIT = {"m2m_100": 1e-6, "marian": 1e-7, "pegasus": 1e-7, "t5gemma": 1e-7}
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
 MODELS = [(family, name) for family, row in FAMILIES.items() for name in row.models]
 EXPORTED = [
@@ -307,6 +307,7 @@ NEIGHBOURS = {
     "pegasus": {"scale_embedding": False},
     "plbart": {"scale_embedding": False},
     "t5": {"scale_decoder_outputs": False},
+    "t5gemma": {"decoder": T5GEMMA_SIZES | {"attn_logit_softcapping": 2.1}},
     "transformer": {"activation": "gelu"},
     "umt5": {"relative_attention_max_distance": 12},
     "whisper": {"encoder_attention_heads": 8},

@@ -10,7 +10,7 @@ import math
 import pytest
 import transformers
 from huggingface_hub.errors import StrictDataclassFieldValidationError
-from seq2seq_rows import FAMILIES
+from seq2seq_rows import FAMILIES, T5GEMMA_SIZES
 
 from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
@@ -53,6 +53,19 @@ REFUSALS = [
     ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder = False, which is not .*supported: True"),
     ("t5", {"relative_attention_num_buckets": 6}, "num_buckets is 6; it must be a multiple of 4"),
     ("t5", {"relative_attention_max_distance": 2}, "max_distance is 2; it must be more than the"),
+    *(
+        ("t5gemma", {half: T5GEMMA_SIZES | changed}, message)
+        for half, changed, message in (
+            ("decoder", {"is_decoder": False}, "is_decoder = False, which is not supported here; supported: True"),
+            ("decoder", {"cross_attention_hidden_size": 32}, "cross_attention_hidden_size = 32, which is not supp"),
+            ("encoder", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
+            ("encoder", {"layer_types": ["full_attention"]}, "has layer_types of 1 layers and num_hidden_layers = 2"),
+            ("encoder", {"hidden_activation": "mish"}, "hidden_activation = 'mish', which is not supported here"),
+            ("decoder", {"use_qk_norm": True}, "fields that the t5_gemma_module family does not know: use_qk_norm"),
+            ("decoder", {"attn_logit_softcapping": -1.0}, "softcap is -1.0; it must be positive, or None"),
+        )
+    ),
+    ("t5gemma", {"encoder": None}, "config.json has no encoder; a t5gemma model requires it"),
     ("transformer", {"activation": "mish"}, "activation = 'mish', which is not supported here; supported: gelu"),
     ("transformer", {"num_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
     ("transformer", {"decoder_vocab_size": 97}, "shared_embedding is True; it must be False where vocabularies"),
@@ -145,6 +158,14 @@ WHISPER = {
     "begin_suppress_tokens": [220, 50257], "forced_decoder_ids": [[1, 50259]], "median_filter_width": 7,
 }  # fmt: skip
 V1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "tokenizer_class": "T5Tokenizer"}
+GEMMA_2B = {
+    "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0, "dropout_rate": 0.0,
+    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
+    "intermediate_size": 9216, "layer_types": ["sliding_attention", "full_attention"] * 13,
+    "max_position_embeddings": 8192, "model_type": "t5_gemma_module", "num_attention_heads": 8,
+    "num_hidden_layers": 26, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "sliding_window": 4096, "use_cache": True, "vocab_size": 256000,
+}  # fmt: skip
 # By name: the config, and its parameters without final_logits_bias and computed positions.
 CHECKPOINTS = {
     "Helsinki-NLP/opus-mt-en-de": (
@@ -189,6 +210,14 @@ CHECKPOINTS = {
             activation_function="relu", extra_pos_embeddings=1, force_bos_token_to_be_generated=False,
         ),
         568_699_904,
+    ),
+    "google/t5gemma-2b-2b-prefixlm": (
+        {
+            "model_type": "t5gemma", "architectures": ["T5GemmaForConditionalGeneration"], "dropout_rate": 0.0,
+            "classifier_dropout_rate": 0.0, "encoder": GEMMA_2B, "is_encoder_decoder": True, "vocab_size": 256000,
+            "decoder": GEMMA_2B | {"cross_attention_hidden_size": 2304, "is_decoder": True}, "pad_token_id": 0,
+        },
+        5_596_853_760,
     ),
     "openai/whisper-large-v3": (
         like_bart("whisper", 1280, 32, 20, 5120, vocab_size=51866, num_mel_bins=128, **WHISPER), 1_543_490_560

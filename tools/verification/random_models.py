@@ -69,8 +69,14 @@ def random_model(draw: random.Random) -> DecoderConfig:
 
 def random_encoder(draw: random.Random) -> EncoderConfig:
     """Draw an encoder of texts, with or without a head."""
-    config = _encoder(draw)
-    return replace(config, token_types=draw.choice([0, 1, 3]), head=_head(draw))
+    config, head = _encoder(draw), _head(draw)
+    return replace(
+        config,
+        token_types=draw.choice([0, 1, 3]),
+        head=head,
+        shared_blocks=len(set(config.blocks)) == 1 and _maybe(draw, 0.3),
+        embedding_size=draw.choice([None, None, 24, 40]),
+    )
 
 
 def random_seq2seq(draw: random.Random) -> Seq2SeqConfig:
@@ -153,6 +159,8 @@ def _head(draw: random.Random) -> MaskedLMHead | ClassificationHead | PoolingHea
 def _cross_attention(draw: random.Random, geometry: dict[str, int]) -> CrossAttentionConfig:
     return CrossAttentionConfig(
         **geometry,
+        num_kv_heads=draw.choice([None, None, 1]),
+        softcap=draw.choice([None, None, 4.0]),
         scale=draw.choice([1.0, geometry["head_dim"] ** -0.5]),
         qkv_bias=_maybe(draw, 0.5),
         output_bias=_maybe(draw, 0.5),

@@ -1,7 +1,8 @@
 """Lower cross-attention to ONNX Runtime's MultiHeadAttention.
 
 The kernel takes keys and values [B, H, T, D] as they are, and masks padding. For CPUs queries are scaled before it, as
-in self-attention. Requires (onnxruntime 1.31) float32 on the CPU; CUDA has float16 too. Everything else is decomposed.
+in self-attention. Requires (onnxruntime 1.31) no soft-cap, and float32 on the CPU; CUDA has float16 too. Everything
+else is decomposed.
 """
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
+from edgeformer.manifest import Provider
 
 MASK_ORIGIN = NodeOrigin(f"{DOMAIN}::CrossAttention", "emitted by lower/ort for the mask that cross-attention reads")
 
@@ -28,8 +30,9 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
         inputs = canonical_inputs(node)
         query, key, mask = inputs["query"], inputs["key"], inputs["attention_mask"]
         dtype, on_cpu = dtype_of(query), lowering.provider == "cpu"
-        if on_cpu and dtype != ir.DataType.FLOAT:
-            report.miss(node, "there is no float16 CPU kernel")
+        reason = _no_kernel(node, lowering.provider)
+        if reason is not None:
+            report.miss(node, reason)
             decompose(node, lowering.cache_form)
             continue
         if mask not in masks:
@@ -51,3 +54,11 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
         report.fire(node)
         replace_node(node, emit, [attended], main=attended.producer())
     return report
+
+
+def _no_kernel(node: ir.Node, provider: Provider) -> str | None:
+    if provider == "cpu" and dtype_of(canonical_inputs(node).query) != ir.DataType.FLOAT:
+        return "there is no float16 CPU kernel"
+    if node.attributes.get_float("softcap"):
+        return "the kernel has no soft-cap"
+    return None

@@ -1,5 +1,7 @@
 """Lower cross-attention to ONNX's Attention. It requires nothing."""
 
+from typing import Any
+
 import onnx_ir as ir
 
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
@@ -30,7 +32,8 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
         emit = NodeBuilder.replacing(node, "emitted by lower/standard")
         heads, head_dim = dim(key, 1), dim(key, 3)
         q = emit("Transpose", emit("Reshape", query, emit.constant([0, 0, heads, head_dim])), perm=HEADS_FIRST)
-        attended = emit("Attention", q, key, inputs.value, masks[mask], scale=node.attributes.get_float("scale"))
+        options: dict[str, Any] = {name: node.attributes.get_float(name) for name in ("scale", "softcap")}
+        attended = emit("Attention", q, key, inputs.value, masks[mask], **options)
         output = emit("Reshape", emit("Transpose", attended, perm=HEADS_FIRST), emit.constant([0, 0, heads * head_dim]))
         report.fire(node)
         replace_node(node, emit, [output])
