@@ -17,7 +17,7 @@ from edgeformer.families.llama import TENSORS
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Granite config.json that has windows."""
     config = granite.read_config(fields, context_length)
-    rotary, layers = config.blocks[0].attention.rotary, len(config.blocks)
+    rotary, layers = config.attentions[0].rotary, len(config.blocks)
     assert rotary is not None
     bases = of_each_layer("layer_rope_theta", fields.take("layer_rope_theta", [rotary.base] * layers), layers)
     # A base of 0 says that the layer has no positions.

@@ -210,7 +210,7 @@ def of_our_module(folder, inputs):
         read = (torch.from_numpy(inputs["features"]).double(),)
     else:
         read = (torch.from_numpy(inputs["sources"]), mask)
-    caches = [reference.empty_cache(len(targets))] * source.config.decoder.cache_geometry.num_layers
+    caches = reference.empty_caches(len(targets))
     with reference.loaded():
         states, sources = reference.module.encode(*read)
         logits, _ = reference.module.decode(targets, torch.ones_like(targets), mask, caches, sources)
