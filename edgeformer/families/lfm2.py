@@ -85,6 +85,6 @@ FAMILY = Family(
     defaults={
         "norm_eps": 1e-5, "conv_L_cache": 3, "conv_bias": False, "block_multiple_of": 256,
         "block_auto_adjust_ff_dim": True, "num_key_value_heads": 8, "tie_word_embeddings": True,
-        "intermediate_size": 12288,
+        "intermediate_size": 12288, "rope_theta": 1000000.0,
     },
 )  # fmt: skip

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).with_name("real_configs")
 
 @dataclass(frozen=True)
 class Expected:
-    """Size of a model, and per layer (a list, or one value for all) its windows and rotary bases."""
+    """Size of a model, and per layer with attention (a list, or one value for all) its windows and rotary bases."""
 
     parameters: int
     layers: int
@@ -56,6 +56,7 @@ EXPECTED = {
         3_075_098_624, 36, (16, 4, 128), 65536, True, bases=[5e6, 5e6, 5e6, None] * 9
     ),
     "LGAI-EXAONE/EXAONE-4.0-1.2B": Expected(1_279_391_488, 30, (32, 8, 64), 65536, True, bases=1e6),
+    "LiquidAI/LFM2-1.2B": Expected(1_170_340_608, 16, (32, 8, 64), 128000, True, bases=1e6),
     "Qwen/Qwen2-VL-2B-Instruct": Expected(1_543_714_304, 28, (12, 2, 128), 32768, True, bases=1e6),
     "Qwen/Qwen2.5-VL-3B-Instruct": Expected(3_085_938_688, 36, (16, 2, 128), 128000, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
@@ -229,7 +230,7 @@ def test_every_stored_config_is_expected():
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_real_config_is_read_as_its_model(name):
     family, config = read_model_config(stored(name))
-    attentions = [block.attention for block in config.blocks]
+    attentions = config.attentions
     windows = [attention.window for attention in attentions]
     bases = [attention.rotary and attention.rotary.base for attention in attentions]
     actual = Expected(
@@ -243,7 +244,7 @@ def test_a_real_config_is_read_as_its_model(name):
     )
     assert actual == EXPECTED[name]
     block = config.blocks[0]
-    parts = SimpleNamespace(model=config, block=block, attention=block.attention, feed_forward=block.feed_forward)
+    parts = SimpleNamespace(model=config, block=block, attention=attentions[0], feed_forward=block.feed_forward)
     details = DETAILS.get(name, {})
     assert {path: attrgetter(path)(parts) for path in details} == details
     assert all(family.places(parameter_shapes(config)).values())

@@ -16,6 +16,7 @@ TEXT = {
 HEAD = {"head_dim": 16}
 COHERE2 = {"model_type": "cohere2", "sliding_window": 8}
 IMAGES = {"image_token_index": 9}
+LFM2 = {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 16}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 
 CLIP = {
@@ -30,6 +31,10 @@ LLAMA4_VISION = CLIP | {"vision_output_dim": 48, "projector_input_dim": 48, "pro
 AUDIO = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "num_mel_bins": 8}
 ENCODER = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_mel_bins": 8,
+}  # fmt: skip
+SIGLIP2 = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 14,
+    "num_patches": 16,
 }  # fmt: skip
 SAM = {
     "hidden_size": 32, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
@@ -116,6 +121,13 @@ MODELS = {
         "dense": Model(
             text=HEAD | {"intermediate_size_mlp": 96, "moe_layers": [], "attention_chunk_size": 8},
             others={"vision_config": LLAMA4_VISION}, outer=IMAGES,
+        ),
+    },
+    "lfm2_vl": {
+        "plain": Model(text=LFM2, others={"vision_config": SIGLIP2}, outer={"image_token_id": 9}),
+        "untied": Model(
+            text=LFM2 | {"conv_L_cache": 2}, others={"vision_config": SIGLIP2},
+            outer={"image_token_id": 9, "tie_word_embeddings": False},
         ),
     },
     "llava": {
