@@ -118,7 +118,7 @@ def last_token_flops(config: DecoderConfig) -> int:
     A prefill graph spends these on the last token only.
     """
     last, hidden = config.blocks[-1], config.hidden_size
-    output = 0 if last.attention is None else hidden * last.attention.num_heads * last.attention.head_dim
+    output = 0 if last.attention is None else hidden * last.attention.output_size
     return 2 * (output + _feed_forward_products(last.feed_forward, hidden) + _table(config))
 
 
@@ -198,7 +198,11 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
     head_dim, qkv_bias = attention.head_dim, attention.qkv_bias
     width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
     own = attention.shares is None
-    count = 2 * hidden * (width + kv_width * own)
+    count = _projections(attention, hidden)
+    if attention.latent is not None:
+        latent = attention.latent
+        ranks = latent.rank + (latent.query_rank or 0)
+        count += _norm(latent.norm, ranks) + (ranks + latent.shared_dim) * latent.bias
     count += (width + kv_width * (1 + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
     count += attention.num_heads * attention.sinks
     count += 3 * width * (hidden + qkv_bias) * attention.global_projections
@@ -212,6 +216,18 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
         case TransformerXLConfig():
             count += hidden * width + 2 * width
     return count
+
+
+def _projections(attention: AttentionConfig, hidden: int) -> int:
+    """Return the number of weights in the matrices of queries, keys, values and the output, without biases."""
+    heads, head_dim, latent = attention.num_heads, attention.head_dim, attention.latent
+    if latent is None:
+        kv_heads = attention.num_kv_heads * (attention.shares is None)
+        return 2 * hidden * head_dim * (heads + kv_heads)
+    down = hidden * (latent.rank + latent.shared_dim + (latent.query_rank or 0))
+    keys_values = latent.rank * heads * (head_dim - latent.shared_dim + latent.value_dim)
+    queries = (latent.query_rank or hidden) * heads * head_dim
+    return down + queries + keys_values + hidden * attention.output_size
 
 
 def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: int) -> int:
@@ -293,8 +309,8 @@ def _block_products(block: BlockConfig, hidden: int) -> int:
     attention, across = block.attention, block.cross_attention
     count = 0 if block.recurrent is None else _recurrent_products(block.recurrent, hidden)
     if attention is not None:
-        width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-        count += 2 * hidden * (width + kv_width * (attention.shares is None))
+        width = attention.num_heads * attention.head_dim
+        count += _projections(attention, hidden)
         count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
     if across is not None:
         count += 2 * hidden * across.num_heads * across.head_dim

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.config import DecoderConfig, ModelConfig
+from edgeformer.config import AttentionConfig, DecoderConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import is_stacked
 from edgeformer.families import Family, find_tensors
@@ -160,17 +160,26 @@ class CheckpointWeights(Mapping[str, Tensor]):
         if place.packed is None:
             return tensor
         names = self._members[place.tensor]
-        if place.packed.layout == "groups":
-            assert isinstance(self._config, DecoderConfig), "only decoders keep heads in groups"
-            attention = self._config.attentions[0]
-            heads = tensor.unflatten(0, (attention.num_kv_heads, -1, attention.head_dim))  # [K, H/K + 2, D…]
-            return (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])[place.packed.part].flatten(0, 2)
-        if place.packed.layout == "alternating":
-            return tensor[:, place.packed.part :: len(names)]
         axis, shards = place.packed.axis, place.packed.shards
+        match place.packed.layout:
+            case "alternating":
+                return tensor[:, place.packed.part :: len(names)]
+            case "shared_last":
+                latent = self._attention.latent
+                assert latent is not None, "only heads of latent attention have a shared part"
+                heads = tensor.unflatten(0, (self._attention.num_heads, -1))  # [H, D, …]
+                return heads.roll(latent.shared_dim, 1).flatten(0, 1)
+            case "groups":
+                shards = self._attention.num_kv_heads
         sizes = [self._shapes[member][axis] // shards for member in names]
         divided = tensor.unflatten(axis, (shards, -1))  # [shards, rows / shards, …], of experts [X, 1, rows, …]
         return divided.split(sizes, dim=axis + 1)[names.index(name)].flatten(axis, axis + 1)
+
+    @property
+    def _attention(self) -> AttentionConfig:
+        """Return the attention by whose heads tensors are divided, the same in all blocks."""
+        assert isinstance(self._config, DecoderConfig), "only decoders store tensors by head"
+        return self._config.attentions[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

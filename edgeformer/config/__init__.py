@@ -17,6 +17,7 @@ from edgeformer.config.block import (
 )
 from edgeformer.config.experts import ExpertsConfig, RouterConfig
 from edgeformer.config.feed_forward import Activation, FeedForwardConfig
+from edgeformer.config.latent import LatentConfig
 from edgeformer.config.model import (
     AudioStem,
     ClassificationHead,
@@ -60,6 +61,7 @@ __all__ = [
     "EncoderConfig",
     "ExpertsConfig",
     "FeedForwardConfig",
+    "LatentConfig",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",

@@ -5,6 +5,7 @@ from typing import Literal
 
 from edgeformer.config.experts import ExpertsConfig
 from edgeformer.config.feed_forward import FeedForwardConfig
+from edgeformer.config.latent import LatentConfig
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
     AlibiConfig,
@@ -84,6 +85,7 @@ class AttentionConfig:
         qkv_clip: queries, keys and values are clamped to ± qkv_clip.
         softcap: scores s become softcap · tanh(s / softcap).
         sinks: a learned score per head takes part in the softmax without a value (arXiv 2309.17453).
+        latent: queries, keys and values are projected by way of short vectors, and head_dim is that of queries and keys.
         shares: index of the earlier layer whose keys and values this layer reads; it has no projections of its own for
             them, and no cache. None for layers with their own.
         window: keys with i − j < window are visible; None for all.
@@ -108,6 +110,7 @@ class AttentionConfig:
     query_temperature: QueryTemperature | None = None
     softcap: float | None = None
     sinks: bool = False
+    latent: LatentConfig | None = None
     shares: int | None = None
     window: int | None = None
     chunk: int | None = None
@@ -126,6 +129,8 @@ class AttentionConfig:
         if isinstance(self.relative, AlibiConfig):
             fits = len(self.relative.slopes) == self.num_heads
             check(fits, self, "relative", f"given {self.num_heads} slopes, one for each head")
+        if self.latent is not None:
+            self._check_latent(self.latent)
         for field in ("window", "chunk", "softcap", "qkv_clip"):
             check(getattr(self, field) is None or getattr(self, field) > 0, self, field, "positive, or None")
         check(self.global_tokens >= 0, self, "global_tokens", "zero or positive")
@@ -143,6 +148,19 @@ class AttentionConfig:
         if self.global_projections:
             fits = self.global_tokens > 0 and not self.causal
             check(fits, self, "global_projections", "False without global tokens, and where the attention is causal")
+
+    def _check_latent(self, latent: LatentConfig) -> None:
+        heads, head_dim = self.num_heads, self.head_dim
+        check(self.num_kv_heads == heads, self, "num_kv_heads", f"num_heads ({heads}) in latent attention")
+        check(latent.shared_dim < head_dim, self, "latent", f"given a shared_dim below head_dim ({head_dim})")
+        check(latent.value_dim <= head_dim, self, "latent", f"given a value_dim of at most head_dim ({head_dim})")
+        plain = not self.qkv_bias and self.qkv_clip is None and self.shares is None and not self.global_projections
+        check(plain, self, "latent", "None where projections have biases or clamps, are shared, or are those of global tokens")
+
+    @property
+    def output_size(self) -> int:
+        """Return the number of elements that the output projection reads."""
+        return self.num_heads * (self.head_dim if self.latent is None else self.latent.value_dim)
 
     @property
     def sliding(self) -> bool:

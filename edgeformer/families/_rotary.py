@@ -186,14 +186,15 @@ def _yarn_attention_factor(read: dict[str, Any], factor: float) -> float:
     If both of DeepSeek's multipliers are set, it is (0.1 · mscale · ln(factor) + 1) / (0.1 · mscale_all_dim ·
     ln(factor) + 1).
     """
-
-    def temperature(multiplier: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
-
     given = read.pop("attention_factor", None)
     mscale, mscale_all_dim = read.pop("mscale", None), read.pop("mscale_all_dim", None)
     if given is not None:
         return float(given)
     if mscale and mscale_all_dim:
-        return temperature(mscale) / temperature(mscale_all_dim)
-    return temperature(1)
+        return yarn_temperature(factor, mscale) / yarn_temperature(factor, mscale_all_dim)
+    return yarn_temperature(factor, 1)
+
+
+def yarn_temperature(factor: float, multiplier: float) -> float:
+    """Return 0.1 · multiplier · ln(factor) + 1, or 1 where contexts are not extended. Source: arXiv 2309.00071."""
+    return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0

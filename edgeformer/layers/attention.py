@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from edgeformer import ops
 from edgeformer.config import AttentionConfig, CrossAttentionConfig, QKNormConfig, ShawConfig, TransformerXLConfig
+from edgeformer.layers.latent import LatentProjections
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable
 
@@ -50,10 +51,14 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
-        self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias and config.key_bias, dtype=dtype)
-        self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
-        self.output = nn.Linear(heads * head_dim, hidden_size, bias=config.output_bias, dtype=dtype)
+        if config.latent is not None:
+            self.latent = LatentProjections(config, config.latent, hidden_size, dtype)
+        else:
+            key_bias = config.qkv_bias and config.key_bias
+            self.query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+            self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=key_bias, dtype=dtype)
+            self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        self.output = nn.Linear(config.output_size, hidden_size, bias=config.output_bias, dtype=dtype)
         if config.qk_norm is not None:
             self.query_norm = _head_norm(config.qk_norm, heads, head_dim, dtype)
             self.key_norm = _head_norm(config.qk_norm, kv_heads, head_dim, dtype)
@@ -111,9 +116,14 @@ class Attention(nn.Module):
             places = torch.arange(x.shape[1], device=x.device)
             overall = self._global(x, context).index_select(1, places.clamp(max=config.global_tokens - 1))
             output = torch.where((places < config.global_tokens).unsqueeze(-1), overall, output)
+        if config.latent is not None:
+            output = self.latent.without_zeros(output)
         return self.output(output), (present_key, present_value)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.config.latent is not None:
+            projected: tuple[Tensor, Tensor, Tensor] = self.latent(x)
+            return projected
         query, key, value = self.query(x), self.key(x), self.value(x)
         clip = self.config.qkv_clip
         if clip is None:

@@ -40,6 +40,12 @@ GPT2_SIZES = {
 }  # fmt: skip
 """Sizes under GPT-2's names."""
 
+LATENT_SIZES = {
+    "num_key_value_heads": 4, "kv_lora_rank": 20, "q_lora_rank": 28, "qk_nope_head_dim": 11, "qk_rope_head_dim": 6,
+    "v_head_dim": 13,
+}  # fmt: skip
+"""Sizes of latent attention."""
+
 FAMILIES = {
     "apertus": Row(
         sizes=SIZES,
@@ -481,6 +487,22 @@ FAMILIES = {
             },
         },
     ),
+    "minicpm3": Row(
+        sizes=SIZES | LATENT_SIZES,
+        models={
+            "multipliers": {"dim_model_base": 32},
+            "plain-query": {"q_lora_rank": None, "scale_emb": 1, "scale_depth": None, "dim_model_base": None},
+            "biases": {"attention_bias": True, "mlp_bias": True, "v_head_dim": None, "tie_word_embeddings": False},
+            "longrope": {
+                "hidden_act": "relu", "max_position_embeddings": 512, "num_attention_heads": 2, "num_key_value_heads": 2,
+                "rope_parameters": {
+                    "rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 256,
+                    "short_factor": [1.0, 1.5, 3.0], "long_factor": [1.0, 4.0, 9.0],
+                },
+            },
+        },
+        exported={"longrope": {"context_length": 256}},
+    ),
     "ministral": Row(
         sizes=SIZES | {"sliding_window": 8, "head_dim": 16},
         models={
@@ -808,6 +830,20 @@ FAMILIES = {
             "plain": {},
             "unscaled": {"scale_embedding": False, "activation_function": "relu", "d_model": 80},
             "free-head": {"tie_word_embeddings": False, "attention_heads": 8, "pad_token_id": 0},
+        },
+    ),
+    "youtu": Row(
+        sizes=SIZES | LATENT_SIZES | {"rope_interleave": True},
+        models={
+            "plain": {},
+            "halves": {"rope_interleave": False, "q_lora_rank": None, "tie_word_embeddings": False},
+            "yarn": {
+                "attention_bias": True, "v_head_dim": 17, "num_attention_heads": 3, "num_key_value_heads": 3,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 0.8, "mscale_all_dim": 0.5,
+                    "original_max_position_embeddings": 64,
+                },
+            },
         },
     ),
 }  # fmt: skip
