@@ -85,7 +85,7 @@ class AttentionConfig:
         qkv_clip: queries, keys and values are clamped to ± qkv_clip.
         softcap: scores s become softcap · tanh(s / softcap).
         sinks: a learned score per head takes part in the softmax without a value (arXiv 2309.17453).
-        latent: queries, keys and values are projected by way of short vectors, and head_dim is that of queries and keys.
+        latent: queries, keys and values are projected by way of short vectors; head_dim is that of queries and keys.
         shares: index of the earlier layer whose keys and values this layer reads; it has no projections of its own for
             them, and no cache. None for layers with their own.
         window: keys with i − j < window are visible; None for all.
@@ -155,7 +155,12 @@ class AttentionConfig:
         check(latent.shared_dim < head_dim, self, "latent", f"given a shared_dim below head_dim ({head_dim})")
         check(latent.value_dim <= head_dim, self, "latent", f"given a value_dim of at most head_dim ({head_dim})")
         plain = not self.qkv_bias and self.qkv_clip is None and self.shares is None and not self.global_projections
-        check(plain, self, "latent", "None where projections have biases or clamps, are shared, or are those of global tokens")
+        check(
+            plain,
+            self,
+            "latent",
+            "None where projections have biases or clamps, are shared, or are those of global tokens",
+        )
 
     @property
     def output_size(self) -> int:

@@ -22,7 +22,9 @@ LATENT = {
     "key": Packed(f"{MODULE}.kv_b_proj", 0, "groups"),
     "value": Packed(f"{MODULE}.kv_b_proj", 1, "groups"),
 }
-LATENT_TENSORS = {name: theirs for name, theirs in TENSORS.items() if name.split(".")[-1] not in ("query", "key", "value")}
+LATENT_TENSORS = {
+    name: theirs for name, theirs in TENSORS.items() if name.split(".")[-1] not in ("query", "key", "value")
+}
 LATENT_TENSORS |= {f"blocks.*.attention.latent.{name}": theirs for name, theirs in LATENT.items()}
 """Tensor names of a Llama with latent attention."""
 

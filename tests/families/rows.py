@@ -494,7 +494,8 @@ FAMILIES = {
             "plain-query": {"q_lora_rank": None, "scale_emb": 1, "scale_depth": None, "dim_model_base": None},
             "biases": {"attention_bias": True, "mlp_bias": True, "v_head_dim": None, "tie_word_embeddings": False},
             "longrope": {
-                "hidden_act": "relu", "max_position_embeddings": 512, "num_attention_heads": 2, "num_key_value_heads": 2,
+                "hidden_act": "relu", "max_position_embeddings": 512, "num_attention_heads": 2,
+                "num_key_value_heads": 2,
                 "rope_parameters": {
                     "rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 256,
                     "short_factor": [1.0, 1.5, 3.0], "long_factor": [1.0, 4.0, 9.0],

@@ -123,6 +123,9 @@ REFUSALS = [
         "rope_parameters have no original_max_position_embeddings; a ministral3 model requires it",
     ),
     ("mistral", {"layer_types": [FULL] * 3}, "fields that the mistral family does not know: layer_types"),
+    ("minicpm3", {"num_key_value_heads": 2}, r"num_kv_heads is 2; it must be num_heads \(4\) in latent attention"),
+    ("minicpm3", {"v_head_dim": 18}, r"it must be given a value_dim of at most head_dim \(17\)"),
+    ("minicpm3", {"rope_interleave": True}, "fields that the minicpm3 family does not know: rope_interleave = True"),
     ("mistral", {"attention_bias": True}, "fields that the mistral family does not know: attention_bias = True"),
     ("mistral", {"sliding_window": 0}, "AttentionConfig.window is 0; it must be positive, or None"),
     ("nanochat", {"sliding_window": 8}, "fields that the nanochat family does not know: sliding_window = 8"),
@@ -166,6 +169,9 @@ REFUSALS = [
     ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers of 2 layers and num_hidden_layers = 4"),
     ("smollm3", {"sliding_window_pattern": 2}, "fields that the smollm3 family does not know: sliding_window_pattern"),
     ("vaultgemma", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    ("youtu", {"head_dim": 16}, "head_dim = 16, which is not supported here; supported: 6"),
+    ("youtu", {"qk_head_dim": 18}, "qk_head_dim = 18, which is not supported here; supported: 17"),
+    ("youtu", {"n_routed_experts": 8}, "fields that the youtu family does not know: n_routed_experts = 8"),
 ]
 
 

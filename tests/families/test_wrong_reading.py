@@ -1,0 +1,90 @@
+"""Our decoder over a checkpoint computes what transformers computes, in float64; one wrong detail shows.
+
+These are the negative controls of families with latent attention and with experts. Nothing is exported here.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from rows import FAMILIES, VOCABULARY
+
+from edgeformer.export.reference.reference import Reference
+from edgeformer.families import read_model_config
+from edgeformer.model_spec import model_spec_of
+from edgeformer.source import find_model
+from edgeformer.weights import CheckpointWeights
+
+TOKENS = torch.randint(0, VOCABULARY, (2, 21), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture(scope="module")
+def folders(make_model):
+    """Return a function that returns a folder and the float64 logits of transformers for it; both are kept."""
+    kept = {}
+
+    def of(family, name):
+        if (family, name) not in kept:
+            folder = make_model(family, seed=5, **(FAMILIES[family].sizes | FAMILIES[family].models[name]))
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+            )
+            with torch.no_grad():
+                kept[family, name] = folder, theirs(TOKENS).logits
+        return kept[family, name]
+
+    return of
+
+
+def error(folder, expected, change=lambda config: config, weights_change=lambda weights, config: {}):
+    """Return the relative error of our logits, with a changed config and with some weights replaced."""
+    family, config = read_model_config(find_model(str(folder)).hf_config)
+    weights = CheckpointWeights(folder, family, config)
+    weights = {**weights, **weights_change(weights, config)}
+    logits, _ = Reference(model_spec_of(change(config)), weights).run(TOKENS)
+    return ((logits - expected).abs().max() / expected.abs().max()).item()
+
+
+def with_attention(**fields):
+    return lambda config: replace(
+        config,
+        blocks=tuple(replace(block, attention=replace(block.attention, **fields)) for block in config.blocks),
+    )
+
+
+def halves(config):
+    rotary = replace(config.attentions[0].rotary, interleaved=not config.attentions[0].rotary.interleaved)
+    return with_attention(rotary=rotary)(config)
+
+
+def without_temperature(config):
+    return with_attention(scale=config.attentions[0].head_dim ** -0.5)(config)
+
+
+def shared_part_last(weights, config):
+    """Return the projections of queries as the checkpoint has them."""
+    attention = config.attentions[0]
+    return {
+        name: weight.unflatten(0, (attention.num_heads, -1)).roll(-attention.latent.shared_dim, 1).flatten(0, 1)
+        for name, weight in weights.items()
+        if name.endswith("latent.query.weight")
+    }
+
+
+LATENT = [(family, name) for family in ("minicpm3", "youtu") for name in FAMILIES[family].models if name != "longrope"]
+
+
+@pytest.mark.parametrize(("family", "name"), LATENT)
+def test_latent_attention_is_that_of_transformers(folders, family, name):
+    assert error(*folders(family, name)) < 2e-6  # transformers computes norms and angles in float32
+
+
+@pytest.mark.parametrize("change", [halves, without_temperature])
+def test_the_comparison_sees_a_wrong_config_of_latent_attention(folders, change):
+    assert error(*folders("youtu", "yarn"), change) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["plain", "halves"])
+def test_the_comparison_sees_where_the_shared_part_of_queries_is(folders, name):
+    assert error(*folders("youtu", name), weights_change=shared_part_last) > 1e-3
