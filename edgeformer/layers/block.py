@@ -3,14 +3,27 @@
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import BlockConfig, ExpertsConfig, RecurrentConfig, ShortConvConfig
+from edgeformer.config import (
+    BlockConfig,
+    DeltaNetConfig,
+    ExpertsConfig,
+    RecurrentConfig,
+    ShortConvConfig,
+    StateSpaceConfig,
+)
 from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention, LayerCache
+from edgeformer.layers.delta_net import DeltaNet
 from edgeformer.layers.experts import Experts
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.short_conv import ShortConv
+from edgeformer.layers.state_space import StateSpace
 
-RECURRENT_LAYERS: dict[type[RecurrentConfig], type[nn.Module]] = {ShortConvConfig: ShortConv}
+RECURRENT_LAYERS: dict[type[RecurrentConfig], type[nn.Module]] = {
+    ShortConvConfig: ShortConv,
+    DeltaNetConfig: DeltaNet,
+    StateSpaceConfig: StateSpace,
+}
 
 
 class Block(nn.Module):
