@@ -29,6 +29,9 @@ MATRICES = "*.weight"
 """Pattern of the weights of linear layers and embeddings. Constant tables (rotary cosines) have other names."""
 SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*relative.*.weight")
 """Patterns of small embeddings that are added to hidden states or scores; they are not quantized."""
+ROUTERS = ("*router.projection.weight", "*shared_gate.weight")
+"""Patterns of the layers that choose and weigh experts; they are not quantized: they are small, and an error of theirs
+chooses other experts."""
 DECODER_MATRICES = "decoder.*.weight"
 """Pattern of the decoder of an encoder-decoder, which reads one token per step."""
 CROSS_ATTENTION_KEYS_VALUES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")
@@ -125,7 +128,7 @@ class Quantization:
     """The quantization config: the first rule that matches a matrix's name decides; others are not quantized.
 
     calibration: the text of `gptq`, None before it is known and where no rule needs it. A `gptq` matrix that the text
-    does not reach in a linear layer is rounded by `mse`.
+    does not reach in a linear layer is rounded by `mse`, and so are experts.
     """
 
     rules: tuple[QuantizationRule, ...]
@@ -134,7 +137,8 @@ class Quantization:
     def format_of(self, parameter: str, *, gathered: bool = False) -> WeightFormat | None:
         """Return the format of a parameter (`blocks.0.attention.query.weight`), or None if it is not quantized.
 
-        gathered: an embedding gather reads its rows. That cannot be per-channel, so such rules are skipped.
+        gathered: an embedding gather reads its rows, or it is one of several experts. That cannot be per-channel, so
+            such rules are skipped.
         """
         fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
         return next((form for form in fits if not (gathered and form is not None and form.block is None)), None)
@@ -153,7 +157,7 @@ class Quantization:
         shown: list[str] = []
         others = True
         for form, rules in groupby(self.rules, lambda rule: rule.format):
-            patterns = [rule.pattern for rule in rules if rule.pattern not in SMALL_TABLES]
+            patterns = [rule.pattern for rule in rules if rule.pattern not in (*SMALL_TABLES, *ROUTERS)]
             if MATRICES in patterns:
                 # A second rule for all matrices is reached only by embedding gathers, which skip per-channel rules.
                 shown.append(str(form) if others else f"embedding gathers {form}")
@@ -221,7 +225,9 @@ def make_quantization(
             "without zero points, or leave activations out."
         )
     chosen = _weight_format(precision, overrides, calibrated)
-    rules: list[tuple[str, WeightFormat | None]] = [(pattern, None) for pattern in (*overrides.keep, *SMALL_TABLES)]
+    rules: list[tuple[str, WeightFormat | None]] = [
+        (pattern, None) for pattern in (*overrides.keep, *SMALL_TABLES, *ROUTERS)
+    ]
     if overrides.head is not None or (per_token and not everywhere):
         head = _weight_format(overrides.head or precision, overrides, calibrated)
         rules += [(pattern, head) for pattern in VOCABULARY]

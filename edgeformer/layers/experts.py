@@ -1,5 +1,8 @@
 """The mixture of experts of a block: a router, experts, and what all tokens share."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -7,6 +10,7 @@ from edgeformer import ops
 from edgeformer.config import ExpertsConfig, FeedForwardConfig, RouterConfig
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
+from edgeformer.ops.mixture_of_experts import compute_experts
 
 
 class Router(nn.Module):
@@ -53,7 +57,12 @@ class StackedLinear(nn.Module):
 
 
 class StackedFeedForward(nn.Module):
-    """The networks of all experts, each as `FeedForwardConfig` describes it; see `ops.mixture_of_experts`."""
+    """The networks of all experts, each as `FeedForwardConfig` describes it; see `ops.mixture_of_experts`.
+
+    rounded: a function of the inputs of every layer of an expert, for a reference that rounds them as a kernel does.
+    """
+
+    rounded: Callable[[Tensor], Tensor] | None = None
 
     def __init__(
         self, config: FeedForwardConfig, num_experts: int, hidden_size: int, weighted_input: bool, dtype: torch.dtype
@@ -68,7 +77,10 @@ class StackedFeedForward(nn.Module):
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of the experts [N, E] of x [N, E], with experts int64 [N, K] and weights [N, K]."""
         config = self.config
-        result: Tensor = ops.mixture_of_experts(
+        compute: Callable[..., Tensor] = ops.mixture_of_experts
+        if self.rounded is not None:
+            compute = partial(compute_experts, rounded=self.rounded)
+        result: Tensor = compute(
             x,
             experts,
             weights,

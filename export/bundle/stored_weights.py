@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import BundleError
+from edgeformer.expert_weights import is_large
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
 from edgeformer.export.quantize.quantized_tensor import dequantized
@@ -15,6 +16,11 @@ from edgeformer.export.quantize.rounding import unpack
 from edgeformer.manifest import Manifest, StoredWeight
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
+
+
+def _source(stored: StoredWeight) -> TensorSource:
+    """Return what a stored tensor was made from, without the factor of `scaled` outputs."""
+    return TensorSource(stored.parameters, stored.transposed, interleaved=stored.interleaved)
 
 
 def _load(path: Path) -> ir.Model:
@@ -55,12 +61,28 @@ class StoredWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, parameter: str) -> Tensor:
         name, stored = self._place[parameter]
-        source = TensorSource(stored.parameters, stored.transposed, interleaved=stored.interleaved)
+        if len(self._shapes[parameter]) == 3 and stored.quantized is not None:
+            return torch.stack([self.read_expert(parameter, expert) for expert in range(self._shapes[parameter][0])])
         if stored.quantized is None:
             value = unscaled(self._read(name), stored.scaled, -1)
         else:
             value = self._dequantize(name, stored)
-        return split_stored(value, source, self._shapes)[parameter]
+        return split_stored(value, _source(stored), self._shapes)[parameter]
+
+    def read_expert(self, parameter: str, expert: int) -> Tensor:
+        """Return one expert of a stacked parameter."""
+        name, stored = self._place[parameter]
+        if stored.quantized is None:
+            value = self._read(name, expert)
+        else:
+            value = dequantized(self._parts(name, stored, expert), stored.quantized)
+        return split_stored(value[None], _source(stored), self._shapes)[parameter][0]
+
+    def experts_of(self, parameter: str) -> int | None:
+        """Return the number of experts of a stacked parameter that is quantized or large, and None for any other."""
+        shape = self._shapes[parameter]
+        stacked = is_large(shape) or (len(shape) == 3 and self._place[parameter][1].quantized is not None)
+        return shape[0] if stacked else None
 
     def output_rows(self, parameter: str, value: Tensor) -> Tensor:
         """Return a quantized parameter as [N, K], with a row for each output; blocks of a row share a scale."""
@@ -81,12 +103,14 @@ class StoredWeights(Mapping[str, Tensor]):
         rows = slice(before, before + self._shapes[parameter][0])
         return scales[rows], zeros[rows]
 
-    def _read(self, name: str) -> Tensor:
+    def _read(self, name: str, expert: int | None = None) -> Tensor:
+        """Read a stored tensor, or one expert of it."""
         tensor = self._initializers[name].const_value
         assert tensor is not None
+        numbers = tensor.numpy() if expert is None else tensor.numpy()[expert]
         if tensor.dtype == ir.DataType.BFLOAT16:  # numpy lacks the type, so torch cannot convert it
-            return torch.from_numpy(tensor.numpy().view("uint16").copy()).view(torch.bfloat16)
-        return torch.from_numpy(tensor.numpy().copy())
+            return torch.from_numpy(numbers.view("uint16").copy()).view(torch.bfloat16)
+        return torch.from_numpy(numbers.copy())
 
     def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
         """Return the matrix that integers, scales and zero points mean, without the factor of `scaled` outputs."""
@@ -94,14 +118,17 @@ class StoredWeights(Mapping[str, Tensor]):
         rows = dequantized(self._parts(name, stored), stored.quantized)
         return rows.t() if stored.columns else rows
 
-    def _parts(self, name: str, stored: StoredWeight) -> dict[str, Tensor]:
-        """Return the parts of a quantized matrix without the factor of `scaled` outputs. name: of its integers."""
+    def _parts(self, name: str, stored: StoredWeight, expert: int | None = None) -> dict[str, Tensor]:
+        """Return the parts of a quantized matrix, or of one expert, without the factor of `scaled` outputs.
+
+        name: of its integers.
+        """
         assert stored.quantized is not None
         matrix = name.removesuffix(".flat").removesuffix(".integers")
-        scales = unscaled(self._read(f"{matrix}.scales"), stored.scaled, 0)
-        parts = {"integers": self._read(name), "scales": scales}
+        scales = unscaled(self._read(f"{matrix}.scales", expert), stored.scaled, 0)
+        parts = {"integers": self._read(name, expert), "scales": scales}
         if not stored.quantized.symmetric:
-            parts["zero_points"] = self._read(f"{matrix}.zero_points")
+            parts["zero_points"] = self._read(f"{matrix}.zero_points", expert)
         return parts
 
     def __iter__(self) -> Iterator[str]:

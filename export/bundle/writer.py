@@ -101,8 +101,9 @@ class GraphWriter:
         with DataFiles(self._folder, data_name, self._largest) as files:
             for storage, tensor in by_matrix(new):
                 self._places[storage] = *files.start(tensor.nbytes), tensor.nbytes
-                for chunk in tensor.chunks():
-                    written += files.add(_bytes(chunk))
+                # No name refers to a chunk, so that it is released before the next one is read.
+                for size in map(files.add, map(_bytes, tensor.chunks())):
+                    written += size
                     self._progress(f"writing {storage}", written / max(total, 1))
                 files.check_complete(storage)
         self.hashes |= files.hashes

@@ -6,9 +6,9 @@ Whoever reads many tensors takes them from `by_matrix`: each matrix is quantized
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import onnx_ir as ir
 import torch
@@ -72,7 +72,21 @@ class QuantizedMatrix:
         return round_blocks(rows.reshape(self.outputs, -1, self.form.block or self.inputs), self.form)
 
 
-class QuantizedTensor(StreamedTensor):
+class Quantized(Protocol):
+    """Anything that is quantized once for all of its parts while `quantized()` holds it."""
+
+    def quantized(self) -> AbstractContextManager[object]:
+        """Hold what the parts share for the length of a `with` block."""
+
+
+class QuantizedPart(StreamedTensor):
+    """One of the tensors that a quantized matrix, or a quantized stack of them, is stored in."""
+
+    matrix: Quantized
+    part: Part
+
+
+class QuantizedTensor(QuantizedPart):
     """One part of a quantized matrix [N, K], in B blocks of L inputs.
 
     integers     uint8 [N, B, L · bits / 8], or [N, K · bits / 8] of the same bytes if `flat`
@@ -90,7 +104,7 @@ class QuantizedTensor(StreamedTensor):
         shape = ir.Shape(_shape(matrix, part, flat))
         super().__init__(f"{name}.flat" if flat else name, dtype, shape, tensor.source, tensor.values)
         self.storage = name
-        self.matrix = matrix
+        self.matrix: QuantizedMatrix = matrix
         self.part = part
 
     def stored(self) -> StoredWeight:
@@ -135,7 +149,7 @@ def quantized_once(tensors: Iterable[object]) -> Iterator[None]:
     """Hold the quantized matrices of all parts among `tensors` for the length of a `with` block."""
     with ExitStack() as stack:
         for tensor in tensors:
-            if isinstance(tensor, QuantizedTensor):
+            if isinstance(tensor, QuantizedPart):
                 stack.enter_context(tensor.matrix.quantized())
         yield
 
@@ -148,7 +162,7 @@ def by_matrix(tensors: Mapping[str, StreamedTensor]) -> Iterator[tuple[str, Stre
     """
     groups: dict[int, list[str]] = {}
     for key, tensor in tensors.items():
-        owner = tensor.matrix if isinstance(tensor, QuantizedTensor) else tensor
+        owner = tensor.matrix if isinstance(tensor, QuantizedPart) else tensor
         groups.setdefault(id(owner), []).append(key)
     for keys in groups.values():
         with quantized_once(tensors[key] for key in keys):

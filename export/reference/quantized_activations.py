@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from edgeformer.layers.experts import StackedFeedForward, StackedLinear
 from edgeformer.quantization import WeightFormat
 
 
@@ -20,6 +21,11 @@ def round_activations(module: nn.Module, formats: Mapping[str, WeightFormat]) ->
     for name, parameter in module.named_parameters(remove_duplicate=False):
         form = formats.get(first[id(parameter)])
         owner = module.get_submodule(name.rpartition(".")[0])
+        if form is not None and isinstance(owner, StackedLinear):
+            experts = module.get_submodule(name.rsplit(".", 2)[0])
+            assert isinstance(experts, StackedFeedForward)
+            experts.rounded = partial(fake_quantize_activations, block=form.block)  # all layers have one format
+            continue
         if form is not None and not isinstance(owner, nn.Embedding):
             owner.register_forward_pre_hook(partial(_round_input, form.block))
 

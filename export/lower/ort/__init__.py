@@ -7,7 +7,7 @@
 | SkipLayerNorm       | SkipLayerNormalization                        |                          |
 | GroupQueryAttention | GroupQueryAttention, with RoPE and packed QKV | its function body        |
 | CrossAttention      | MultiHeadAttention                            | its function body        |
-| MixtureOfExperts    | MoE                                           | its function body        |
+| MixtureOfExperts    | MoE, or QMoE over integers                    | its function body        |
 | LinearAttention     | LinearAttention, without padding              | its function body        |
 | CausalConv          | its function body, which is as fast           |                          |
 | RotaryEmbedding     | its function body, where it was not folded    |                          |

@@ -1,4 +1,4 @@
-"""Lower mixtures of experts to ONNX Runtime's MoE.
+"""Lower mixtures of experts to ONNX Runtime's MoE, or to QMoE where the quantization config has a format for them.
 
 The kernel takes a softmax of its own over logits [N, X], and weighs the K largest. The logits of a plain softmax router
 are given to it as they are. For any other router they are the logarithms of the weights of the chosen experts, and −∞
@@ -9,10 +9,13 @@ that are positive, and one of these networks: SwiGLU, also with limits, or relu,
 gate. Everything else is decomposed.
 """
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 
+from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.editing import (
@@ -29,6 +32,9 @@ from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.tensors import interleave
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
+from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
+from edgeformer.export.quantize.quantized_experts import QuantizedExperts
+from edgeformer.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}
 """Names of the kernel for activations of networks without a gate; its gelu is the one by tanh."""
@@ -42,25 +48,84 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     report = PassReport("MixtureOfExperts")
     for node in canonical_nodes(model, "MixtureOfExperts"):
         reason = _reason_against(node, lowering)
+        form = None if lowering.quantization is None else format_of_experts(node, lowering.quantization)
         if reason is not None:
-            report.miss(node, reason)
+            report.miss(node, reason if form is None else f"{reason}; these experts are not quantized")
             continue
-        inputs = canonical_inputs(node)
-        router = inputs["experts"].producer()
+        router = canonical_inputs(node)["experts"].producer()
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")
-        logits, attributes, factor = _routing(emit, node)
-        first, first_bias = _first_layer(model, node)
-        options = {"k": dim(inputs.experts, -1), **attributes, **_network(node)}
-        result = emit(
-            "MoE", inputs.x, logits, first, first_bias, inputs.down, inputs.down_bias, domain=CONTRIB, **options
-        )
-        main = result.producer()
-        if factor is not None:
-            result = emit("Mul", result, factor)
+        result, main = _emit_float(emit, model, node) if form is None else _emit_quantized(emit, model, node, form)
         replace_node(node, emit, [result], main=main)
         remove_if_unused(model, router)
         report.fire(node)
     return report
+
+
+def _emit_float(emit: NodeBuilder, model: ir.Model, node: ir.Node) -> tuple[ir.Value, ir.Node | None]:
+    """Emit MoE, and return its result and its node."""
+    inputs = canonical_inputs(node)
+    logits, attributes, factor = _logits(emit, node)
+    first, first_bias = _first_layer(model, node)
+    options = {"k": dim(inputs.experts, -1), **attributes, **_network(node)}
+    result = emit("MoE", inputs.x, logits, first, first_bias, inputs.down, inputs.down_bias, domain=CONTRIB, **options)
+    return result if factor is None else emit("Mul", result, factor), result.producer()
+
+
+def _emit_quantized(
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
+) -> tuple[ir.Value, ir.Node | None]:
+    """Emit QMoE, and return its result and its node."""
+    inputs = canonical_inputs(node)
+    choice, weights = _choice_and_weights(emit, node)
+    layers = [_first_layer(model, node), (inputs["down"], inputs.down_bias)]
+    (first, first_bias), (last, last_bias) = layers
+    (first_parts, last_parts) = (_quantized(model, weight, form) for weight in (first, last))
+    given: list[ir.Value | None] = [
+        inputs.x, choice, *first_parts[:2], first_bias, *last_parts[:2], last_bias, None, None, None,
+        first_parts[2], last_parts[2], None, weights,
+    ]  # fmt: skip
+    while given[-1] is None:
+        given.pop()
+    result = emit(
+        "QMoE",
+        *given,
+        domain=CONTRIB,
+        k=dim(inputs.experts, -1),
+        normalize_routing_weights=int(weights is None),
+        expert_weight_bits=form.bits,
+        block_size=form.block,
+        accuracy_level=INT8_ACTIVATIONS,
+        **_network(node),
+    )
+    return result, result.producer()
+
+
+def format_of_experts(node: ir.Node, quantization: Quantization) -> WeightFormat | None:
+    """Return the format that all layers of the experts of a canonical node can have, or None.
+
+    Of a per-channel format, which the kernel lacks, the next rule decides. Raises ExportError where the config has
+    different formats for the layers, because the kernel has one for all.
+    """
+    inputs = canonical_inputs(node)
+    weights = [weight for weight in (inputs.gate, inputs.up, inputs.down) if weight is not None]
+    forms = {quantization.format_of(weight.name or "", gathered=True) for weight in weights}
+    if len(forms) > 1:
+        raise ExportError(
+            f"the quantization config has different formats for {', '.join(str(weight.name) for weight in weights)}, "
+            "which one op of onnxruntime multiplies with. Write a pattern that fits all of them."
+        )
+    form = forms.pop()
+    fitted = form and form.fitted(math.gcd(dim(inputs.up, -1), dim(inputs.down, -1)))
+    return replace(fitted, rounding="mse") if fitted and fitted.rounding == "gptq" else fitted
+
+
+def _quantized(model: ir.Model, weight: ir.Value, form: WeightFormat) -> list[ir.Value | None]:
+    """Register integers, scales and zero points (None in a symmetric format) instead of a weight."""
+    tensor = streamed(weight)
+    assert tensor is not None
+    remove_initializer(model, weight)
+    parts: list[ir.Value | None] = [add_initializer(model, part) for part in QuantizedExperts(tensor, form).parts()]
+    return [*parts, None][:3]
 
 
 def _reason_against(node: ir.Node, lowering: LoweringOptions) -> str | None:
@@ -123,7 +188,24 @@ def _interleaved(model: ir.Model, node: ir.Node, gate: ir.Value, up: ir.Value) -
     return joined
 
 
-def _routing(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
+def _choice_and_weights(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
+    """Two numbers for each token and expert: QMoE takes the experts of the largest first, and weighs by the second.
+
+    Without the second, it weighs by a softmax over the first ones of the chosen experts.
+    """
+    inputs = canonical_inputs(node)
+    router = producer(inputs.experts, "ExpertRouter", DOMAIN)
+    assert router is not None
+    logits, attributes = canonical_inputs(router)["logits"], router.attributes
+    if attributes.get_int("normalized") and attributes.get_float("scale") == 1 and is_plain_softmax(router):
+        return logits, None
+    zeros = emit("ConstantOfShape", emit("Shape", logits), value=ir.tensor([0.0], dtype=ir.DataType.FLOAT))
+    ones = emit("ConstantOfShape", emit("Shape", inputs.experts), value=ir.tensor([1.0], dtype=ir.DataType.FLOAT))
+    chosen, weighed = (emit("ScatterElements", zeros, inputs.experts, each, axis=1) for each in (ones, inputs.weights))
+    return chosen, weighed
+
+
+def _logits(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
     """Logits for the kernel, its attributes for them, and the factor of its result [N, 1], None for 1."""
     inputs = canonical_inputs(node)
     experts, weights = inputs["experts"], inputs["weights"]

@@ -8,11 +8,12 @@ text is not available here, but each scale covers a known fraction of the range 
 each integer is near the nearest one (`quantize/gptq.py`). So these are checked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from edgeformer.expert_weights import read_expert
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.quantize.gptq import REACH
@@ -31,13 +32,20 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
     """Check all parameters; return no checks where only the stored weights are known."""
     if isinstance(original, StoredWeights) and original.formats:
         return []
-    kept = [(_difference(original[name], stored[name]), name) for name in stored if name not in stored.formats]
+    kept = [
+        (_difference(*pair), name)
+        for name in stored
+        if name not in stored.formats
+        for pair in _pairs(original, stored, name)
+    ]
     errors, distances, ranges, offsets = [], [], [], []
     for name, form in stored.formats.items():
-        weight, rounded = (stored.output_rows(name, each[name].float()) for each in (original, stored))
         if form.rounding != "gptq":
-            errors.append((_block_error(weight, rounded, form), name))
+            for weight, rounded in _pairs(original, stored, name):
+                rows, others = (stored.output_rows(name, each.float()) for each in (weight, rounded))
+                errors.append((_block_error(rows, others, form), name))
             continue
+        weight, rounded = (stored.output_rows(name, each[name].float()) for each in (original, stored))
         grid = _Grid(weight, *stored.steps(name), form)
         distances.append((grid.distance(rounded), name))
         ranges.append((grid.range(), name))
@@ -79,6 +87,16 @@ def _check(figure: str, found: list[tuple[float, str]], limit: float, what: str,
     return Check(
         name=f"weights: {figure}", what=f"{what}, in {name}", value=value, limit=limit, eager=None, reason=reason
     )
+
+
+def _pairs(original: Mapping[str, Tensor], stored: StoredWeights, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield a parameter of the original and of the stored weights; expert by expert if it is a large stack of them."""
+    experts = stored.experts_of(name)
+    if experts is None:
+        yield original[name], stored[name]
+        return
+    for expert in range(experts):
+        yield read_expert(original, name, expert), stored.read_expert(name, expert)
 
 
 def _difference(original: Tensor, stored: Tensor) -> float:

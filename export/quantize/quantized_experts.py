@@ -1,0 +1,98 @@
+"""Stacked weights of experts that are quantized while the bundle is written, one expert at a time.
+
+As of a `QuantizedMatrix`, there are up to three tensors: integers, scales and zero points. While the integers are
+written expert by expert, the scales and zero points of all experts, an eighth of the bytes at most, are kept for the
+tensors that follow.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.quantize.quantized_tensor import Part, QuantizedPart, check_finite
+from edgeformer.export.quantize.rounding import pack, round_blocks
+from edgeformer.manifest import StoredWeight
+from edgeformer.quantization import WeightFormat
+
+
+class QuantizedExperts:
+    """Weights [X, N, K] of X experts, each of which is quantized once for all of its parts."""
+
+    def __init__(self, tensor: StreamedTensor, form: WeightFormat):
+        assert form.block is not None and form.rounding != "gptq", "experts are quantized in blocks, by themselves"
+        self.tensor = tensor
+        self.form = form
+        self.block: int = form.block
+        self._kept: dict[int, dict[Part, Tensor]] | None = None
+
+    def parts(self) -> list["ExpertsPart"]:
+        """Return new tensors for the integers, the scales and, in an asymmetric format, the zero points."""
+        names: list[Part] = ["integers", "scales"] if self.form.symmetric else ["integers", "scales", "zero_points"]
+        return [ExpertsPart(self, part) for part in names]
+
+    @contextmanager
+    def quantized(self) -> Iterator[None]:
+        """Keep the scales and zero points of experts that are quantized in a `with` block, until its end."""
+        outer = self._kept
+        self._kept = {} if outer is None else outer
+        try:
+            yield
+        finally:
+            self._kept = outer
+
+    def read(self, expert: int, part: Part) -> Tensor:
+        """Return one part of one expert as it is stored. Raises ExportError for weights that are not finite."""
+        kept = self._kept.get(expert, {}) if self._kept is not None else {}
+        if part in kept:
+            return kept[part]
+        rows = self.tensor.read_expert(expert).float()  # [N, K]
+        check_finite(rows, self.tensor.source.parameters)
+        blocks = round_blocks(rows.reshape(len(rows), -1, self.block), self.form)
+        parts: dict[Part, Tensor] = {"scales": blocks.scales, "zero_points": pack(blocks.zeros, self.form.bits)}
+        if self._kept is not None:
+            self._kept[expert] = parts
+        return pack(blocks.integers, self.form.bits).flatten(1) if part == "integers" else parts[part]
+
+
+class ExpertsPart(QuantizedPart):
+    """One part of the quantized weights [X, N, K] of X experts, in B blocks of each row.
+
+    integers     uint8 [X, N, K · bits / 8]
+    scales       float [X, N, B]
+    zero_points  uint8 [X, N, ⌈B · bits / 8⌉]
+    """
+
+    def __init__(self, matrix: QuantizedExperts, part: Part):
+        tensor, form = matrix.tensor, matrix.form
+        experts, outputs, inputs = tensor.sizes
+        blocks = inputs // matrix.block
+        packed = inputs * form.bits // 8 if part == "integers" else -(-blocks * form.bits // 8)
+        shape = ir.Shape([experts, outputs, blocks if part == "scales" else packed])
+        dtype = tensor.dtype if part == "scales" else ir.DataType.UINT8
+        super().__init__(f"{tensor.name}.{part}", dtype, shape, tensor.source, tensor.values)
+        self.matrix: QuantizedExperts = matrix
+        self.part = part
+
+    def stored(self) -> StoredWeight:
+        """Return the manifest's entry for this tensor."""
+        return replace(super().stored(), quantized=self.matrix.form, part=self.part)
+
+    def _copy(self) -> "ExpertsPart":
+        return ExpertsPart(self.matrix, self.part)
+
+    def read_expert(self, expert: int) -> Tensor:
+        """Return the part of one expert."""
+        return self.matrix.read(expert, self.part).contiguous()
+
+    def chunks(self) -> Iterator[Tensor]:
+        """Yield the part expert by expert."""
+        return map(self.read_expert, range(self.sizes[0]))
+
+    def read(self) -> Tensor:
+        """Return the part of all experts."""
+        return torch.stack(list(self.chunks()))
