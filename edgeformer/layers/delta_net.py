@@ -8,6 +8,7 @@ from edgeformer import ops
 from edgeformer.config import DeltaNetConfig, NormConfig
 from edgeformer.layers.attention import Context, LayerCache
 from edgeformer.layers.norm import make_norm
+from edgeformer.layers.parts import parts
 
 
 class DeltaNet(nn.Module):
@@ -38,7 +39,7 @@ class DeltaNet(nn.Module):
         conv, state = past
         projected = self.query_key_value(x)
         mixed, present_conv = ops.causal_conv(projected, self.conv_weight, None, conv, context.token_mask, silu=True)
-        query, key, value = mixed.split([config.key_size, config.key_size, config.inner_size], -1)
+        query, key, value = parts(mixed, config.key_size, config.key_size, config.inner_size)
         root = config.key_dim**0.5  # a vector of length one has a root mean square of 1 / root
         attended, present_state = ops.linear_attention(
             self._normed(query),

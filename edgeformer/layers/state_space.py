@@ -8,6 +8,7 @@ from edgeformer import ops
 from edgeformer.config import NormConfig, StateSpaceConfig
 from edgeformer.layers.attention import Context, LayerCache
 from edgeformer.layers.norm import make_norm
+from edgeformer.layers.parts import parts
 
 
 class StateSpace(nn.Module):
@@ -40,7 +41,7 @@ class StateSpace(nn.Module):
             mixed, self.conv_weight, self.conv_bias, conv, context.token_mask, silu=True
         )
         group_size = config.num_groups * config.state_size
-        value, into, out_of = mixed.split([config.inner_size, group_size, group_size], -1)
+        value, into, out_of = parts(mixed, config.inner_size, group_size, group_size)
         step = F.softplus(step + self.step_bias)
         if config.min_step or config.max_step is not None:
             step = step.clamp(config.min_step, config.max_step)
@@ -64,12 +65,11 @@ class StateSpace(nn.Module):
         projected = self.input(_scaled(x, config.input_scale))
         inner, group_size = config.inner_size, config.num_groups * config.state_size
         if len({*config.part_scales[1:4]}) == 1:
-            gate, mixed, step = projected.split([inner, config.channels, config.num_heads], -1)
+            gate, mixed, step = parts(projected, inner, config.channels, config.num_heads)
             mixed = _scaled(mixed, config.part_scales[1])
         else:
-            sizes = [inner, inner, group_size, group_size, config.num_heads]
-            gate, *parts, step = projected.split(sizes, -1)
-            scaled = [_scaled(part, scale) for part, scale in zip(parts, config.part_scales[1:4], strict=True)]
+            gate, *mixing, step = parts(projected, inner, inner, group_size, group_size, config.num_heads)
+            scaled = [_scaled(part, scale) for part, scale in zip(mixing, config.part_scales[1:4], strict=True)]
             mixed = torch.cat(scaled, -1)
         return _scaled(gate, config.part_scales[0]), mixed, _scaled(step, config.part_scales[4])
 
@@ -82,11 +82,12 @@ class StateSpace(nn.Module):
     def _normed(self, y: Tensor) -> Tensor:
         """Normalize each group of y [B, S, H·D] by itself."""
         groups, eps = self.config.norm_groups, self.config.norm_eps
+        normed: Tensor
         if groups == 1 or eps is None:
-            normed: Tensor = self.norm(y)
+            normed = self.norm(y)
             return normed
-        parts: Tensor = ops.rms_norm(y.unflatten(-1, (groups, -1)), None, eps)
-        return parts.flatten(-2) * self.norm.get_parameter("weight")
+        normed = ops.rms_norm(y.unflatten(-1, (groups, -1)), None, eps).flatten(-2)
+        return normed * self.norm.get_parameter("weight")
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

@@ -215,7 +215,10 @@ def _chunk_body(
     """
     prefix = f"{node.name or node.op_type}/chunk"
     chunk, triangles = NodeBuilder(prefix), _Triangles(emit, size, dtype)
-    given = {name: ir.Value(name=f"{prefix}/{name}", type=ir.TensorType(dtype)) for name in ("state", *chunks)}
+    shapes, kind = _chunk_shapes(node), ir.TensorType(dtype)
+    given = {
+        name: ir.Value(name=f"{prefix}/{name}", type=kind, shape=ir.Shape(shapes[name])) for name in ("state", *chunks)
+    }
     state, query, key, value = (given[name] for name in ("state", "query", "key", "value"))
     decays = _Decays(triangles.ones) if "decay" not in given else _decays(emit, chunk, given["decay"], triangles)
     turned = chunk("Transpose", key, perm=[0, 1, 2, 4, 3])  # [B, G, 1, Dk, L]
@@ -233,8 +236,25 @@ def _chunk_body(
     new = chunk("Add", _scaled(chunk, state, decays.last_old), update)
     for index, each in enumerate(output for made in chunk.nodes for output in made.outputs):
         each.name = f"{prefix}/{index}"  # a graph within a graph shares its names
-    new.type = output.type = ir.TensorType(dtype)
+    new.type = output.type = kind
+    new.shape, output.shape = ir.Shape(shapes["state"]), ir.Shape(shapes["value"])  # onnxruntime requires them
     return ir.Graph(list(given.values()), [new, output], nodes=chunk.nodes, name=prefix)
+
+
+def _chunk_shapes(node: ir.Node) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of the state and of chunks of sequences; None stands for B and L."""
+    inputs = canonical_inputs(node)
+    heads, key_dim, value_dim = (dim(inputs.past, axis) for axis in (1, 2, 3))
+    groups = dim(inputs.query, 2) // key_dim
+    shared, own = (None, groups, 1, None), (None, groups, heads // groups, None)
+    return {
+        "state": (*own[:3], key_dim, value_dim),
+        "query": (*shared, key_dim),
+        "key": (*shared, key_dim),
+        "value": (*own, value_dim),
+        "decay": own,
+        "beta": own,
+    }
 
 
 def _scaled(chunk: NodeBuilder, value: ir.Value, factor: ir.Value | None) -> ir.Value:

@@ -9,12 +9,17 @@ import pytest
 import torch
 from test_function_bodies import Call
 from test_recurrent_bodies import MASKS, RULES, SCALE, attention_tensors, conv_tensors, feeds_of, in_precision
+from torch import nn
 
 from edgeformer import ops
+from edgeformer.config import DeltaNetConfig, StateSpaceConfig
 from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.recurrent_bodies import CHUNK
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower.lowering import lower
+from edgeformer.layers import Context
+from edgeformer.layers.delta_net import DeltaNet
+from edgeformer.layers.state_space import StateSpace
 
 OP_SETS = {
     "ort": LoweringOptions(),
@@ -135,3 +140,63 @@ def test_a_state_may_be_wider_than_the_rest():
     expected = exact(op, tensors, attributes)[1]
     assert error(present.numpy(), expected) < 1e-5
     assert error(op(**tensors, **attributes)[1].numpy(), expected) > 1e-3
+
+
+HIDDEN = 24
+LAYERS = {
+    DeltaNet: DeltaNetConfig(
+        num_key_heads=2, num_value_heads=4, key_dim=8, value_dim=16, kernel_size=4, norm_eps=1e-5
+    ),
+    StateSpace: StateSpaceConfig(
+        num_heads=6, head_dim=8, state_size=16, num_groups=2, kernel_size=4, input_bias=False, conv_bias=True,
+        output_bias=False, norm_eps=1e-5, norm_groups=2, max_step=2.0, part_scales=(0.5, 0.8, 1.25, 0.6, 1.5),
+    ),
+}  # fmt: skip
+
+
+class Layer(nn.Module):
+    """A recurrent layer whose inputs and outputs are tensors."""
+
+    def __init__(self, layer_class):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = layer_class(LAYERS[layer_class], HIDDEN, torch.float32)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, 0.0, 0.4)
+
+    def forward(self, x, token_mask, conv, state):
+        nothing = torch.empty(0)
+        context = Context(attention_mask=nothing, positions=nothing, key_positions=nothing, token_mask=token_mask)
+        output, present = self.layer(x, (conv, state), context)
+        return (output, *present)
+
+
+@pytest.mark.parametrize("name", OP_SETS)
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_a_layer_runs_in_every_op_set(layer_class, name):
+    """A padded first prompt, then a chunk and steps, of a graph whose rows and tokens are free."""
+    module = Layer(layer_class)
+    states = [torch.zeros(2, *state.dims) for state in LAYERS[layer_class].states]
+    given = torch.randn(2, 3, HIDDEN), torch.ones(2, 3, dtype=torch.bool), *states
+    free = torch.export.Dim.DYNAMIC
+    exported = torch.export.export(
+        module, given, strict=False, dynamic_shapes=({0: free, 1: free}, {0: free, 1: free}, {0: free}, {0: free})
+    )
+    names = ["x", "token_mask", "conv", "state"]
+    program = torch.onnx.export(
+        exported, dynamo=True, optimize=False, verbose=False, custom_translation_table=translation_table(),
+        input_names=names,
+    )  # fmt: skip
+    program.model.ir_version = 10
+    lower(program.model, OP_SETS[name])
+    session = ort.InferenceSession(ir.serde.serialize_model(program.model).SerializeToString())
+    module, exact = module.double(), [state.double() for state in states]
+    states = [state.numpy() for state in states]
+    for length, short in ((CHUNK + 3, 20), (5, 5), (1, 1), (1, 1)):
+        x, mask = torch.randn(2, length, HIDDEN), torch.ones(2, length, dtype=torch.bool)
+        mask[1, short:] = False
+        output, *states = session.run(None, dict(zip(names, (x.numpy(), mask.numpy(), *states), strict=True)))
+        expected, *exact = module(x.double(), mask, *exact)
+        assert error(output[mask.numpy()], expected[mask].detach()) < 1e-5
+        for state, right in zip(states, exact, strict=True):
+            assert error(state, right.detach()) < 1e-5
