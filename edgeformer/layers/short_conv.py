@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from edgeformer import ops
 from edgeformer.config import ShortConvConfig
 from edgeformer.layers.attention import Context, LayerCache
+from edgeformer.layers.parts import parts
 
 
 class ShortConv(nn.Module):
@@ -14,6 +15,7 @@ class ShortConv(nn.Module):
     def __init__(self, config: ShortConvConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
         channels, bias = config.channels, config.bias
+        self.channels = channels
         self.input = nn.Linear(hidden_size, 3 * channels, bias=bias, dtype=dtype)
         self.conv_weight = nn.Parameter(torch.empty(channels, config.kernel_size, dtype=dtype))
         self.conv_bias = nn.Parameter(torch.empty(channels, dtype=dtype)) if bias else None
@@ -25,7 +27,7 @@ class ShortConv(nn.Module):
         past, present: the last inputs of the convolution, [B, channels, kernel_size − 1].
         """
         assert context.token_mask is not None
-        before, after, value = self.input(x).chunk(3, -1)
+        before, after, value = parts(self.input(x), *[self.channels] * 3)
         gated = before * value
         mixed, present = ops.causal_conv(gated, self.conv_weight, self.conv_bias, *past, context.token_mask, False)
         return self.output(after * mixed), (present,)
