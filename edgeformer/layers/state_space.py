@@ -5,9 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.config import NormConfig, StateSpaceConfig
+from edgeformer.config import StateSpaceConfig
 from edgeformer.layers.attention import Context, LayerCache
-from edgeformer.layers.norm import make_norm
 from edgeformer.layers.parts import parts
 
 
@@ -23,8 +22,8 @@ class StateSpace(nn.Module):
         self.step_bias = nn.Parameter(torch.empty(config.num_heads, dtype=dtype))
         self.decay_rate_log = nn.Parameter(torch.empty(config.num_heads, dtype=dtype))
         self.skip = nn.Parameter(torch.empty(config.num_heads, dtype=dtype))
-        norm = None if config.norm_eps is None else NormConfig(eps=config.norm_eps)
-        self.norm = make_norm(norm, config.inner_size, dtype=dtype)
+        inner, eps = config.inner_size, config.norm_eps
+        self.norm = nn.Identity() if eps is None else GroupNorm(inner, config.norm_groups, eps, dtype)
         self.output = nn.Linear(config.inner_size, hidden_size, bias=config.output_bias, dtype=dtype)
 
     def forward(self, x: Tensor, past: LayerCache, context: Context) -> tuple[Tensor, LayerCache]:
@@ -75,19 +74,25 @@ class StateSpace(nn.Module):
 
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
         """Return norm(y · silu(gate)), or norm(y) · silu(gate)."""
-        if self.config.norm_before_gate:
-            return self._normed(y) * F.silu(gate)
-        return self._normed(y * F.silu(gate))
+        normed: Tensor = self.norm(y) * F.silu(gate) if self.config.norm_before_gate else self.norm(y * F.silu(gate))
+        return normed
 
-    def _normed(self, y: Tensor) -> Tensor:
-        """Normalize each group of y [B, S, H·D] by itself."""
-        groups, eps = self.config.norm_groups, self.config.norm_eps
-        normed: Tensor
-        if groups == 1 or eps is None:
-            normed = self.norm(y)
+
+class GroupNorm(nn.Module):
+    """RMSNorm of each of several groups of a vector by itself; see `ops.rms_norm`."""
+
+    def __init__(self, size: int, groups: int, eps: float, dtype: torch.dtype):
+        super().__init__()
+        self.groups, self.eps = groups, eps
+        self.weight = nn.Parameter(torch.ones(size, dtype=dtype))
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Return y [B, S, size] normalized."""
+        if self.groups == 1:
+            normed: Tensor = ops.rms_norm(y, self.weight, self.eps)
             return normed
-        normed = ops.rms_norm(y.unflatten(-1, (groups, -1)), None, eps).flatten(-2)
-        return normed * self.norm.get_parameter("weight")
+        groups = y.unflatten(-1, (self.groups, -1))
+        return ops.rms_norm(groups, None, self.eps).flatten(-2) * self.weight
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

@@ -17,11 +17,11 @@ def linear_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return the output [B, S, H·Dv] of every token and the present state [B, H, Dk, Dv].
 
-    query, key  [B, S, G·Dk], finite; head h of the state reads their head h // (H / G)
-    value       [B, S, H·Dv], finite
+    query, key  [B, S, G·Dk]; head h of the state reads their head h // (H / G)
+    value       [B, S, H·Dv]
     past        [B, H, Dk, Dv]; zeros where nothing precedes. Its type may be wider than that of the others; then
                 everything is computed in it
-    token_mask  bool [B, S]; padding leaves the state as it is, and its own output means nothing
+    token_mask  bool [B, S]; padding may hold anything: it leaves the state as it is, and its own output means nothing
     decay       [B, S, H], g ≤ 0; None is 0
     beta        [B, S, H]; None: the state is not corrected, only added to
 

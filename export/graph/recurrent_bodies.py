@@ -7,6 +7,7 @@ Dimensions: B rows, S new tokens, C channels, K taps of a convolution; G heads o
 values, Dk and Dv their sizes; L tokens of a chunk.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,13 +94,11 @@ def linear_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outpu
 
     scale, zero = emit.constant(node.attributes.get_float("scale"), wide), emit.constant(0.0, wide)
     tokens = emit("Unsqueeze", mask, emit.constant([2]))
-    query, key = emit("Mul", widened(inputs["query"]), scale), widened(inputs["key"])
-    sequences = {"query": query, "key": key, "value": widened(inputs["value"])}
-    for name, gate in (("decay", inputs.decay), ("beta", inputs.beta)):
-        if gate is not None:
-            sequences[name] = emit("Where", tokens, widened(gate), zero)
-    if inputs.beta is None:
-        sequences["key"] = emit("Where", tokens, key, zero)  # so that padding adds nothing
+    sequences = {"query": emit("Mul", widened(inputs["query"]), scale)}
+    for name in ("key", "value", "decay", "beta"):
+        given = getattr(inputs, name)
+        if given is not None:  # padding may hold anything, and adds nothing
+            sequences[name] = emit("Where", tokens, widened(given), zero)
 
     split = _Chunks(emit, mask, groups)
     state = emit("Reshape", widened(past), emit.constant([0, groups, heads // groups, key_dim, value_dim]))
@@ -107,7 +106,7 @@ def linear_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outpu
         name: split(each, {"query": 1, "key": 1}.get(name, heads // groups), name in ("decay", "beta"))
         for name, each in sequences.items()
     }
-    body = _chunk_body(emit, node, chunks, split.size, wide)
+    body = _chunk_body(node, list(chunks), wide)
     present, outputs = emit.many("Scan", state, *chunks.values(), outputs=2, num_scan_inputs=len(chunks), body=body)
     output = split.joined(outputs, heads * value_dim)
     present = emit("Reshape", present, emit.constant([0, heads, key_dim, value_dim]))
@@ -158,7 +157,7 @@ class _Decays:
 
 
 class _Triangles:
-    """Constants [L, L] that a Scan reads from outside, cut from larger ones: which token j a token i relates to."""
+    """Constants [L, L] of a chunk of L tokens, cut from larger ones: which token j a token i relates to."""
 
     def __init__(self, emit: NodeBuilder, size: ir.Value, dtype: ir.DataType):
         self._emit, self._size, self._dtype = emit, size, dtype
@@ -198,10 +197,10 @@ class _Triangles:
         return emit("Slice", emit.constant(whole, dtype), emit.constant([0, 0]), ends)
 
 
-def _chunk_body(
-    emit: NodeBuilder, node: ir.Node, chunks: dict[str, ir.Value], size: ir.Value, dtype: ir.DataType
-) -> ir.Graph:
+def _chunk_body(node: ir.Node, sequences: Sequence[str], dtype: ir.DataType) -> ir.Graph:
     """Return the graph of one chunk: old state and sequences of the chunk → new state [B, G, R, Dk, Dv], output.
+
+    It reads nothing from the graph around it.
 
     With D[i, j] the decay from token j to token i, c[i] the one from the old state M to token i, and u[i] what token i
     adds to the state along its key:
@@ -214,13 +213,15 @@ def _chunk_body(
     Source: arXiv 2412.06464, section 3.3 (gated delta rule), 2405.21060, section 6 (state spaces).
     """
     prefix = f"{node.name or node.op_type}/chunk"
-    chunk, triangles = NodeBuilder(prefix), _Triangles(emit, size, dtype)
+    chunk = NodeBuilder(prefix)
     shapes, kind = _chunk_shapes(node), ir.TensorType(dtype)
     given = {
-        name: ir.Value(name=f"{prefix}/{name}", type=kind, shape=ir.Shape(shapes[name])) for name in ("state", *chunks)
+        name: ir.Value(name=f"{prefix}/{name}", type=kind, shape=ir.Shape(shapes[name]))
+        for name in ("state", *sequences)
     }
     state, query, key, value = (given[name] for name in ("state", "query", "key", "value"))
-    decays = _Decays(triangles.ones) if "decay" not in given else _decays(emit, chunk, given["decay"], triangles)
+    triangles = _Triangles(chunk, chunk("Shape", value, start=3, end=4), dtype)
+    decays = _Decays(triangles.ones) if "decay" not in given else _decays(chunk, given["decay"], triangles)
     turned = chunk("Transpose", key, perm=[0, 1, 2, 4, 3])  # [B, G, 1, Dk, L]
     read = _scaled(chunk, chunk("MatMul", query, state), decays.old)  # [B, G, R, L, Dv]
     added = value
@@ -261,10 +262,10 @@ def _scaled(chunk: NodeBuilder, value: ir.Value, factor: ir.Value | None) -> ir.
     return value if factor is None else chunk("Mul", value, factor)
 
 
-def _decays(emit: NodeBuilder, chunk: NodeBuilder, decay: ir.Value, triangles: _Triangles) -> _Decays:
+def _decays(chunk: NodeBuilder, decay: ir.Value, triangles: _Triangles) -> _Decays:
     """Return the decays of a chunk for their logarithms [B, G, R, L]."""
-    token_axis = emit.constant(3)
-    last = emit.constant([-1]), emit.constant([TO_THE_END]), emit.constant([3])
+    token_axis = chunk.constant(3)
+    last = chunk.constant([-1]), chunk.constant([TO_THE_END]), chunk.constant([3])
     column = chunk("Unsqueeze", decay, triangles.last_axis)  # [B, G, R, L, 1]
     steps = chunk("Where", triangles.before, column, triangles.zero)  # [B, G, R, L, L]: token i, if it is behind j
     between = chunk("Exp", chunk("CumSum", steps, token_axis))

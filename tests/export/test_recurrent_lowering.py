@@ -86,6 +86,22 @@ def test_every_op_set_computes_the_op(rule, name, dtype):
 
 @pytest.mark.parametrize("name", OP_SETS)
 @pytest.mark.parametrize("rule", CASES)
+def test_padding_that_overflows_harms_nobody(rule, name):
+    session, _, _ = lowered(rule, torch.float32, OP_SETS[name])
+    op, tensors, attributes = case(rule, 7, "right-padded")
+    clean = session.run(None, {each: value.numpy() for each, value in feeds_of(tensors).items()})
+    padding = ~tensors["token_mask"]
+    for each in ("x", "query", "key", "value", "decay", "beta"):
+        if tensors.get(each) is not None:
+            tensors[each][padding] = float("nan")
+    run = session.run(None, {each: value.numpy() for each, value in feeds_of(tensors).items()})
+    for output, state in (run, [each.numpy() for each in op(**tensors, **attributes)]):
+        np.testing.assert_allclose(output[~padding.numpy()], clean[0][~padding.numpy()], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(state, clean[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OP_SETS)
+@pytest.mark.parametrize("rule", CASES)
 def test_a_state_is_updated_in_place(rule, name):
     """Past and present are one buffer, for a prompt, chunks and steps of the same graph."""
     session, _, _ = lowered(rule, torch.float32, OP_SETS[name])

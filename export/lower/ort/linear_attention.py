@@ -1,9 +1,9 @@
 """Lower linear attention to ONNX Runtime's LinearAttention.
 
-The kernel knows no padding, so decays and updates of padding are set to 0 in front of it. It has all four rules, and
-queries and keys that heads share. On the CPU it computes in float32, to which other types are cast; CUDA has float16,
-too, and a state of the type of its queries only. It works through a prompt token by token, and takes about as long for
-it as the chunks of the function body, which takes six times as long for a step (onnxruntime 1.31).
+The kernel knows no padding, so keys, values, decays and updates of padding are set to 0 in front of it. It has all four
+rules, and queries and keys that heads share. On the CPU it computes in float32, to which other types are cast; CUDA has
+float16, too, and a state of the type of its queries only. It works through a prompt token by token, and takes about as
+long for it as the chunks of the function body, which takes six times as long for a step (onnxruntime 1.31).
 
 There is no rule for the causal convolution. Its function body takes no longer than CausalConvWithState, which would
 keep padding in its state: for 6144 channels on one thread 45 µs a step and 16 ms for 512 tokens, where the kernel takes
@@ -55,13 +55,12 @@ def _emit_attention(node: ir.Node, lowering: LoweringOptions) -> None:
     def cast(value: ir.Value, old: ir.DataType, new: ir.DataType) -> ir.Value:
         return value if old == new else emit("Cast", value, to=new)
 
-    query, key, value = (cast(inputs[name], dtype, wide) for name in ("query", "key", "value"))
     tokens, zero = emit("Unsqueeze", inputs["token_mask"], emit.constant([2])), emit.constant(0.0, wide)
-    decay, beta = (
-        None if gate is None else emit("Where", tokens, cast(gate, dtype, wide), zero)
-        for gate in (inputs.decay, inputs.beta)
+    query = cast(inputs["query"], dtype, wide)
+    key, value, decay, beta = (
+        None if given is None else emit("Where", tokens, cast(given, dtype, wide), zero)
+        for given in (inputs.key, inputs.value, inputs.decay, inputs.beta)
     )
-    key = emit("Where", tokens, key, zero) if beta is None else key
     heads, key_dim = dim(past, 1), dim(past, 2)
     attended, present = emit.many(
         "LinearAttention", query, key, value, cast(past, dtype_of(past), wide), decay, beta,

@@ -201,6 +201,8 @@ def _function(node: ir.Node) -> Compute:
         # onnx's reference evaluator refuses negative axes and axes of more than 64 elements.
         return lambda inputs: [np.take_along_axis(_present(inputs)[0], _present(inputs)[1], axis)]
     proto = ir.serde.serialize_node(node)
+    for attribute in proto.attribute:
+        _widen_graph(attribute.g)
     given = [index for index, value in enumerate(node.inputs) if value is not None]
     del proto.input[:], proto.output[:]
     # New names, since a node may read one value twice, and the names of absent outputs are empty.
@@ -214,6 +216,13 @@ def _function(node: ir.Node) -> Compute:
         return [_widened(np.asarray(result)) for result in results]
 
     return compute
+
+
+def _widen_graph(graph: onnx.GraphProto) -> None:
+    """Let a graph within a node, such as the body of a Scan, compute in float64 what it computes in floats."""
+    constants = [each.t for node in graph.node if node.op_type == "Constant" for each in node.attribute]
+    for tensor in (*graph.initializer, *constants):
+        tensor.CopyFrom(onnx.numpy_helper.from_array(_widened(onnx.numpy_helper.to_array(tensor)), tensor.name))
 
 
 def _marking(op: str, compute: Compute, feed: Feed) -> Compute:
