@@ -24,8 +24,8 @@ from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
 from edgeformer.transformers_backend.rotary import Angles, Rotation, RotationCall
 from edgeformer.transformers_backend.transformers_shim import registered_attention, replaced_rotations
 
-Caches = list[tuple[Tensor, Tensor]]
-"""Keys and values [B, K, T, D] of each layer."""
+Caches = list[tuple[Tensor, ...]]
+"""What each layer keeps: keys and values [B, K, T, D], or nothing."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Tensor]
 """A function that transformers composes masks of: (batch, head, query, key) → whether the query sees the key."""
@@ -58,7 +58,7 @@ class AttentionPatch:
     def __init__(self, plan: PatchPlan, caches: Caches, attention_mask: Tensor, input_ids: Tensor):
         self.plan = plan
         self.positions = ops.token_positions(attention_mask, input_ids)
-        self.presents: dict[int, tuple[Tensor, Tensor]] = {}
+        self.presents: dict[int, tuple[Tensor, ...]] = {}
         self.angles: list[Angles] = []
         self._caches = caches
         self._attention_mask = attention_mask
@@ -86,7 +86,8 @@ class AttentionPatch:
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a layer before the pass."""
-        return self._caches[layer]
+        key, value = self._caches[layer]
+        return key, value
 
     # What patched code calls
 

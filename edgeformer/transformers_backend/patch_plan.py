@@ -6,7 +6,8 @@ precision, does what the plan says and nothing else.
 
 from dataclasses import dataclass, field
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import CacheGeometry, KeyValueState, State
+from edgeformer.transformers_backend.experts import ExpertsForm
 from edgeformer.transformers_backend.norms import RMSNormForm
 from edgeformer.transformers_backend.rotary import RotaryForm, Rotation
 
@@ -31,7 +32,9 @@ class AttentionForm:
 
 @dataclass
 class PatchPlan:
-    """The attention of each layer, norms and rotary modules by name, and the rotation of each kind of call.
+    """The attention of each layer, norms, experts and rotary modules by name, and the rotation of each kind of call.
+
+    num_layers: layers of the cache; those without an attention keep nothing.
 
     A rotary module that serves several kinds of layers has a form for each kind; the kind is "" if there is only one.
     None stands for code that is not patched. notes: tell the user what is not patched, and why.
@@ -39,8 +42,10 @@ class PatchPlan:
 
     context_length: int
     vocab_size: int = 0
+    num_layers: int = 0
     attentions: dict[int, AttentionForm] = field(default_factory=dict)
     norms: dict[str, RMSNormForm] = field(default_factory=dict)
+    experts: dict[str, ExpertsForm] = field(default_factory=dict)
     rotaries: dict[str, dict[str, RotaryForm | None]] = field(default_factory=dict)
     rotations: dict[object, Rotation | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -52,6 +57,9 @@ class PatchPlan:
 
     @property
     def geometry(self) -> CacheGeometry:
-        """Return the geometry of the cache, which planning found to be the same in every layer."""
-        first = self.attentions[0]
-        return CacheGeometry.of_attention(len(self.attentions), first.num_kv_heads, first.head_dim)
+        """Return what each layer keeps between runs."""
+        return CacheGeometry(layers=tuple(self._states(layer) for layer in range(self.num_layers)))
+
+    def _states(self, layer: int) -> tuple[State, ...]:
+        form = self.attentions.get(layer)
+        return () if form is None else (KeyValueState(num_kv_heads=form.num_kv_heads, head_dim=form.head_dim),)

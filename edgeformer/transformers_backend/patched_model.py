@@ -94,7 +94,7 @@ class PatchedModel(nn.Module):
         """input_ids int64 [B, S], attention_mask int64 [B, T], caches of every layer → logits [B, S, V], presents."""
         attention_patch = AttentionPatch(self.plan, caches, attention_mask, input_ids)
         logits = self.run(input_ids, attention_patch)
-        return logits, [attention_patch.presents[layer] for layer in range(len(caches))]
+        return logits, [attention_patch.presents.get(layer, ()) for layer in range(len(caches))]
 
     def run(self, input_ids: Tensor, attention_patch: AttentionPatch) -> Tensor:
         """Run one forward pass that `attention_patch` serves; return logits [B, S, V].
@@ -116,6 +116,8 @@ def build_patched(config: Any, plan: PatchPlan, dtype: torch.dtype) -> PatchedMo
     model = build(config, torch.float32 if dtype == torch.float64 else dtype, ATTENTION_NAME)
     for name, form in plan.norms.items():
         model.set_submodule(name, PatchedRMSNorm(form, dtype))
+    for name, experts in plan.experts.items():
+        model.set_submodule(name, experts.build(dtype))
     backwards = any(rotation is not None and rotation.backwards for rotation in plan.rotations.values())
 
     @cache  # rotary modules of the same form share their tables

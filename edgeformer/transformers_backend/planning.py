@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.transformers_backend.attention import AttentionCall, AttentionPatch, MaskFunction
+from edgeformer.transformers_backend.experts import find_experts
 from edgeformer.transformers_backend.hf_module import build
 from edgeformer.transformers_backend.norms import PatchedRMSNorm, find_rms_norms
 from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
@@ -57,6 +58,9 @@ def make_plan(config: Any, context_length: int) -> PatchPlan:
         plan.note(f"{other} is not patched: it does not compute RMSNorm")
     for name, form in plan.norms.items():
         model.set_submodule(name, PatchedRMSNorm(form, torch.float32))
+    plan.experts = find_experts(model)
+    for name, experts in plan.experts.items():
+        model.set_submodule(name, experts.build(torch.float32))
     for name, module in list(model.named_modules()):
         if computes_angles(module):
             rotary = RotaryProbe(name, module, plan)
@@ -82,12 +86,6 @@ def _check_module(model: Any) -> None:
         )
     if "position_ids" not in arguments:
         raise ExportError(f"{name} takes no position_ids, so the rows of a batch could not stand at different places.")
-    experts = sorted({type(module).__name__ for module in model.modules() if "Expert" in type(module).__name__})
-    if experts:
-        raise ExportError(
-            f"it is a mixture of experts ({', '.join(experts)}): which weights a token meets is decided while it runs, "
-            "and a graph of fixed products cannot say that."
-        )
     top = [name for name, _ in (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))]
     if top:
         raise ExportError(f"{name} holds {', '.join(top)} itself, not in a module inside it.")
@@ -116,20 +114,18 @@ def _probe(module: PatchedModel) -> None:
 
 
 def _check_plan(config: Any, plan: PatchPlan) -> None:
-    """Raise ExportError unless all layers have caches of one size, and the windows that the config says."""
-    layers = getattr(config, "num_hidden_layers", len(plan.attentions))
-    if sorted(plan.attentions) != list(range(layers)) or not plan.attentions:
-        found = len(plan.attentions)
+    """Raise ExportError unless a layer attends, with the windows that the config says; count the layers."""
+    if not plan.attentions:
         raise ExportError(
-            f"{found} of its {layers} layers attend to a cache of their own through transformers' attention interface; "
-            "the others do something else, and the bundle has a cache for every layer."
+            "no layer attends to a cache of its own through transformers' attention interface. Only a family file can "
+            "export it."
         )
-    sizes = {(form.num_kv_heads, form.head_dim) for form in plan.attentions.values()}
-    if len(sizes) > 1:
-        listed = ", ".join(f"{heads} × {width}" for heads, width in sorted(sizes))
-        raise ExportError(f"its layers have caches of different sizes (heads × head_dim: {listed}); a bundle has one.")
+    layers = getattr(config, "num_hidden_layers", 0)
+    plan.num_layers = max(layers, *plan.attentions) + (max(plan.attentions) >= layers)
     kinds = getattr(config, "layer_types", None) or []
     for layer, kind in enumerate(kinds[:layers]):
+        if layer not in plan.attentions:
+            continue
         form = plan.attentions[layer]
         sliding = "sliding" in str(kind)
         wanted = getattr(config, "sliding_window", None) if sliding else 0

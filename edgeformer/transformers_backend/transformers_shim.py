@@ -6,7 +6,7 @@ registries of transformers, and functions named `apply_rotary*` are replaced in 
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pkgutil import resolve_name
 from threading import get_ident
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from edgeformer.errors import ExportError, MissingDependencyError, WeightsError, require
+from edgeformer.errors import ExportError, MissingDependencyError, require
 
 CHECKED = (5, 23)
 """The version of transformers, major and minor, that this file was checked with: also the oldest that is taken."""
@@ -42,13 +42,20 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "module", "query", "key", "value", "attention_mask", "scaling", "dropout",
     ),
     "models.llama.modeling_llama:LlamaRotaryEmbedding.forward": ("position_ids",),
+    "integrations.moe:use_experts_implementation": (
+        "is_concatenated", "is_transposed", "has_bias", "has_gate", "has_post_expert_norm",
+    ),
+    "models.mixtral.modeling_mixtral:MixtralExperts.forward": ("hidden_states", "top_k_index", "top_k_weights"),
     "modeling_utils:PreTrainedModel.warn_if_padding_and_no_attention_mask": (),
     "modeling_utils:PreTrainedModel._keys_to_ignore_on_load_unexpected": (),
     "modeling_utils:PreTrainedModel.base_model_prefix": (),
     "models.auto.configuration_auto:CONFIG_MAPPING": (),
     "models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING": (),
     "conversion_mapping:get_model_conversion_mapping": ("model",),
-    "core_model_loading:WeightConverter": (),
+    "core_model_loading:WeightConverter.convert": ("layer_name", "model", "config"),
+    "core_model_loading:WeightConverter.add_tensor": ("target_key", "source_key", "source_pattern", "future"),
+    "core_model_loading:MergeModulelist": ("dim",),
+    "core_model_loading:dot_natural_key": (),
     "core_model_loading:WeightRenaming": (),
     "core_model_loading:rename_source_key": (
         "source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict",
@@ -94,13 +101,28 @@ check_version(transformers.__version__)
 # Only now, since the message above names what an unknown version lacks.
 from transformers.cache_utils import Cache  # noqa: E402
 from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: E402
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key  # noqa: E402
+from transformers.core_model_loading import (  # noqa: E402
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
 from transformers.masking_utils import AttentionMaskInterface  # noqa: E402
 from transformers.modeling_utils import AttentionInterface, PreTrainedModel  # noqa: E402
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING  # noqa: E402
 
-__all__ = ["CONFIG_MAPPING", "MODEL_FOR_CAUSAL_LM_MAPPING"]
+__all__ = [
+    "CONFIG_MAPPING",
+    "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "MergeModulelist",
+    "WeightConverter",
+    "WeightRenaming",
+    "dot_natural_key",
+    "get_model_conversion_mapping",
+    "rename_source_key",
+]
 
 
 @contextmanager
@@ -152,6 +174,17 @@ def parameters_on_meta() -> Iterator[None]:
         handle.remove()
 
 
+def experts_options(module: nn.Module) -> dict[str, bool] | None:
+    """Return the options that the experts of a module give to transformers' experts interface, or None without it."""
+    options = {name: getattr(module, name, None) for name in INTERNALS["integrations.moe:use_experts_implementation"]}
+    return None if None in options.values() else {name: bool(value) for name, value in options.items()}
+
+
+def run_experts_eagerly(module: Any) -> None:
+    """Let a module of experts run the forward of its own class, and none that its config chooses."""
+    module.config._experts_implementation = "eager"
+
+
 def silence_padding_warning(model: nn.Module) -> None:
     """Turn off a check for padding that reads token ids, which neither the meta device nor a trace can."""
     for module in model.modules():
@@ -192,28 +225,6 @@ class PatchedCache(Cache):
                 "has no tensors for such a state."
             )
         return super().__getattribute__(name)
-
-
-def renamed_tensors(stored: Iterable[str], model: Any) -> dict[str, str]:
-    """Return the names in a checkpoint by the names that transformers gives these tensors when it loads them.
-
-    Raises WeightsError where transformers does more than rename.
-    """
-    transforms = get_model_conversion_mapping(model)
-    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
-    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
-    expected = model.state_dict()
-    names = {}
-    for theirs in stored:
-        ours, converter = rename_source_key(theirs, renamings, converters, model.base_model_prefix, expected)
-        if converter is not None:
-            raise WeightsError(
-                f"the checkpoint stores {theirs} where {type(model).__name__} of transformers has {ours} and others: "
-                "transformers rearranges tensors when it loads, and --backend transformers reads them as they are "
-                "stored."
-            )
-        names[ours] = theirs
-    return names
 
 
 def ignored_tensors(model: Any) -> list[str]:

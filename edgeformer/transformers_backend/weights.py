@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from edgeformer.errors import WeightsError
 from edgeformer.transformers_backend.patch_plan import PatchPlan
-from edgeformer.transformers_backend.transformers_shim import ignored_tensors, renamed_tensors
+from edgeformer.transformers_backend.stored_tensors import StoredTensor, stored_tensors
+from edgeformer.transformers_backend.transformers_shim import ignored_tensors
 from edgeformer.weights import open_safetensors
 
 SHOWN = 20
@@ -18,13 +20,25 @@ SHOWN = 20
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """Tensors by name, each read when it is asked for. readers: functions that return the tensors."""
+    """Tensors by name, each read when it is asked for.
 
-    def __init__(self, readers: Mapping[str, Callable[[], Tensor]]):
+    readers: functions that return the tensors. expert_readers: functions that return one expert of a stacked tensor;
+    of one that has none the whole is read.
+    """
+
+    def __init__(
+        self, readers: Mapping[str, Callable[[], Tensor]], expert_readers: Mapping[str, Callable[[int], Tensor]]
+    ):
         self._readers = readers
+        self._expert_readers = expert_readers
 
     def __getitem__(self, name: str) -> Tensor:
         return self._readers[name]()
+
+    def read_expert(self, name: str, expert: int) -> Tensor:
+        """Return one expert of a stacked tensor."""
+        reader = self._expert_readers.get(name)
+        return self[name][expert] if reader is None else reader(expert)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._readers)
@@ -36,29 +50,32 @@ class LazyTensors(Mapping[str, Tensor]):
 def checkpoint_tensors(folder: Path, model: Any) -> LazyTensors:
     """Open the safetensors of a folder under the names of the module's parameters; tied ones have several names.
 
-    Opening reads headers only, and renames tensors as transformers does when it loads them. Raises one WeightsError
-    that lists all tensors that are missing, unexpected or of another shape.
+    Opening reads headers only. Tensors are renamed, stacked and cut as transformers does when it loads them. Raises one
+    WeightsError that lists all tensors that are missing, unexpected or of another shape.
     """
-    stored = open_safetensors(folder)
-    names = renamed_tensors(stored, model)
+    files = open_safetensors(folder)
+    stored = stored_tensors({name: _empty(files[name].get_slice(name)) for name in files}, model)
     tied: dict[Tensor, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tied.setdefault(parameter, []).append(name)
     problems: list[str] = []
     readers: dict[str, Callable[[], Tensor]] = {}
+    expert_readers: dict[str, Callable[[int], Tensor]] = {}
     for parameter, group in tied.items():
-        found = next((names[name] for name in group if name in names), None)
+        found = next((stored[name] for name in group if name in stored), None)
         if found is None:
             problems.append(f"missing: {group[0]} {list(parameter.shape)}")
             continue
-        shape = list(stored[found].get_slice(found).get_shape())
-        if shape != list(parameter.shape):
-            problems.append(f"misshapen: {found} is {shape}, and the config implies {list(parameter.shape)}")
-        readers |= dict.fromkeys(group, partial(stored[found].get_tensor, found))
+        if found.shape != parameter.shape:
+            shape, wanted = list(found.shape), list(parameter.shape)
+            problems.append(f"misshapen: {found.origin} is {shape}, and the config implies {wanted}")
+        readers |= dict.fromkeys(group, partial(found.read, partial(_read, files)))
+        if found.by_expert:
+            expert_readers |= dict.fromkeys(group, partial(_read_expert, files, found))
     known = readers.keys() | {name for name, _ in model.named_buffers()}
     problems += [
-        f"unexpected: {theirs}"
-        for ours, theirs in sorted(names.items())
+        f"unexpected: {each.origin}"
+        for ours, each in sorted(stored.items())
         if ours not in known and not any(re.search(pattern, ours) for pattern in ignored_tensors(model))
     ]
     if problems:
@@ -68,17 +85,39 @@ def checkpoint_tensors(folder: Path, model: Any) -> LazyTensors:
             + "\n  ".join(problems[:SHOWN] + more)
             + "\nCheck that config.json and the safetensors files belong together."
         )
-    return LazyTensors(readers)
+    return LazyTensors(readers, expert_readers)
+
+
+def _empty(part: Any) -> Tensor:
+    """Return a tensor of the shape of a slice of a file, without values."""
+    return torch.empty(part.get_shape(), device="meta")
+
+
+def _read(files: Mapping[str, Any], name: str) -> Tensor:
+    tensor: Tensor = files[name].get_tensor(name)
+    return tensor
+
+
+def _read_expert(files: Mapping[str, Any], found: StoredTensor, expert: int) -> Tensor:
+    return found.read_expert(partial(_read, files), lambda name: files[name].get_slice(name)[expert], expert)
 
 
 def patched_tensors(weights: Mapping[str, Tensor], plan: PatchPlan) -> LazyTensors:
-    """Return the weights by the names of the patched module: every norm's weight becomes its `gain`."""
+    """Return the weights by the names of the patched module.
+
+    Every norm's weight becomes its `gain`, and the stacked weights of experts become those of `StackedFeedForward`.
+    """
     readers: dict[str, Callable[[], Tensor]] = {name: partial(weights.__getitem__, name) for name in weights}
+    expert_readers: dict[str, Callable[[int], Tensor]] = {}
     for name, form in plan.norms.items():
         if form.gain != "none":
             read = readers.pop(f"{name}.weight")
             readers[f"{name}.gain"] = partial(_one_plus, read) if form.gain == "1 + weight" else read
-    return LazyTensors(readers)
+    for name, experts in plan.experts.items():
+        for ours, reader in experts.readers(name, weights):
+            readers[ours], expert_readers[ours] = reader, reader.read_expert
+            readers.pop(reader.name, None)
+    return LazyTensors(readers, expert_readers)
 
 
 def _one_plus(read: Callable[[], Tensor]) -> Tensor:

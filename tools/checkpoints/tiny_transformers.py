@@ -33,7 +33,9 @@ SIZES = {
 }  # fmt: skip
 """Small sizes, under all names that configs have for them."""
 
-ABSENT_BY_DEFAULT = ("num_key_value_heads", "head_dim", "sliding_window", "q_lora_rank", "n_inner")
+ABSENT_BY_DEFAULT = (
+    "num_key_value_heads", "head_dim", "sliding_window", "q_lora_rank", "n_inner", "num_experts_per_tok",
+)  # fmt: skip
 """Sizes that are set even if the config's default is None."""
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
