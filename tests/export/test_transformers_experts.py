@@ -51,9 +51,7 @@ def test_experts_are_known_by_what_they_compute(model_type):
 
 def test_experts_that_compute_something_else_are_refused():
     """Those of Inkling 2 multiply in an activation of two inputs."""
-    with pytest.raises(
-        ExportError, match=r"experts .Inkling2Experts. computes something else with its"
-    ):
+    with pytest.raises(ExportError, match=r"experts .Inkling2Experts. computes something else with its"):
         plan_patches(tiny_config("inkling2_text"), CONTEXT)
 
 
