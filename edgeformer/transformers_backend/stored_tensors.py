@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint make each tensor of a module, by the rules that transformers loads it with.
+"""Find the tensors of a checkpoint that make each tensor of a module, by the rules that transformers loads it with.
 
 Most tensors are renamed at most. Others are made of several by transformers' own converters, above all the weights of
 experts, which checkpoints store one by one and modules hold stacked. A converter is run on the tensors of one target at
