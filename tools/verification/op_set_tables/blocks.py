@@ -9,15 +9,19 @@ from edgeformer.config import (
     BlockConfig,
     CrossAttentionConfig,
     DecoderConfig,
+    DeltaNetConfig,
     EncoderConfig,
     FeedForwardConfig,
     ModelConfig,
     NormConfig,
     QKNormConfig,
     RandomBlocks,
+    RecurrentConfig,
     RotaryConfig,
     Seq2SeqConfig,
     ShawConfig,
+    ShortConvConfig,
+    StateSpaceConfig,
     T5BiasConfig,
     TransformerXLConfig,
 )
@@ -59,6 +63,10 @@ def _attending(**attention: Any) -> DecoderConfig:
     return _decoder(_block(**attention))
 
 
+def _recurrent(recurrent: RecurrentConfig) -> DecoderConfig:
+    return _decoder(BlockConfig(attention=None, recurrent=recurrent, feed_forward=_feed_forward(), norm=RMS))
+
+
 PLAIN = _decoder(_block())
 CLASSIC = _decoder(_block(LAYER, _feed_forward("gelu", gated=False), num_kv_heads=4), tied=True)
 BATCHED = _decoder(_block(BATCH, _feed_forward("gelu_tanh", gated=False), num_kv_heads=1))
@@ -69,6 +77,14 @@ PAIR = Seq2SeqConfig(
     ),
     shared_embedding=False,
 )
+
+
+SHORT_CONV = ShortConvConfig(channels=32, kernel_size=3, bias=False)
+DELTA_NET = DeltaNetConfig(num_key_heads=2, num_value_heads=4, key_dim=8, value_dim=16, kernel_size=4, norm_eps=1e-6)
+STATE_SPACE = StateSpaceConfig(
+    num_heads=4, head_dim=16, state_size=16, num_groups=2, kernel_size=4, input_bias=False, conv_bias=True,
+    output_bias=False, norm_eps=1e-6,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,4 +152,7 @@ BLOCKS: dict[str, Block] = {
         r".*/(GroupQueryAttention|CrossAttention)",
     ),
     "cross": Block("cross-attention", PAIR, r".*/CrossAttention"),
+    "causal_conv": Block("causal convolution with state", _recurrent(SHORT_CONV), r".*/CausalConv"),
+    "delta_rule": Block("linear attention, gated delta rule", _recurrent(DELTA_NET), r".*/LinearAttention"),
+    "state_space": Block("state space (Mamba-2)", _recurrent(STATE_SPACE), r".*/LinearAttention"),
 }  # fmt: skip

@@ -17,8 +17,8 @@ from verification.op_set_tables.lowering import captured, lowered
 from verification.op_set_tables.trial import expected, tried
 
 _PRIMITIVES = """
-Add And Cast CastLike Clip Concat Constant CumSum Div Einsum Equal Erf Exp Expand Gather GatherElements Greater
-GreaterOrEqual Less MatMul Max Mul Neg Not Or Pad Pow Range Reciprocal ReduceMean ReduceSum Relu Reshape
+Add And Cast CastLike Clip Concat Constant CumSum Div Einsum Equal Erf Exp Expand Gather GatherElements GatherND Greater
+GreaterOrEqual Less MatMul Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMean ReduceSum Relu Reshape Scan
 ScatterElements Shape Sigmoid Slice Softmax Split Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where
 """
 PRIMITIVES = frozenset(_PRIMITIVES.split())
