@@ -196,11 +196,11 @@ class RandomWeights(Mapping[str, Tensor]):
     """
 
     def __init__(self, config: ModelConfig, seed: int):
-        self._shapes = parameter_shapes(config)
+        self.shapes = parameter_shapes(config)
         self._seed = seed
 
     def __getitem__(self, name: str) -> Tensor:
-        shape = self._shapes[name]
+        shape = self.shapes[name]
         if is_stacked(name):
             return torch.stack([self.read_expert(name, expert) for expert in range(shape[0])])
         noise = self._noise(name, shape)
@@ -211,7 +211,7 @@ class RandomWeights(Mapping[str, Tensor]):
 
     def read_expert(self, name: str, expert: int) -> Tensor:
         """Return one expert of a stacked parameter."""
-        noise = self._noise(f"{name}/{expert}", self._shapes[name][1:])
+        noise = self._noise(f"{name}/{expert}", self.shapes[name][1:])
         return 0.1 * noise if noise.dim() == 1 else noise / math.sqrt(noise.shape[-1])
 
     def _noise(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -220,10 +220,10 @@ class RandomWeights(Mapping[str, Tensor]):
         return torch.randn(shape, generator=generator)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
+        return iter(self.shapes)
 
     def __len__(self) -> int:
-        return len(self._shapes)
+        return len(self.shapes)
 
 
 def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, safe_open]) -> LeftOut:

@@ -114,6 +114,10 @@ class QuantizedTensor(QuantizedPart):
     def _copy(self) -> "QuantizedTensor":
         return QuantizedTensor(self.matrix, self.part, flat=self.name != self.storage)
 
+    def chunks(self) -> Iterator[Tensor]:
+        """Yield the tensor as a whole: its three dimensions are no experts."""
+        yield self.read()
+
     def read(self) -> Tensor:
         """Return the tensor; its matrix is quantized for that, unless `matrix.quantized()` holds it."""
         form = self.matrix.form

@@ -98,6 +98,13 @@ def test_a_quantized_bundle_is_at_parity(name, precision, tmp_path):
     assert any(each.startswith("int8 activations, ") for each in names)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
+def test_large_stacks_are_exported_and_verified_expert_by_expert(precision, tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeformer.expert_weights.LARGE", 100)
+    report = verified("softmax", exported("softmax", tmp_path, precision))
+    assert report.passed, report.describe()
+
+
 def test_the_kernel_rounds_the_inputs_of_every_layer(tmp_path):
     """Logits of the graph as it is used are those of PyTorch that rounds alike; without rounding they differ."""
     bundle = exported("gpt-oss", tmp_path)

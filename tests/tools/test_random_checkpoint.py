@@ -77,7 +77,20 @@ def test_the_named_geometries_have_the_sizes_of_their_models():
         name: account(read_model_config(hf_config)[1]).parameters
         for name, hf_config in random_checkpoint.GEOMETRIES.items()
     }
-    assert sizes == {"smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "tiny": 106_816}
+    assert sizes == {
+        "smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "olmoe-1b-7b": 6_919_161_856, "tiny": 106_816,
+    }  # fmt: skip
+
+
+def test_every_expert_is_a_tensor_of_its_own(tmp_path, monkeypatch):
+    sizes = {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64, "num_experts": 10}
+    small = random_checkpoint.GEOMETRIES["olmoe-1b-7b"] | sizes
+    monkeypatch.setitem(random_checkpoint.GEOMETRIES, "tiny", small)
+    assert run("tiny", "--output", tmp_path / "experts").exit_code == 0
+    source = open_source(tmp_path / "experts")
+    weights, expected = source.weights(), RandomWeights(source.config, seed=0)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    assert any("experts.9.down_proj" in name for name in weights._stored)
 
 
 def test_a_tokenizer_is_copied(tmp_path, monkeypatch):

@@ -2,9 +2,9 @@
 
     python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
 
-The result is a plain Llama checkpoint that transformers, edgeformer and other exporters read alike. Tensors are created
-and written shard by shard, so that memory holds one shard instead of the model. Prints the number of parameters and the
-size in MB.
+The result is a plain checkpoint of Llama or OLMoE that transformers, edgeformer and other exporters read alike. Tensors
+are created and written shard by shard, so that memory holds one shard instead of the model. Prints the number of
+parameters and the size in MB.
 """
 
 import json
@@ -42,6 +42,13 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
         "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
         "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "tie_word_embeddings": False,
         "rope_theta": 10000.0, "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2,
+    },
+    "olmoe-1b-7b": {
+        "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "hidden_act": "silu", "attention_bias": False,
+        "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 64, "num_experts_per_tok": 8,
+        "norm_topk_prob": False, "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": 50279,
     },
     # About 100,000 parameters, for tests.
     "tiny": LLAMA | {
@@ -98,12 +105,22 @@ def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomW
     places: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file({theirs[name]: weights[name].to(dtype) for name in names}, folder / file, metadata={"format": "pt"})
-        places |= {theirs[name]: file for name in names}
+        tensors = {key: tensor for name in names for key, tensor in stored_as(name, theirs[name], weights, dtype)}
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(tensors, file)
     if len(shards) > 1:
         total = sum(map(elements, shapes.values())) * dtype.itemsize
         index = {"metadata": {"total_size": total}, "weight_map": places}
         write_json(folder / "model.safetensors.index.json", index)
+
+
+def stored_as(name: str, theirs: str, weights: RandomWeights, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a parameter by the checkpoint's names: one, or one per expert where `#` is in `theirs`."""
+    if "#" not in theirs:
+        yield theirs, weights[name].to(dtype)
+        return
+    for expert in range(weights.shapes[name][0]):
+        yield theirs.replace("#", str(expert)), weights.read_expert(name, expert).to(dtype)
 
 
 def split(shapes: Shapes, itemsize: int) -> Iterator[list[str]]:

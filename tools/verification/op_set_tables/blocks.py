@@ -11,6 +11,7 @@ from edgeformer.config import (
     DecoderConfig,
     DeltaNetConfig,
     EncoderConfig,
+    ExpertsConfig,
     FeedForwardConfig,
     ModelConfig,
     NormConfig,
@@ -18,6 +19,7 @@ from edgeformer.config import (
     RandomBlocks,
     RecurrentConfig,
     RotaryConfig,
+    RouterConfig,
     Seq2SeqConfig,
     ShawConfig,
     ShortConvConfig,
@@ -37,7 +39,7 @@ def _feed_forward(activation: Any = "silu", gated: bool = True) -> FeedForwardCo
 
 def _block(
     norm: NormConfig = RMS,
-    feed_forward: FeedForwardConfig | None = None,
+    feed_forward: FeedForwardConfig | ExpertsConfig | None = None,
     cross: CrossAttentionConfig | None = None,
     **attention: Any,
 ) -> BlockConfig:
@@ -65,6 +67,12 @@ def _attending(**attention: Any) -> DecoderConfig:
 
 def _recurrent(recurrent: RecurrentConfig) -> DecoderConfig:
     return _decoder(BlockConfig(attention=None, recurrent=recurrent, feed_forward=_feed_forward(), norm=RMS))
+
+
+def _routed(activation: Any) -> DecoderConfig:
+    router = RouterConfig(scoring="sigmoid", normalized=True, choice_bias=True)
+    experts = ExpertsConfig(num_experts=4, experts_per_token=2, expert=_feed_forward(activation), router=router)
+    return _decoder(_block(feed_forward=experts))
 
 
 PLAIN = _decoder(_block())
@@ -102,6 +110,7 @@ class Block:
 FIRST_NORM = r"blocks\.0\.attention_norm/.*"
 SUM_AND_NORM = r"blocks\.0/Add|blocks\.0\.feed_forward_norm/.*"
 FEED_FORWARD = r"blocks\.0\.feed_forward/.*"
+EXPERTS = r"blocks\.0\.feed_forward\.(router/ExpertRouter|experts/MixtureOfExperts)"
 ROTATIONS = r".*/RotaryEmbedding.*"
 
 BLOCKS: dict[str, Block] = {
@@ -116,6 +125,8 @@ BLOCKS: dict[str, Block] = {
         "ReLU²", _decoder(_block(feed_forward=_feed_forward("relu_squared", gated=False))), FEED_FORWARD
     ),
     "gated": Block("gated feed-forward (SwiGLU)", PLAIN, FEED_FORWARD),
+    "experts": Block("experts, SwiGLU, router of any kind", _routed("silu"), EXPERTS),
+    "experts_gelu": Block("experts, gated with GELU", _routed("gelu_tanh"), EXPERTS),
     "tied_head": Block("head tied to the embedding", CLASSIC, r"head/MatMul"),
     "mha": Block("attention, MHA", CLASSIC),
     "gqa": Block("attention, GQA", PLAIN),
