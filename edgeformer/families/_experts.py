@@ -75,3 +75,8 @@ def expert_tensors(
         f"{experts}.up.weight": (own["up"], Packed(fused, 1, "experts")),
         f"{experts}.down.weight": (own["down"], f"{module}.experts.down_proj"),
     }
+
+
+def shared_tensors(module: str) -> Tables:
+    """Return the tensor names of the shared network, which is `module` of the checkpoint."""
+    return {f"blocks.*.feed_forward.shared.{part}": f"{module}.{part}_proj" for part in ("gate", "up", "down")}

@@ -12,7 +12,7 @@ from edgeformer.families.llama import TENSORS
 
 MODULE = "model.layers.*.self_attn"
 
-LATENT = {
+LATENT: dict[str, str | Packed] = {
     "query_down": f"{MODULE}.q_a_proj",
     "query_norm": f"{MODULE}.q_a_layernorm",
     "query": Packed(f"{MODULE}.q_b_proj|{MODULE}.q_proj", 0, "shared_last"),
@@ -23,9 +23,9 @@ LATENT = {
     "value": Packed(f"{MODULE}.kv_b_proj", 1, "groups"),
 }
 LATENT_TENSORS = {
-    name: theirs for name, theirs in TENSORS.items() if name.split(".")[-1] not in ("query", "key", "value")
+    **{name: theirs for name, theirs in TENSORS.items() if name.split(".")[-1] not in ("query", "key", "value")},
+    **{f"blocks.*.attention.latent.{name}": theirs for name, theirs in LATENT.items()},
 }
-LATENT_TENSORS |= {f"blocks.*.attention.latent.{name}": theirs for name, theirs in LATENT.items()}
 """Tensor names of a Llama with latent attention."""
 
 

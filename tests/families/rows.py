@@ -361,6 +361,31 @@ FAMILIES = {
             },
         },
     ),
+    "granitemoe": Row(
+        sizes=SIZES | {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 37},
+        models={
+            "all-experts": {"num_experts_per_tok": 6, "attention_multiplier": 0.2},
+            "multipliers": {
+                "embedding_multiplier": 12.0, "logits_scaling": 6.0, "residual_multiplier": 0.22,
+                "attention_multiplier": 0.02,
+            },
+            "biases": {
+                "attention_bias": True, "num_local_experts": 5, "num_experts_per_tok": 3, "hidden_act": "gelu",
+                "tie_word_embeddings": True, "num_key_value_heads": 1,
+            },
+        },
+    ),
+    "granitemoeshared": Row(
+        sizes=SIZES | {"num_local_experts": 7, "num_experts_per_tok": 2, "shared_intermediate_size": 41},
+        models={
+            "all-experts": {"num_experts_per_tok": 7, "residual_multiplier": 0.5, "attention_multiplier": 0.2},
+            "no-shared-network": {"shared_intermediate_size": 0, "attention_bias": True, "num_key_value_heads": 4},
+            "relu": {
+                "hidden_act": "relu", "num_experts_per_tok": 3, "embedding_multiplier": 3.0, "logits_scaling": 4.0,
+                "tie_word_embeddings": True,
+            },
+        },
+    ),
     "helium": Row(
         sizes=SIZES | {"head_dim": 16, "pad_token_id": 0},
         models={
@@ -710,6 +735,26 @@ FAMILIES = {
         },
         exported={"longrope": {"context_length": 128}},
     ),
+    "phimoe": Row(
+        sizes=SIZES | {"num_local_experts": 5, "router_jitter_noise": 0.1},
+        models={
+            "two-experts": {"num_local_experts": 2, "router_jitter_noise": 0.0},
+            "biases": {"attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.4},
+            "window": {
+                "sliding_window": 9, "num_local_experts": 9, "num_key_value_heads": 4, "router_jitter_noise": 0.01,
+            },
+            "longrope": {
+                "max_position_embeddings": 512, "num_key_value_heads": 1, "hidden_act": "gelu", "rms_norm_eps": 1e-2,
+                "original_max_position_embeddings": 256, "tie_word_embeddings": True,
+                "rope_parameters": {
+                    "rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 256,
+                    "short_factor": [1.0, 1.5, 3.0, 3.0, 4.0, 4.0, 5.0, 6.0], "long_factor": [9.0] * 8,
+                    "short_mscale": 1.2, "long_mscale": 1.4,
+                },
+            },
+        },
+        exported={"longrope": {"context_length": 256}},
+    ),
     "qwen2": Row(
         sizes=SIZES,
         models={
@@ -726,6 +771,25 @@ FAMILIES = {
                     "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
                     "original_max_position_embeddings": 64,
                 },
+            },
+        },
+    ),
+    "qwen2_moe": Row(
+        sizes=SIZES
+        | {
+            "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 37,
+            "shared_expert_intermediate_size": 50,
+        },
+        models={
+            "all-experts": {"num_experts_per_tok": 8},
+            "normalized": {"norm_topk_prob": True, "qkv_bias": False, "num_key_value_heads": 4},
+            "dense-layers": {
+                "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_hidden_layers": 4, "num_experts_per_tok": 1,
+                "tie_word_embeddings": True,
+            },
+            "windows": {
+                "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2, "hidden_act": "gelu",
+                "num_experts": 5,
             },
         },
     ),
