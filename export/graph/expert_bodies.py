@@ -90,11 +90,13 @@ def _sparse_mixer(emit: NodeBuilder, node: ir.Node, logits: ir.Value, count: int
         _, expert = _top_k(emit, left, 1, dtype)  # [N, 1]
         largest = emit("GatherElements", left, expert, axis=1)
         distance = emit("Div", emit("Sub", largest, left), emit("Max", magnitude, largest))
-        near = emit("Where", emit("Greater", distance, limit), nothing, left)
+        # The chosen one is near itself by definition, not by its distance: onnxruntime may round one side of it only.
+        itself = emit("Equal", emit.constant([list(range(dim(logits, -1)))]), expert)
+        far = emit("And", emit("Greater", distance, limit), emit("Not", itself))
+        near = emit("Where", far, nothing, left)
         weights.append(emit("GatherElements", emit("Softmax", near, axis=-1), expert, axis=1))
         chosen.append(expert)
-        places = emit.constant([list(range(dim(logits, -1)))])
-        left = emit("Where", emit("Equal", places, expert), nothing, left)
+        left = emit("Where", itself, nothing, left)
     return emit("Concat", *chosen, axis=-1), emit("Concat", *weights, axis=-1)
 
 

@@ -57,6 +57,7 @@ EXPECTED = {
     ),
     "LGAI-EXAONE/EXAONE-4.0-1.2B": Expected(1_279_391_488, 30, (32, 8, 64), 65536, True, bases=1e6),
     "LiquidAI/LFM2-1.2B": Expected(1_170_340_608, 16, (32, 8, 64), 128000, True, bases=1e6),
+    "Qwen/Qwen1.5-MoE-A2.7B": Expected(14_315_784_192, 24, (16, 16, 128), 8192, False, bases=1e6),
     "Qwen/Qwen2-VL-2B-Instruct": Expected(1_543_714_304, 28, (12, 2, 128), 32768, True, bases=1e6),
     "Qwen/Qwen2.5-VL-3B-Instruct": Expected(3_085_938_688, 36, (16, 2, 128), 128000, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
@@ -99,6 +100,7 @@ EXPECTED = {
     "google/gemma-3-270m": Expected(
         268_098_176, 18, (4, 1, 256), 32768, True, windows=([512] * 5 + [None]) * 3, bases=([1e4] * 5 + [1e6]) * 3
     ),
+    "ibm-granite/granite-3.0-1b-a400m-instruct": Expected(1_334_628_352, 24, (16, 8, 64), 4096, True),
     "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
     "karpathy/nanochat-d32": Expected(1_879_048_192, 32, (16, 16, 128), 2048, False),
     "kyutai/helium-1-2b": Expected(2_023_868_416, 28, (16, 8, 128), 4096, False, bases=2e4),
@@ -145,6 +147,10 @@ DETAILS = {
     },
     "LGAI-EXAONE/EXAONE-4.0-1.2B": {
         "attention.qk_norm.over": "head", "block.norm_placement": "output", "attention.rotary.scaling.factor": 16.0,
+    },
+    "Qwen/Qwen1.5-MoE-A2.7B": {
+        "attention.qkv_bias": True, "feed_forward.experts_per_token": 4, "feed_forward.shared_gate": True,
+        "feed_forward.router.normalized": False,
     },
     "Qwen/Qwen2.5-0.5B": {"attention.qkv_bias": True, "attention.output_bias": False},
     "Qwen/Qwen3-0.6B": {"attention.qk_norm.over": "head", "attention.qkv_bias": False},

@@ -62,6 +62,14 @@ REFUSALS = [
         {"shared_expert_intermediate_size": 8},
         "fields that the olmoe family does not know: shared_expert_inter",
     ),
+    ("phimoe", {"num_experts_per_tok": 1}, "num_experts_per_tok = 1, which is not supported here; supported: 2"),
+    (
+        "phimoe",
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        "neither plain nor longrope with a short_mscale",
+    ),
+    ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "intermediate_size is 0; it must be positive"),
+    ("qwen2_moe", {"layer_types": [SLIDING] * 3}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
     ("qwen3_moe", {"hidden_act": "mish"}, "hidden_act = 'mish', which is not supported here; supported: gelu"),
     (
         "gemma3_text",
@@ -81,6 +89,9 @@ REFUSALS = [
     ("granite", {"num_local_experts": 4}, "fields that the granite family does not know: num_local_experts = 4"),
     ("granite_swa", {"layer_rope_theta": [1e4]}, "layer_rope_theta of 1 layers and num_hidden_layers = 5"),
     ("granite_swa", {"sliding_window": None}, r"sliding layers \(layer_types\), and no sliding_window is in use"),
+    ("granitemoe", {"mlp_bias": True}, "mlp_bias = True, which is not supported here; supported: False"),
+    ("granitemoe", {"shared_intermediate_size": 8}, "fields that the granitemoe family does not know: shared_interm"),
+    ("granitemoeshared", {"num_experts_per_tok": 8}, r"experts_per_token is 8; it must be from 1 to num_experts \(7\)"),
     ("helium", {"layer_types": [FULL] * 3}, "fields that the helium family does not know: layer_types"),
     ("hunyuan_v1_dense", {"use_cla": True}, "use_cla = True, which is not supported here; supported: False"),
     (

@@ -10,6 +10,7 @@ import torch
 import transformers
 from rows import FAMILIES, VOCABULARY
 
+from edgeformer.config import ExpertsConfig
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
 from edgeformer.model_spec import model_spec_of
@@ -62,6 +63,23 @@ def without_temperature(config):
     return with_attention(scale=config.attentions[0].head_dim ** -0.5)(config)
 
 
+def with_experts(change, **fields):
+    """Return a change of the fields of every mixture of experts, or of their routers."""
+    return lambda config: replace(
+        config,
+        blocks=tuple(
+            replace(block, feed_forward=change(block.feed_forward, **fields))
+            if isinstance(block.feed_forward, ExpertsConfig)
+            else block
+            for block in config.blocks
+        ),
+    )
+
+
+def router(experts, **fields):
+    return replace(experts, router=replace(experts.router, **fields))
+
+
 def shared_part_last(weights, config):
     """Return the projections of queries as the checkpoint has them."""
     attention = config.attentions[0]
@@ -88,3 +106,65 @@ def test_the_comparison_sees_a_wrong_config_of_latent_attention(folders, change)
 @pytest.mark.parametrize("name", ["plain", "halves"])
 def test_the_comparison_sees_where_the_shared_part_of_queries_is(folders, name):
     assert error(*folders("youtu", name), weights_change=shared_part_last) > 1e-3
+
+
+EXPERTS = [
+    (family, name)
+    for family in ("granitemoe", "granitemoeshared", "phimoe", "qwen2_moe")
+    for name in FAMILIES[family].models
+    if name != "longrope"
+]
+
+
+@pytest.mark.parametrize(("family", "name"), EXPERTS)
+def test_experts_are_those_of_transformers(folders, family, name):
+    assert error(*folders(family, name)) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "fields"),
+    [
+        ("qwen2_moe", "normalized", {"normalized": False}),
+        ("qwen2_moe", "windows", {"normalized": True}),
+        ("granitemoe", "biases", {"normalized": False}),
+        ("phimoe", "biases", {"jitter": 0.01}),
+    ],
+)
+def test_the_comparison_sees_a_wrong_router(folders, family, name, fields):
+    assert error(*folders(family, name), with_experts(router, **fields)) > 1e-3
+
+
+def in_wrong_order(weights, config):
+    return {name: weight.flip(0) for name, weight in weights.items() if ".experts." in name}
+
+
+def exchanged(weights, config):
+    """Return the gates of all networks as their second factors, and the other way round."""
+    other = {"gate": "up", "up": "gate"}
+    names = [name for name in weights if name.split(".")[-2] in other and "feed_forward" in name]
+    return {
+        name: weights[name.replace(f".{part}.", f".{other[part]}.")]
+        for name in names
+        for part in other
+        if f".{part}." in name
+    }
+
+
+def without_shared_network(weights, config):
+    return {name: weight * 0 for name, weight in weights.items() if ".shared.down." in name}
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "change"),
+    [
+        ("granitemoe", "multipliers", in_wrong_order),
+        ("granitemoe", "multipliers", exchanged),
+        ("granitemoeshared", "all-experts", without_shared_network),
+        ("granitemoeshared", "relu", exchanged),
+        ("phimoe", "window", in_wrong_order),
+        ("qwen2_moe", "dense-layers", in_wrong_order),
+        ("qwen2_moe", "windows", without_shared_network),
+    ],
+)
+def test_the_comparison_sees_wrong_weights_of_experts(folders, family, name, change):
+    assert error(*folders(family, name), weights_change=change) > 1e-3
