@@ -125,7 +125,7 @@ def _show_model(
         *((f"  {part}", f"{size:,}") for part, size in parts.items()),
     ]
     if isinstance(stack, DecoderConfig):
-        rows += _cache_rows(stack.cache_geometry, stack.windows, stack.context_length, element_bytes)
+        rows += _cache_rows(stack.cache_geometry, stack.cache_windows, stack.context_length, element_bytes)
     rows += [
         ("FLOPs per token", f"{numbers.flops_per_token:,}"),
         (

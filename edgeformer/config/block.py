@@ -139,6 +139,11 @@ class AttentionConfig:
             not sparse or self.window is not None, self, "window", "set where global tokens or random blocks add to it"
         )
         check(self.chunk is None or self.window is None, self, "chunk", "None where there is a window; choose one")
+        if self.shares is not None:
+            own = isinstance(self.relative, ShawConfig | TransformerXLConfig)
+            check(
+                self.causal and not own, self, "shares", "None for Shaw's and Transformer-XL's relations, and encoders"
+            )
         if isinstance(self.relative, T5BiasConfig):
             fits = self.relative.bidirectional != self.causal
             check(fits, self, "relative", "bidirectional where the attention is not causal, and only there")

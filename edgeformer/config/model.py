@@ -9,7 +9,7 @@ from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.feed_forward import Activation
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import CacheGeometry, KeyValueState, State
 from edgeformer.errors import ConfigError
 from edgeformer.schema import check
 
@@ -107,8 +107,9 @@ class DecoderConfig(StackConfig):
         for index, block in enumerate(self.blocks):
             source = None if block.attention is None else block.attention.shares
             if source is not None:
-                fits = 0 <= source < index and _shape(self.blocks[source]) == _shape(block)
-                check(fits, self, "blocks", "sharing the keys and values of an earlier block of the same shape")
+                fits = 0 <= source < index and self.blocks[source].states[:1] == _key_value(block)
+                what = "sharing the keys and values of an earlier block that has its own, of the same shape"
+                check(fits, self, "blocks", what)
         across = {block.cross_attention and _cross_geometry(block) for block in self.blocks}
         check(len(across) == 1, self, "blocks", "all with cross-attention of one geometry, or all without")
 
@@ -131,11 +132,27 @@ class DecoderConfig(StackConfig):
         attentions = [block.attention for block in self.blocks]
         return tuple(attention.window if attention and attention.sliding else None for attention in attentions)
 
+    @property
+    def cache_windows(self) -> tuple[int | None, ...]:
+        """Return, per layer, the number of past tokens that a cache need keep; None for the whole context.
 
-def _shape(block: BlockConfig) -> tuple[int, int] | None:
-    """Return the number of key-value heads and the head_dim of a block that keeps its own; None for any other."""
+        A layer whose keys and values later layers read keeps all, because no kernel reads an evicting cache of another
+        layer. None, too, for layers without keys and values of their own.
+        """
+        read = {attention.shares for attention in self.attentions}
+        keep = [
+            block.attention and block.attention.shares is None and index not in read
+            for index, block in enumerate(self.blocks)
+        ]
+        return tuple(window if alone else None for window, alone in zip(self.windows, keep, strict=True))
+
+
+def _key_value(block: BlockConfig) -> tuple[State, ...]:
+    """Return the keys and values that the self-attention of a block reads, its own or an earlier block's."""
     attention = block.attention
-    return None if attention is None else (attention.num_kv_heads, attention.head_dim)
+    if attention is None:
+        return ()
+    return (KeyValueState(num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim),)
 
 
 def _cross_geometry(block: BlockConfig) -> tuple[int, int]:

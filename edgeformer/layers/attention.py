@@ -45,7 +45,10 @@ class Context:
 
 
 class Attention(nn.Module):
-    """Self-attention: projections around `ops.group_query_attention`; see `AttentionConfig`."""
+    """Self-attention: projections around `ops.group_query_attention`; see `AttentionConfig`.
+
+    A layer that shares the keys and values of an earlier one has only a query, around `ops.shared_attention`.
+    """
 
     def __init__(self, config: AttentionConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
@@ -54,14 +57,16 @@ class Attention(nn.Module):
         if config.latent is not None:
             self.latent = LatentProjections(config, config.latent, hidden_size, dtype)
         else:
-            key_bias = config.qkv_bias and config.key_bias
             self.query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        if config.latent is None and config.shares is None:
+            key_bias = config.qkv_bias and config.key_bias
             self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=key_bias, dtype=dtype)
             self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
         self.output = nn.Linear(config.output_size, hidden_size, bias=config.output_bias, dtype=dtype)
         if config.qk_norm is not None:
             self.query_norm = _head_norm(config.qk_norm, heads, head_dim, dtype)
-            self.key_norm = _head_norm(config.qk_norm, kv_heads, head_dim, dtype)
+            if config.shares is None:
+                self.key_norm = _head_norm(config.qk_norm, kv_heads, head_dim, dtype)
         if config.sinks:
             self.sinks = nn.Parameter(torch.zeros(heads, dtype=dtype))
         if isinstance(config.relative, ShawConfig):
@@ -79,23 +84,26 @@ class Attention(nn.Module):
             self.global_value = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
 
     def forward(self, x: Tensor, past: LayerCache, context: Context) -> tuple[Tensor, LayerCache]:
-        """Return the output [B, S, E] and the present key and value, each [B, K, T, D].
+        """Return the output [B, S, E] and the present key and value, each [B, K, T, D], or () where it shares them.
 
-        x is [B, S, E]; past is key and value, each [B, K, P, D], or () where nothing precedes x.
+        x is [B, S, E]; past is key and value, each [B, K, P, D], or () where nothing precedes x. Of a layer that shares
+        them they are the present key and value of the earlier layer.
         """
         config = self.config
-        query, key, value = self._project(x)
-        if config.qk_norm is not None and not config.qk_norm.after_rotary:
-            query, key = self._normed(query, key, config.qk_norm)
-        if context.rotary is not None and config.rotary is not None:
-            tables, interleaved = (context.rotary.cos, context.rotary.sin), config.rotary.interleaved
-            query = ops.rotary_embedding(query, context.positions, *tables, config.num_heads, interleaved)
-            key = ops.rotary_embedding(key, context.positions, *tables, config.num_kv_heads, interleaved)
-        if config.qk_norm is not None and config.qk_norm.after_rotary:
-            query, key = self._normed(query, key, config.qk_norm)
+        (query, key, value), bias = self._project(x), context.bias
+        query = self._placed(query, "query_norm", config.num_heads, context)
         if context.temperature is not None:
             query = query * context.temperature
-        bias = context.bias
+        if key is None or value is None:
+            output = ops.shared_attention(
+                query, *past, context.attention_mask, config.num_heads, config.num_kv_heads, config.scale,
+                attention_bias=bias,
+                sinks=getattr(self, "sinks", None),
+                window=(config.window or 0) if config.sliding else 0,
+                softcap=config.softcap or 0.0,
+            )  # fmt: skip
+            return self.output(output), ()
+        key = self._placed(key, "key_norm", config.num_kv_heads, context)
         if isinstance(config.relative, ShawConfig):
             bias = _add(bias, self._shaw_bias(query, context, config.relative.max_distance))
         elif isinstance(config.relative, TransformerXLConfig):
@@ -120,24 +128,38 @@ class Attention(nn.Module):
             output = self.latent.without_zeros(output)
         return self.output(output), (present_key, present_value)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the projections of x [B, S, E]: query [B, S, H·D], and key and value [B, S, K·D] if it has them."""
         if self.config.latent is not None:
             projected: tuple[Tensor, Tensor, Tensor] = self.latent(x)
             return projected
-        query, key, value = self.query(x), self.key(x), self.value(x)
-        clip = self.config.qkv_clip
-        if clip is None:
-            return query, key, value
-        return query.clamp(-clip, clip), key.clamp(-clip, clip), value.clamp(-clip, clip)
+        query = self._clipped(self.query(x))
+        if self.config.shares is not None:
+            return query, None, None
+        return query, self._clipped(self.key(x)), self._clipped(self.value(x))
 
-    def _normed(self, query: Tensor, key: Tensor, config: QKNormConfig) -> tuple[Tensor, Tensor]:
+    def _clipped(self, projected: Tensor) -> Tensor:
+        clip = self.config.qkv_clip
+        return projected if clip is None else projected.clamp(-clip, clip)
+
+    def _placed(self, projected: Tensor, norm: str, num_heads: int, context: Context) -> Tensor:
+        """Return queries or keys [B, S, num_heads·D], normalized and rotated as far as the config has it."""
+        qk_norm, rotary = self.config.qk_norm, self.config.rotary
+        if qk_norm is not None and not qk_norm.after_rotary:
+            projected = self._normed(projected, norm, qk_norm)
+        if context.rotary is not None and rotary is not None:
+            tables = context.rotary.cos, context.rotary.sin
+            projected = ops.rotary_embedding(projected, context.positions, *tables, num_heads, rotary.interleaved)
+        if qk_norm is not None and qk_norm.after_rotary:
+            projected = self._normed(projected, norm, qk_norm)
+        return projected
+
+    def _normed(self, projected: Tensor, norm: str, config: QKNormConfig) -> Tensor:
+        layer: nn.Module = getattr(self, norm)
         if config.over == "projection":
-            return self.query_norm(query), self.key_norm(key)
+            return layer(projected)
         # Views, not `flatten`: ops that torch.export has to decompose make capturing a graph slow.
-        return (
-            self.query_norm(self._heads(query)).view(query.shape),
-            self.key_norm(self._heads(key)).view(key.shape),
-        )
+        return layer(self._heads(projected)).view(projected.shape)
 
     def _global(self, x: Tensor, context: Context) -> Tensor:
         """Return the attention output of the global tokens, by their own projections: [B, global_tokens, H·D]."""

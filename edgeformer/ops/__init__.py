@@ -20,6 +20,7 @@ from edgeformer.ops.linear_attention import linear_attention
 from edgeformer.ops.mixture_of_experts import mixture_of_experts
 from edgeformer.ops.rms_norm import rms_norm, skip_rms_norm
 from edgeformer.ops.rotary_embedding import rotary_embedding
+from edgeformer.ops.shared_attention import shared_attention
 from edgeformer.ops.token_mask import token_mask
 from edgeformer.ops.token_positions import token_positions
 
@@ -33,6 +34,7 @@ __all__ = [
     "mixture_of_experts",
     "rms_norm",
     "rotary_embedding",
+    "shared_attention",
     "skip_layer_norm",
     "skip_rms_norm",
     "token_mask",

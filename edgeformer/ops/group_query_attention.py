@@ -1,10 +1,55 @@
 """Grouped-query attention with a key/value cache."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from edgeformer.ops.rotary_embedding import rotate
 from edgeformer.ops.token_positions import new_positions
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How attention scores keys and which of them a query sees; see `group_query_attention`."""
+
+    scale: float
+    bias: Tensor | None
+    sinks: Tensor | None
+    window: int
+    softcap: float
+    causal: bool = True
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, positions: Tensor, rule: Scoring
+) -> tuple[Tensor, Tensor]:
+    """Return the output [B, H, S, D] and the weights [B, H, S, T] of softmax(cap(q·kᵀ·scale) + bias)·v.
+
+    query [B, H, S, D] stands at positions int64 [B, S]; key and value are [B, K, T, D], attention_mask int64 [B, T].
+    """
+    columns = torch.arange(key.shape[2], device=query.device)
+    # Values beyond a row's valid tokens may be NaN or infinite, and 0 · NaN is NaN.
+    readable_value = value.masked_fill((attention_mask == 0)[:, None, :, None], 0)
+    grouped_query = query.unflatten(1, (key.shape[1], -1))  # [B, K, H/K, S, D]
+    scores = grouped_query @ key.unsqueeze(2).transpose(-1, -2) * rule.scale  # [B, K, H/K, S, T]
+    if rule.softcap:
+        scores = rule.softcap * torch.tanh(scores / rule.softcap)
+    scores = scores.flatten(1, 2)  # [B, H, S, T]
+    if rule.bias is not None:
+        scores = scores + rule.bias
+    distances = positions[:, None, :, None] - columns  # [B, 1, S, T]
+    visible = distances >= 0 if rule.causal else (attention_mask != 0)[:, None, None, :]
+    if rule.window:
+        visible = visible & (distances < rule.window)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if rule.sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        sink = rule.sinks[None, :, None, None].expand(*scores.shape[:-1], 1)
+        weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    grouped = weights.unflatten(1, (key.shape[1], -1))  # [B, K, H/K, S, T]
+    return (grouped @ readable_value.unsqueeze(2)).flatten(1, 2), weights
 
 
 @torch.library.custom_op("edgeformer::group_query_attention", mutates_args=())
@@ -72,31 +117,12 @@ def group_query_attention(
     present_key = torch.cat((past_key, new), 2).scatter(2, slots, k)  # [B, K, T, D]
     present_value = torch.cat((past_value, new), 2).scatter(2, slots, v)
 
-    columns = torch.arange(total, device=query.device)
-    # Values beyond a row's valid tokens may be NaN or infinite, and 0 · NaN is NaN.
-    readable_value = present_value.masked_fill((attention_mask == 0)[:, None, :, None], 0)
-    q = q.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, D]
-    scores = q @ present_key.unsqueeze(2).transpose(-1, -2) * scale  # [B, K, H/K, S, T]
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.flatten(1, 2)  # [B, H, S, T]
-    if attention_bias is not None:
-        scores = scores + attention_bias
-    distances = positions[:, None, :, None] - columns  # [B, 1, S, T]
-    visible = distances >= 0 if causal else (attention_mask != 0)[:, None, None, :]
-    if window:
-        visible = visible & (distances < window)
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is None:
-        weights = scores.softmax(-1)
-    else:
-        sink = sinks[None, :, None, None].expand(*scores.shape[:-1], 1)
-        weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
-    grouped = weights.unflatten(1, (num_kv_heads, -1))  # [B, K, H/K, S, T]
-    output = (grouped @ readable_value.unsqueeze(2)).flatten(1, 2)  # [B, H, S, D]
+    rule = Scoring(scale, attention_bias, sinks, window, softcap, causal)
+    output, weights = attend(q, present_key, present_value, attention_mask, positions, rule)
     if value_relations is not None:
         reach = (value_relations.shape[0] - 1) // 2
-        seen = value_relations[(-distances[:, 0]).clamp(-reach, reach) + reach]  # [B, S, T, D]
+        relation = torch.arange(total, device=query.device) - positions[:, :, None]  # [B, S, T]
+        seen = value_relations[relation.clamp(-reach, reach) + reach]  # [B, S, T, D]
         output = output + torch.einsum("bhst,bstd->bhsd", weights, seen)
     return output.transpose(1, 2).flatten(-2), present_key, present_value
 

@@ -26,6 +26,7 @@ OPS = {
     "SkipLayerNorm": torch.ops.edgeformer.skip_layer_norm.default,
     "RotaryEmbedding": torch.ops.edgeformer.rotary_embedding.default,
     "GroupQueryAttention": torch.ops.edgeformer.group_query_attention.default,
+    "SharedAttention": torch.ops.edgeformer.shared_attention.default,
     "CrossAttention": torch.ops.edgeformer.cross_attention.default,
     "ExpertRouter": torch.ops.edgeformer.expert_router.default,
     "MixtureOfExperts": torch.ops.edgeformer.mixture_of_experts.default,

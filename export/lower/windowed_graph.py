@@ -7,6 +7,9 @@ Both read the same weight file. The windowed graph differs in one attribute of t
 `sliding_window_cache`, and in the declared shapes: W tells a client how long the buffer of that layer must be. The op
 evicts tokens itself, so a client must bind one buffer as past and present, and cannot enlarge it. The op refuses padded
 batches of prompts: a client feeds prompts of several rows one by one, as our runtime does.
+
+A layer whose keys and values later layers read keeps all tokens: the op takes either an evicting cache, or one that an
+earlier layer wrote.
 """
 
 from pathlib import Path
@@ -26,12 +29,14 @@ def write_windowed_graph(
     Writes nothing and returns () where no layer has a window shorter than the context, or none has a kernel for it.
     """
     model = onnx.load(graph, load_external_data=False)
-    attention = {node.output[1]: node for node in model.graph.node if node.op_type == "GroupQueryAttention"}
+    nodes = [node for node in model.graph.node if node.op_type == "GroupQueryAttention"]
+    attention = {node.output[1]: node for node in nodes if len(node.output) > 1}
+    read = {name for node in model.graph.node for name in node.input}
     windows: list[int | None] = [None] * geometry.num_layers
     declared = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     for tensor in geometry.tensors():
         node = attention.get(tensor.present)  # of the tensor that is the layer's key
-        if node is not None:
+        if node is not None and tensor.present not in read:
             windows[tensor.layer] = _window(node, context_length, provider)
             if windows[tensor.layer] is not None:
                 node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))

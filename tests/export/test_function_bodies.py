@@ -414,7 +414,8 @@ def test_no_padding_of_a_source_is_seen():
 def test_every_canonical_op_has_a_body_and_a_test():
     tested = {
         "RMSNorm", "SkipRMSNorm", "SkipLayerNorm", "TokenPositions", "RotaryEmbedding", "GroupQueryAttention",
-        "CrossAttention", "KeyPositions", "TokenMask", "CausalConv", "LinearAttention",
+        "SharedAttention", "CrossAttention", "KeyPositions", "TokenMask", "CausalConv", "LinearAttention",
+        "ExpertRouter", "MixtureOfExperts",
     }  # fmt: skip
     assert set(OPS) == set(FUNCTION_BODIES) == tested
 

@@ -137,6 +137,17 @@ KINDS = {
         block(attention(rotary=rotary(), qk_norm=QKNormConfig(norm=LAYER_NORM, over="each_head"))),
         block(attention(rotary=rotary(), qk_norm=QKNormConfig(norm=RMS_NORM, over="projection"))),
     ),
+    "shared caches": model(
+        block(attention(rotary=rotary(), window=6)),
+        block(attention(rotary=rotary(4), num_kv_heads=1, head_dim=16, scale=0.2)),
+        block(attention(rotary=rotary(), window=6, shares=0, sinks=True)),
+        block(attention(rotary=rotary(4), num_kv_heads=1, head_dim=16, scale=0.2, shares=1, softcap=2.0)),
+        block(attention(shares=0, window=4, global_tokens=1, qk_norm=QKNormConfig(norm=RMS_NORM, over="head"))),
+    ),
+    "shared caches of odd heads": model(
+        block(attention(head_dim=12, rotary=rotary(12, interleaved=True), num_heads=6)),
+        block(attention(head_dim=12, rotary=rotary(12, interleaved=True), num_heads=6, shares=0, **BIASES)),
+    ),
     "experts": routed(experts({}), experts({"normalized": False}, used=3)),
     "experts of gpt-oss": routed(
         experts({"bias": True}, expert(bias=True, beta=1.702, limit=0.4, up_offset=1.0)),

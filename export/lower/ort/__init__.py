@@ -6,6 +6,7 @@
 | SkipRMSNorm         | SkipSimplifiedLayerNormalization              |                          |
 | SkipLayerNorm       | SkipLayerNormalization                        |                          |
 | GroupQueryAttention | GroupQueryAttention, with RoPE and packed QKV | its function body        |
+| SharedAttention     | GroupQueryAttention, without new keys         | its function body        |
 | CrossAttention      | MultiHeadAttention                            | its function body        |
 | MixtureOfExperts    | MoE, or QMoE over integers                    | its function body        |
 | LinearAttention     | LinearAttention, without padding              | its function body        |
@@ -29,11 +30,13 @@ from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.export.lower.ort.linear_attention import lower_linear_attention
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
+from edgeformer.export.lower.ort.shared_attention import lower_shared_attention
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
 RULES = (
     lower_attention,
+    lower_shared_attention,
     lower_cross_attention,
     lower_linear_attention,
     lower_norms,

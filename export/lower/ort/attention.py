@@ -38,8 +38,7 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
     Raises ExportError for an int8 cache where one does not meet them.
     """
-    report = PassReport("GroupQueryAttention")
-    lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+    report, lengths = PassReport("GroupQueryAttention"), Lengths(model)
     for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_kernel(node, lowering.provider)
         if reason is not None and lowering.cache_scales is not None:
@@ -48,13 +47,8 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
             report.miss(node, reason)
             decompose(node, lowering.cache_form)
             continue
-        mask = canonical_inputs(node)["attention_mask"]
-        if mask not in lengths:
-            emit = NodeBuilder("lengths", LENGTHS_ORIGIN)
-            lengths[mask] = _lengths(emit, mask)
-            model.graph.insert_before(node, emit.nodes)
         report.fire(node)
-        _emit_attention(node, *lengths[mask], lowering)
+        _emit_attention(node, *lengths.before(node), lowering)
     return report
 
 
@@ -69,12 +63,24 @@ def _no_kernel(node: ir.Node, provider: Provider) -> str | None:
     return None
 
 
-def _lengths(emit: NodeBuilder, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """seqlens_k, int32 [B]: valid tokens of each row minus one; total_sequence_length, an int32 scalar."""
-    valid = emit("ReduceSum", mask, emit.constant([1]), keepdims=0)
-    seqlens_k = emit("Cast", emit("Sub", valid, emit.constant(1)), to=ir.DataType.INT32)
-    total = emit("Squeeze", emit("Shape", mask, start=1, end=2))
-    return seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
+class Lengths:
+    """The inputs of the kernel that hold the lengths of rows, computed once for all attentions with one mask."""
+
+    def __init__(self, model: ir.Model):
+        self._model = model
+        self._lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+
+    def before(self, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+        """Return seqlens_k, int32 [B]: tokens of each row minus one; total_sequence_length, an int32 scalar."""
+        mask = canonical_inputs(node)["attention_mask"]
+        if mask not in self._lengths:
+            emit = NodeBuilder("lengths", LENGTHS_ORIGIN)
+            valid = emit("ReduceSum", mask, emit.constant([1]), keepdims=0)
+            seqlens_k = emit("Cast", emit("Sub", valid, emit.constant(1)), to=ir.DataType.INT32)
+            total = emit("Squeeze", emit("Shape", mask, start=1, end=2))
+            self._lengths[mask] = seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
+            self._model.graph.insert_before(node, emit.nodes)
+        return self._lengths[mask]
 
 
 def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowering: LoweringOptions) -> None:

@@ -6,6 +6,7 @@
 | RotaryEmbedding     | RotaryEmbedding                                    |                         |
 | GroupQueryAttention | Attention, with its own past and present, or over  | sinks, relation vectors |
 |                     | a cache that TensorScatter writes to               |                         |
+| SharedAttention     | Attention                                          | sinks                   |
 | CrossAttention      | Attention                                          |                         |
 | tied head           | Gemm over the embedding, transposed                |                         |
 """

@@ -2,6 +2,7 @@
 
     dynamic   Attention(q, k, v, mask, past) → present: the op concatenates the new keys and values to the past
     static    TensorScatter(past, k), TensorScatter(past, v) → present; Attention(q, present, mask, nonpad_kv_seqlen)
+    shared    Attention(q, present of the earlier layer, mask), with nonpad_kv_seqlen where the cache is static
 
 What a query sees is given by a mask, which is computed once for all layers with the same window and bias: `is_causal`
 counts from the end of the cache, which is wrong for a batch of padded prompts. Requires that the attention has neither
@@ -16,10 +17,11 @@ import onnx_ir as ir
 
 from edgeformer.contract import CacheForm
 from edgeformer.export.graph import cache_forms
+from edgeformer.export.graph.attention_bodies import length_of, split_packed, visible_keys
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dtype_of, head_dim_of
-from edgeformer.export.graph.function_bodies import decompose, length_of, split_packed, visible_keys
+from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.options import LoweringOptions
@@ -35,17 +37,17 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Lower every attention that meets the requirements, and decompose the others."""
     report = PassReport("GroupQueryAttention")
     shared: dict[Hashable, ir.Value] = {}
-    for node in canonical_nodes(model, "GroupQueryAttention"):
-        inputs = canonical_inputs(node)
-        missing = (
-            "sinks" if inputs.sinks is not None else "relation vectors" if inputs.value_relations is not None else ""
-        )
+    for node in canonical_nodes(model, "GroupQueryAttention", "SharedAttention"):
+        inputs, own = canonical_inputs(node), node.op_type == "GroupQueryAttention"
+        relations = inputs.value_relations if own else None
+        missing = "sinks" if inputs.sinks is not None else "relation vectors" if relations is not None else ""
         if missing:
             report.miss(node, f"Attention has no {missing}")
             decompose(node, lowering.cache_form)
             continue
         report.fire(node)
-        _emit_attention(node, _Shared(model, lowering.cache_form, shared, node))
+        emit_attention = _emit_attention if own else _emit_shared_attention
+        emit_attention(node, _Shared(model, lowering.cache_form, shared, node))
     return report
 
 
@@ -59,7 +61,8 @@ class _Shared:
         self.model, self.form, self.values, self.node = model, form, values, node
         self.inputs = canonical_inputs(node)
         self.mask = self.inputs["attention_mask"]
-        self.past = self.inputs.past_key if form == "static" else None
+        cache = self.inputs.past_key if node.op_type == "GroupQueryAttention" else self.inputs.key
+        self.past = cache if form == "static" else None
 
     @property
     def positions(self) -> ir.Value:
@@ -86,7 +89,7 @@ class _Shared:
     def added(self) -> ir.Value:
         """The summand of the scores, [B, 1 or H, S, slots]: the bias, or −inf for keys that a query does not see."""
         bias, attributes = self.inputs.attention_bias, self.node.attributes
-        causal, window = bool(attributes.get_int("causal")), attributes.get_int("window")
+        causal, window = bool(attributes.get_int("causal", 1)), attributes.get_int("window")
         dtype, past, positions = dtype_of(self.inputs.query), self.past, self.positions
         lengths = self.lengths if past is not None else None
 
@@ -164,6 +167,21 @@ def _emit_attention(node: ir.Node, shared: _Shared) -> None:
         output = emit("Attention", query, key, value, added, **options)
         outputs = [output, *(_heads_first(emit, each, kv_heads, head_dim) for each in (key, value))]
     replace_node(node, emit, outputs)
+
+
+def _emit_shared_attention(node: ir.Node, shared: _Shared) -> None:
+    inputs, attributes, added, positions = shared.inputs, node.attributes, shared.added, shared.positions
+    heads, lengths = attributes.get_int("num_heads"), None if shared.past is None else shared.lengths
+    emit, query = NodeBuilder.replacing(node, "emitted by lower/standard"), inputs["query"]
+    if inputs.cos is not None:
+        interleaved = attributes.get_int("rotary_interleaved")
+        query = rotate(emit, query, positions, (inputs.cos, inputs["sin"]), heads, interleaved)
+    query = _heads_first(emit, query, heads, head_dim_of(node))
+    options: dict[str, Any] = {"scale": attributes.get_float("scale"), "softcap": attributes.get_float("softcap")}
+    counted = [] if lengths is None else [None, None, lengths]
+    attended = emit("Attention", query, inputs.key, inputs.value, added, *counted, **options)
+    rows = emit("Transpose", attended, perm=HEADS_FIRST)
+    replace_node(node, emit, [emit("Reshape", rows, emit.constant([0, 0, heads * head_dim_of(node)]))])
 
 
 def _heads_first(emit: NodeBuilder, x: ir.Value, heads: int, head_dim: int) -> ir.Value:

@@ -236,10 +236,15 @@ def _marking(op: str, compute: Compute, feed: Feed) -> Compute:
         output = np.where(feed.padding[..., None], np.nan, output)
         return [output, *(np.where(feed.written[:, None, :, None], present, np.nan) for present in presents)]
 
+    def mark_shared(inputs: list[Array | None]) -> list[Array]:
+        (output,) = compute([*_unmarked(inputs[:3]), *inputs[3:]])
+        return [np.where(feed.padding[..., None], np.nan, output)]
+
     def mark_cross(inputs: list[Array | None]) -> list[Array]:
         return compute([inputs[0], *_unmarked(inputs[1:3]), *inputs[3:]])  # key and value
 
-    return {"GroupQueryAttention": mark_self, "CrossAttention": mark_cross}.get(op, compute)
+    marks = {"GroupQueryAttention": mark_self, "SharedAttention": mark_shared, "CrossAttention": mark_cross}
+    return marks.get(op, compute)
 
 
 def _unmarked(arrays: Iterable[Array | None]) -> list[Array | None]:
