@@ -433,7 +433,9 @@ def test_the_schema_of_an_op_is_the_signature_of_its_function(name):
     assert [each.option for each in schema.inputs] == [
         option.Optional if kind == Tensor | None else option.Single for kind in tensors.values()
     ]
-    types = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, bool: OpSchema.AttrType.INT}
+    types = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, bool: OpSchema.AttrType.INT} | {
+        str: OpSchema.AttrType.STRING
+    }
     assert {each: attribute.type for each, attribute in schema.attributes.items()} == {
         each: types[kind] for each, kind in annotations.items() if each not in tensors
     }

@@ -32,7 +32,6 @@ from edgeformer.config import (
     PoolingHead,
     Seq2SeqConfig,
 )
-from edgeformer.contract import past_names
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.reference.reference import CastWeights, Reference
@@ -176,10 +175,8 @@ def caches_of(config):
     """Heads and their size by the name of every past that a decoder is fed."""
     alone = not isinstance(config, Seq2SeqConfig)
     geometry = config.cache_geometry if alone else config.decoder.cache_geometry
-    names = past_names(geometry, "" if alone else "decoder.")
-    kept = geometry.key_value
-    assert kept is not None, "all layers keep keys and values of one shape"
-    return dict.fromkeys(names, (kept.num_kv_heads, kept.head_dim))
+    tensors = geometry.tensors("" if alone else "decoder.")
+    return {tensor.past: (tensor.state.num_kv_heads, tensor.state.head_dim) for tensor in tensors}
 
 
 def errors(model, outputs):

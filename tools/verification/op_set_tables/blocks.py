@@ -78,6 +78,7 @@ def _routed(activation: Any) -> DecoderConfig:
 PLAIN = _decoder(_block())
 CLASSIC = _decoder(_block(LAYER, _feed_forward("gelu", gated=False), num_kv_heads=4), tied=True)
 BATCHED = _decoder(_block(BATCH, _feed_forward("gelu_tanh", gated=False), num_kv_heads=1))
+SHARED = replace(PLAIN, blocks=(_block(), _block(shares=0)))
 PAIR = Seq2SeqConfig(
     encoder=_encoder(_block(causal=False)),
     decoder=_decoder(
@@ -156,6 +157,7 @@ BLOCKS: dict[str, Block] = {
         "window, global tokens, random blocks",
         _attending(window=3, global_tokens=2, random_blocks=RandomBlocks(size=3, count=1, seed=0)),
     ),
+    "shared": Block("attention to an earlier layer's keys and values", SHARED, r".*/SharedAttention"),
     "encoder": Block("self-attention of an encoder", _encoder(_block(causal=False))),
     "longformer": Block(
         "the same, global tokens with projections of their own",
