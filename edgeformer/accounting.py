@@ -10,6 +10,7 @@ from edgeformer.config import (
     CrossAttentionConfig,
     DecoderConfig,
     DeltaNetConfig,
+    DisentangledConfig,
     EncoderConfig,
     ExpertsConfig,
     FeedForwardConfig,
@@ -145,10 +146,13 @@ def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) ->
         for attention in attentions
         if isinstance(attention.relative, T5BiasConfig)
     }
+    relations = {each.relative for each in attentions if isinstance(each.relative, DisentangledConfig)}
+    norms += sum(_norm(each.norm, hidden) for each in relations)
     parts = {
         "embedding": _table(config) + rows * width,
         "attention": sum(_attention(attention, hidden) for attention in attentions)
-        + sum(relative.num_buckets * heads for relative, heads in tables),
+        + sum(relative.num_buckets * heads for relative, heads in tables)
+        + sum(2 * each.span * hidden for each in relations),
         "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in blocks),
         "norms": norms,
         "head": _head(config),
@@ -215,6 +219,9 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
             count += (2 * reach + 1) * head_dim * (1 + values)
         case TransformerXLConfig():
             count += hidden * width + 2 * width
+        case DisentangledConfig(shared_projections=False) as relations:
+            count += width * (hidden + relations.key_bias) * relations.content_to_position
+            count += width * (hidden + 1) * relations.position_to_content
     return count
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.config import EncoderConfig, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
-from edgeformer.families import GENERATION_FIELDS, Family, has_family, read_model_config, text_config
+from edgeformer.families import GENERATION_FIELDS, REFUSED, Family, has_family, read_model_config, text_config
 from edgeformer.manifest import SpecialTokens
 from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
 
@@ -162,12 +162,14 @@ def find_text_model(found: FoundModel) -> FoundModel:
 
 
 def lacks_family(found: FoundModel) -> bool:
-    """Return whether a model is of one type, and there is no family of it.
+    """Return whether a model is of one type, there is no family of it, and another backend may export it.
 
     The text model inside a model of several is read by a family only.
     """
     model_type = found.hf_config.get("model_type")
-    return model_type is not None and not has_family(str(model_type)) and text_config(found.hf_config) is None
+    if model_type is None or model_type in REFUSED or has_family(str(model_type)):
+        return False
+    return text_config(found.hf_config) is None
 
 
 def find_model(model: str | Path) -> FoundModel:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.config import AttentionConfig, DecoderConfig, ModelConfig
+from edgeformer.config import AttentionConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import is_stacked
 from edgeformer.families import Family, find_tensors
@@ -178,7 +178,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
     @property
     def _attention(self) -> AttentionConfig:
         """Return the attention by whose heads tensors are divided, the same in all blocks."""
-        assert isinstance(self._config, DecoderConfig), "only decoders store tensors by head"
+        assert not isinstance(self._config, Seq2SeqConfig), "no encoder-decoder stores tensors by head"
         return self._config.attentions[0]
 
     def __iter__(self) -> Iterator[str]:

@@ -14,6 +14,7 @@ from edgeformer.config import (
     ClassificationHead,
     CrossAttentionConfig,
     DecoderConfig,
+    DisentangledConfig,
     EncoderConfig,
     FeedForwardConfig,
     LearnedPositions,
@@ -446,6 +447,12 @@ def test_a_half_of_another_kind_is_refused():
 
 
 BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
+RELATIONS = DisentangledConfig(span=8, max_distance=16, norm=NormConfig(eps=1e-5))
+
+
+def test_relations_of_disentangled_attention_are_read_back_as_they_were():
+    config = _encoder(_block(**BOTH_WAYS, num_heads=4, num_kv_heads=4, relative=RELATIONS))
+    assert _any_through_text(config) == config
 
 
 @pytest.mark.parametrize(
@@ -482,6 +489,20 @@ BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
         (
             lambda: T5BiasConfig(num_buckets=6, max_distance=16, bidirectional=True),
             "T5BiasConfig.num_buckets", "a multiple of 4",
+        ),
+        (
+            lambda: _block(rotary=None, relative=RELATIONS),
+            "AttentionConfig.relative", "disentangled only where every head has its own key and none is causal",
+        ),
+        (
+            lambda: _block(**BOTH_WAYS, num_heads=4, num_kv_heads=2, relative=RELATIONS),
+            "AttentionConfig.relative", "disentangled only where every head has its own key and none is causal",
+        ),
+        (lambda: replace(RELATIONS, span=1), "DisentangledConfig.span", "more than 1"),
+        (lambda: replace(RELATIONS, max_distance=5), "DisentangledConfig.max_distance", "more than 5, or None"),
+        (
+            lambda: replace(RELATIONS, content_to_position=False, position_to_content=False),
+            "DisentangledConfig.position_to_content", "True where content_to_position is False",
         ),
         (lambda: T5BiasConfig(num_buckets=7, max_distance=16), "T5BiasConfig.num_buckets", "a multiple of 2"),
         (

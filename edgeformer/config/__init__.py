@@ -32,6 +32,7 @@ from edgeformer.config.model import (
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
     AlibiConfig,
+    DisentangledConfig,
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
@@ -58,6 +59,7 @@ __all__ = [
     "CrossAttentionConfig",
     "DecoderConfig",
     "DeltaNetConfig",
+    "DisentangledConfig",
     "EncoderConfig",
     "ExpertsConfig",
     "FeedForwardConfig",

@@ -9,6 +9,7 @@ from edgeformer.config.latent import LatentConfig
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
     AlibiConfig,
+    DisentangledConfig,
     RelativePosition,
     RotaryConfig,
     ShawConfig,
@@ -147,6 +148,14 @@ class AttentionConfig:
         if isinstance(self.relative, T5BiasConfig):
             fits = self.relative.bidirectional != self.causal
             check(fits, self, "relative", "bidirectional where the attention is not causal, and only there")
+        if isinstance(self.relative, DisentangledConfig):
+            fits = not self.causal and self.num_kv_heads == self.num_heads
+            check(
+                fits,
+                self,
+                "relative",
+                "disentangled only where every head has its own key and none is causal",
+            )
         if not self.causal:
             one_way = isinstance(self.relative, ShawConfig | TransformerXLConfig) or self.random_blocks is not None
             check(not one_way, self, "causal", "True for Shaw's and Transformer-XL's relations and for random blocks")

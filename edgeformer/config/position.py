@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from edgeformer.config.norm import NormConfig
 from edgeformer.schema import check
 
 
@@ -156,7 +157,40 @@ class TransformerXLConfig:
     kind: Literal["transformer_xl"] = "transformer_xl"
 
 
-RelativePosition = AlibiConfig | T5BiasConfig | ShawConfig | TransformerXLConfig
+@dataclass(frozen=True, kw_only=True)
+class DisentangledConfig:
+    """DeBERTa's disentangled attention: scores (q_i·k_j + q_i·K(i − j) + Q(i − j)·k_j) · scale.
+
+    K and Q are projections, per block, of a table of relations [2·span, E] that all blocks share: distance d has row
+    d + span, clipped to the table. Source: arXiv 2006.03654.
+
+    Attributes:
+        span: half of the table's rows.
+        max_distance: distances of more than span / 2 share logarithmic rows up to this one; None: a row per distance.
+        content_to_position, position_to_content: whether q_i·K and Q·k_j are part of the scores.
+        shared_projections: K and Q are projected as keys and queries are; otherwise by matrices of their own.
+        key_bias: whether the projection to K has a bias, if it is a matrix of its own.
+        norm: normalizes the rows of the table.
+    """
+
+    kind: Literal["disentangled"] = "disentangled"
+    span: int
+    max_distance: int | None
+    content_to_position: bool = True
+    position_to_content: bool = True
+    shared_projections: bool = False
+    key_bias: bool = True
+    norm: NormConfig | None = None
+
+    def __post_init__(self) -> None:
+        check(self.span > 1, self, "span", "more than 1")
+        reaches = self.max_distance is None or self.max_distance - 1 > self.span // 2
+        check(reaches, self, "max_distance", f"more than {self.span // 2 + 1}, or None")
+        some = self.content_to_position or self.position_to_content
+        check(some, self, "position_to_content", "True where content_to_position is False")
+
+
+RelativePosition = AlibiConfig | T5BiasConfig | ShawConfig | TransformerXLConfig | DisentangledConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError, ContextLengthError
 from edgeformer.families._family import GENERATION_FIELDS, Family, Fields
 from edgeformer.families._nested import find_tensors, text_config
+from edgeformer.families._refused import REFUSED
 
 # Names of the number of experts of a mixture of experts in config.json.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -22,7 +23,7 @@ OTHER_WAY = " transformers' own module may be tried instead: --backend transform
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
-    "GENERATION_FIELDS", "Family", "Fields", "family_names", "find_tensors", "has_family", "load_family",
+    "GENERATION_FIELDS", "REFUSED", "Family", "Fields", "family_names", "find_tensors", "has_family", "load_family",
     "read_model_config", "text_config",
 ]  # fmt: skip
 
@@ -42,7 +43,11 @@ def _module_of(model_type: str) -> str:
 
 
 def load_family(model_type: str) -> Family:
-    """Return the family of a `model_type`. Raises ConfigError that lists all families if there is none."""
+    """Return the family of a `model_type`. Raises ConfigError that says why there is none, or lists all families."""
+    if model_type in REFUSED:
+        raise ConfigError(
+            f"model_type {model_type!r} is not supported: {REFUSED[model_type]}. `edgeformer models` lists what is."
+        )
     if not has_family(model_type):
         known = ", ".join(family_names())
         raise ConfigError(

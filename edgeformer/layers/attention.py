@@ -6,10 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.config import AttentionConfig, CrossAttentionConfig, QKNormConfig, ShawConfig, TransformerXLConfig
+from edgeformer.config import (
+    AttentionConfig,
+    CrossAttentionConfig,
+    DisentangledConfig,
+    QKNormConfig,
+    ShawConfig,
+    TransformerXLConfig,
+)
 from edgeformer.layers.latent import LatentProjections
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable
+from edgeformer.layers.relation import Relations
 
 Cache = tuple[Tensor, Tensor]
 """Key and value of one layer, each [B, K, tokens, D]."""
@@ -29,6 +37,7 @@ class Context:
         rotary: cosines and sines of the rotary embedding.
         bias: added to scores, [B or 1, H or 1, S, T].
         distances: sinusoids of the distances 0, 1, 2… in tokens, [C, E].
+        relations: vectors of the distances, for disentangled attention.
         temperature: a factor per query, [B, S, 1].
         source_mask: int64 [B, source] with 0 for padding of the encoder's input.
     """
@@ -40,6 +49,7 @@ class Context:
     rotary: RotaryTable | None = None
     bias: Tensor | None = None
     distances: Tensor | None = None
+    relations: Relations | None = None
     temperature: Tensor | None = None
     source_mask: Tensor | None = None
 
@@ -78,6 +88,12 @@ class Attention(nn.Module):
             self.relative_key = nn.Linear(hidden_size, heads * head_dim, bias=False, dtype=dtype)
             self.content_bias = nn.Parameter(torch.zeros(heads * head_dim, dtype=dtype))
             self.position_bias = nn.Parameter(torch.zeros(heads * head_dim, dtype=dtype))
+        if isinstance(config.relative, DisentangledConfig) and not config.relative.shared_projections:
+            width, bias = heads * head_dim, config.relative.key_bias
+            if config.relative.content_to_position:
+                self.relation_key = nn.Linear(hidden_size, width, bias=bias, dtype=dtype)
+            if config.relative.position_to_content:
+                self.relation_query = nn.Linear(hidden_size, width, dtype=dtype)
         if config.global_projections:
             self.global_query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
             self.global_key = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
@@ -109,6 +125,8 @@ class Attention(nn.Module):
         elif isinstance(config.relative, TransformerXLConfig):
             bias = _add(bias, self._transformer_xl_bias(query + self.position_bias, context))
             query = query + self.content_bias
+        elif isinstance(config.relative, DisentangledConfig):
+            bias = _add(bias, self._disentangled_bias(query, key, config.relative, context))
         output, present_key, present_value = ops.group_query_attention(
             query, key, value, *(past or (None, None)), context.attention_mask,
             config.num_heads, config.num_kv_heads, config.scale,
@@ -186,6 +204,26 @@ class Attention(nn.Module):
         products = torch.einsum("bshd,chd->bhsc", self._heads(query), relative)
         return _pick(products, _distances(context).clamp(min=0)) * self.config.scale
 
+    def _disentangled_bias(self, query: Tensor, key: Tensor, config: DisentangledConfig, context: Context) -> Tensor:
+        """Return (q_i · K(i − j) + Q(i − j) · k_j) · scale: [B, H, S, T]. See `DisentangledConfig`."""
+        relations = context.relations
+        assert relations is not None
+        bias = None
+        if config.content_to_position:
+            project = self.key if config.shared_projections else self.relation_key
+            products = self._with_relations(query, project(relations.table))
+            bias = _pick(products, relations.rows)
+        if config.position_to_content:
+            project = self.query if config.shared_projections else self.relation_query
+            products = self._with_relations(key, project(relations.table))
+            bias = _add(bias, _pick(products, relations.rows.transpose(1, 2)).transpose(2, 3))
+        assert bias is not None
+        return bias * self.config.scale
+
+    def _with_relations(self, x: Tensor, relations: Tensor) -> Tensor:
+        """Return the products of queries or keys [B, S, H·D] with every relation [1, N, H·D]: [B, H, S, N]."""
+        return self._heads(x).transpose(1, 2) @ self._heads(relations).permute(0, 2, 3, 1)
+
 
 class CrossAttention(nn.Module):
     """Cross-attention: projections around `ops.cross_attention`.
@@ -234,8 +272,8 @@ def _distances(context: Context) -> Tensor:
 
 
 def _pick(products: Tensor, index: Tensor) -> Tensor:
-    """Gather products [B, H, S, N] at index int64 [B, S, T] along the last axis: [B, H, S, T]."""
-    return products.gather(3, index.unsqueeze(1).expand(-1, products.shape[1], -1, -1))
+    """Gather products [B, H, S, N] at index int64 [B or 1, S, T] along the last axis: [B, H, S, T]."""
+    return products.gather(3, index.unsqueeze(1).expand(*products.shape[:2], -1, -1))
 
 
 def _add(bias: Tensor | None, more: Tensor) -> Tensor:

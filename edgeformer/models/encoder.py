@@ -75,7 +75,13 @@ class Encoder(Stack):
             attention_mask = torch.ones(batch, length, dtype=torch.int64, device=x.device)
         # Rotations are by the positions of the attention op, so that they can be folded into it.
         positions = ops.token_positions(attention_mask, attention_mask) if self.shared.rotaries else places
-        run = Run(attention_mask, positions, places, self.shared_biases(places, places, x.dtype))
+        run = Run(
+            attention_mask=attention_mask,
+            positions=positions,
+            key_positions=places,
+            biases=self.shared_biases(places, places, x.dtype),
+            relations=self.shared_relations(places, places),
+        )
         for index in range(len(self.blocks)):
             x, _ = self.run_block(index, x, (), run)
         states: Tensor = self.final_norm(x)

@@ -1,7 +1,7 @@
 """The part that decoders and encoders share: embeddings, blocks, and the tables that blocks share."""
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
+    DisentangledConfig,
     LearnedPositions,
     SinusoidalPositions,
     StackConfig,
@@ -27,6 +28,7 @@ from edgeformer.layers.attention_bias import (
     t5_buckets,
 )
 from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperature_table
+from edgeformer.layers.relation import Relations, RelationTable, relation_rows
 
 T = TypeVar("T", bound=Hashable)
 
@@ -45,6 +47,7 @@ class Run:
         token_mask: bool [B, S], which new tokens are tokens and not padding; None where no layer is recurrent.
         biases: additive attention biases [B or 1, H or 1, S, T] by the config that they belong to.
         source_mask: int64 [B, source] with 0 for padding of the encoder's input; None without cross-attention.
+        relations: those of disentangled attention by the config that they belong to.
     """
 
     attention_mask: Tensor
@@ -53,6 +56,7 @@ class Run:
     biases: dict[Hashable, Tensor]
     source_mask: Tensor | None = None
     token_mask: Tensor | None = None
+    relations: dict[Hashable, Relations] = field(default_factory=dict)
 
 
 class Stack(nn.Module):
@@ -83,6 +87,7 @@ class Stack(nn.Module):
             else T5Bias(relative, heads, length, dtype)
             for relative, heads, causal in shared.relatives
         )
+        self.relation = nn.ModuleList(RelationTable(each, hidden, length, dtype) for each in shared.relations)
         self.visibility = nn.ModuleList(Visibility(pattern, length) for pattern in shared.patterns)
         self.temperature = nn.ModuleList(ConstantTable(length, 1, dtype) for _ in shared.temperatures)
         if shared.distances:
@@ -121,6 +126,13 @@ class Stack(nn.Module):
                 biases[pattern] = visibility(positions, key_positions, dtype)
         return biases
 
+    def shared_relations(self, positions: Tensor, key_positions: Tensor) -> dict[Hashable, Relations]:
+        """Return the relations of disentangled attention, by their config; positions are those of `shared_biases`."""
+        if not self.shared.relations:
+            return {}
+        distances = positions.unsqueeze(-1) - key_positions.unsqueeze(1)  # [B, S, T]
+        return {key: table(distances) for key, table in zip(self.shared.relations, self.relation, strict=True)}
+
     def run_block(
         self, index: int, x: Tensor, past: LayerCache, run: Run, encoder_cache: Cache | None = None
     ) -> tuple[Tensor, LayerCache]:
@@ -156,6 +168,7 @@ class Stack(nn.Module):
             self._context(run),
             rotary=None if rotary is None else self.rotary[shared.rotaries.index(rotary)],  # type: ignore[arg-type]
             bias=bias,
+            relations=run.relations.get(attention.relative),
             distances=self.distances.table if isinstance(attention.relative, TransformerXLConfig) else None,
             temperature=None
             if temperature is None
@@ -178,6 +191,7 @@ class SharedTables:
         self.rotaries = _distinct(attention.rotary for attention in attentions)
         self.relatives = _distinct(_relative_key(attention) for attention in attentions)
         self.patterns = _distinct(_pattern_key(attention) for attention in attentions)
+        self.relations = _distinct(_relations_key(attention) for attention in attentions)
         self.temperatures = _distinct(attention.query_temperature for attention in attentions)
         self.distances = any(isinstance(attention.relative, TransformerXLConfig) for attention in attentions)
 
@@ -192,6 +206,11 @@ def _relative_key(attention: AttentionConfig) -> tuple[AlibiConfig | T5BiasConfi
     if not isinstance(relative, AlibiConfig | T5BiasConfig):
         return None
     return relative, attention.num_heads, attention.causal
+
+
+def _relations_key(attention: AttentionConfig) -> DisentangledConfig | None:
+    """Return the config of a table of relations, which equal blocks share; None without one."""
+    return attention.relative if isinstance(attention.relative, DisentangledConfig) else None
 
 
 def _pattern_key(attention: AttentionConfig) -> AttentionConfig | None:
@@ -215,6 +234,8 @@ def stack_constants(config: StackConfig) -> dict[str, Tensor]:
             values[f"relative.{index}.slopes"] = torch.tensor(relative.slopes, dtype=torch.float64)
         else:
             values[f"relative.{index}.buckets"] = t5_buckets(relative, length)
+    for index, relations in enumerate(shared.relations):
+        values[f"relation.{index}.rows"] = relation_rows(relations, length)
     for index, pattern in enumerate(shared.patterns):
         size = group_size(pattern)
         if size is not None:

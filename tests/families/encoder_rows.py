@@ -148,6 +148,44 @@ ENCODERS = {
             "sentences": {"pooling": {"mode": "cls", "normalize": True}, "num_attention_heads": 8},
         },
     ),
+    "deberta": EncoderRow(
+        sizes=SIZES | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {
+                "head": TEXT, "num_labels": 3, "max_relative_positions": 10, "pos_att_type": "p2c",
+                "pooler_hidden_act": "tanh",
+            },
+            "token-labels": {
+                "head": TOKEN, "num_labels": 4, "pos_att_type": "c2p", "position_biased_input": True,
+                "type_vocab_size": 2,
+            },
+            "absolute": {"relative_attention": False, "position_biased_input": True, "hidden_act": "relu"},
+        },
+    ),
+    "deberta-v2": EncoderRow(
+        sizes=SIZES
+        | {
+            "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+            "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+        },
+        models={
+            "masked-lm": {"head": MASKED},
+            "new-head": {"head": MASKED, "legacy": False, "position_buckets": 7},
+            "text-labels": {
+                "head": TEXT, "num_labels": 3, "share_att_key": False, "norm_rel_ebd": "none", "position_buckets": -1,
+                "max_relative_positions": 12,
+            },
+            "token-labels": {
+                "head": TOKEN, "num_labels": 4, "share_att_key": False, "pos_att_type": "c2p",
+                "max_relative_positions": 16, "type_vocab_size": 2,
+            },
+            "sentences": {
+                "pooling": {"mode": "mean", "normalize": True}, "position_biased_input": True, "pos_att_type": "p2c",
+                "num_attention_heads": 8,
+            },
+        },
+    ),
     "mpnet": EncoderRow(
         sizes=SIZES | {"max_position_embeddings": 50},
         models={

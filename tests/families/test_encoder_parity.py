@@ -106,7 +106,7 @@ def texts(seed, config):
     generator = np.random.default_rng(seed)
     shape, mask = (len(LENGTHS), max(LENGTHS)), np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
     first = 1 + (config.pad_token_id or 0)  # a padding token inside a text would have RoBERTa's row for padding
-    kinds = getattr(config, "type_vocab_size", 1)
+    kinds = max(getattr(config, "type_vocab_size", 1), 1)
     return {
         "input_ids": np.where(mask, generator.integers(first, VOCABULARY, shape), config.pad_token_id or 0),
         "other_ids": generator.integers(0, VOCABULARY, shape),
@@ -216,6 +216,10 @@ def wider(tokens):
     return attentions(lambda attention: {"window": attention.window + tokens} if attention.window else {})
 
 
+def relations(**fields):
+    return attentions(lambda attention: {"relative": replace(attention.relative, **fields)})
+
+
 def feed_forwards(**fields):
     def changed(config):
         blocks = [replace(block, feed_forward=replace(block.feed_forward, **fields)) for block in config.blocks]
@@ -249,6 +253,12 @@ NEIGHBOURS = {
     ("roberta-prelayernorm", "masked-lm", "norms after the branches"): pre_to_post,
     ("nomic_bert", "masked-lm", "other rotary bases"): FASTER,
     ("jina_embeddings_v3", "sentences", "other rotary bases"): FASTER,
+    ("deberta", "masked-lm", "queries meet no positions"): relations(content_to_position=False),
+    ("deberta", "masked-lm", "positions meet no keys"): relations(position_to_content=False),
+    ("deberta", "text-labels", "another scale"): attentions(lambda attention: {"scale": attention.head_dim**-0.5}),
+    ("deberta-v2", "masked-lm", "other logarithmic rows"): relations(max_distance=30),
+    ("deberta-v2", "masked-lm", "a row for every distance"): relations(max_distance=None),
+    ("deberta-v2", "text-labels", "queries meet no positions"): relations(content_to_position=False),
     ("mpnet", "masked-lm", "other distances in the buckets"): attentions(
         lambda attention: {"relative": replace(attention.relative, max_distance=20)}
     ),
@@ -403,6 +413,8 @@ def test_a_checkpoint_of_the_hub_holds_the_same_weights(models, tmp_path, family
         ("jina_embeddings_v3", "roberta.embeddings.position_embeddings.weight"),
         ("electra", "electra.embeddings_project.scale"),
         ("albert", "albert.encoder.albert_layer_groups.1.albert_layers.0.ffn.bias"),
+        ("deberta", "deberta.encoder.layer.0.attention.self.head_logits_proj.weight"),
+        ("deberta-v2", "deberta.encoder.conv.conv.weight"),
         ("mpnet", "mpnet.embeddings.token_type_embeddings.weight"),
         ("eurobert", "lm_head.scale"),
         ("distilbert", "distilbert.embeddings.scale"),

@@ -1,6 +1,8 @@
 """Families of encoders refuse by name what they do not support, and read well-known checkpoints."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from edgeformer.accounting import account
 from edgeformer.config import ClassificationHead, MaskedLMHead
 from edgeformer.errors import ConfigError
-from edgeformer.families import read_model_config
+from edgeformer.families import REFUSED, has_family, read_model_config
+from edgeformer.source import FoundModel, lacks_family
 from edgeformer.weights import parameter_shapes
 
 
@@ -84,6 +87,15 @@ REFUSALS = [
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups = 2, which is not supported here; supported: 1"),
     ("albert", {"inner_group_num": 2}, "inner_group_num = 2, which is not supported here; supported: 1"),
     ("albert", {"architectures": ["AlbertForPreTraining"]}, "whose head edgeformer does not have"),
+    ("deberta", {"talking_head": True}, "talking_head = True, which is not supported here; supported: False"),
+    ("deberta", {"pos_att_type": ["p2p"]}, r"pos_att_type = \['p2p'\]; supported here: c2p and p2c, each once"),
+    ("deberta", {"embedding_size": 32}, "embedding_size = 32, which is not supported here; supported: 64"),
+    ("deberta-v2", {"conv_kernel_size": 3}, "conv_kernel_size = 3, which is not supported here; supported: 0"),
+    ("deberta-v2", {"norm_rel_ebd": "rms_norm"}, "norm_rel_ebd = 'rms_norm', which is not supported here; .*none, la"),
+    ("deberta-v2", {"pos_att_type": "c2p|c2p"}, r"pos_att_type = 'c2p\|c2p'; supported here: c2p and p2c, each once"),
+    ("deberta-v2", {"position_buckets": 1}, "DisentangledConfig.span is 1; it must be more than 1"),
+    ("deberta-v2", {"max_relative_positions": 4}, "max_distance is 4; it must be more than 5, or None"),
+    ("deberta-v2", {"architectures": ["DebertaForMaskedLM"]}, r"has those of DebertaV2Model, DebertaV2ForMaskedLM"),
     ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets = 16, which is not supported"),
     ("mpnet", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
     ("mpnet", {"architectures": ["MPNetForMultipleChoice"]}, "whose head edgeformer does not have"),
@@ -129,6 +141,18 @@ REFUSALS = [
 def test_what_is_not_computed_is_refused_by_name(family, options, message):
     with pytest.raises(ConfigError, match=message):
         read(family, **options)
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_what_no_block_expresses_is_refused_with_the_reason(model_type):
+    """The types are those of transformers, none has a family, and no other backend is tried for them."""
+    assert model_type in transformers.CONFIG_MAPPING
+    assert not has_family(model_type)
+    message = f"model_type '{model_type}' is not supported: {re.escape(REFUSED[model_type])}. `edgeformer models` lists"
+    with pytest.raises(ConfigError, match=message):
+        read_model_config({"model_type": model_type, "vocab_size": 8})
+    found = FoundModel(name="", origin="", folder=Path("nowhere"), hf_config={"model_type": model_type})
+    assert not lacks_family(found)
 
 
 @pytest.mark.parametrize("family", ENCODERS)
@@ -245,6 +269,20 @@ REAL = {
         "gap_size": 0, "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "hidden_size": 768, "inner_group_num": 1,
         "intermediate_size": 3072, "model_type": "albert", "net_structure_type": 0, "num_attention_heads": 12,
         "num_hidden_groups": 1, "num_hidden_layers": 12, "num_memory_blocks": 0, "vocab_size": 30000,
+    },
+    "microsoft/deberta-base": DROPOUTS | {
+        "architectures": ["DebertaForMaskedLM"], "hidden_act": "gelu", "hidden_size": 768, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-7, "max_position_embeddings": 512, "max_relative_positions": -1, "model_type": "deberta",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0, "padding_idx": 0,
+        "pos_att_type": "c2p|p2c", "position_biased_input": False, "relative_attention": True, "type_vocab_size": 0,
+        "vocab_size": 50265,
+    },
+    "microsoft/deberta-v3-base": DROPOUTS | {
+        "architectures": ["DebertaV2Model"], "hidden_act": "gelu", "hidden_size": 768, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-7, "max_position_embeddings": 512, "max_relative_positions": -1,
+        "model_type": "deberta-v2", "norm_rel_ebd": "layer_norm", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pos_att_type": "p2c|c2p", "position_biased_input": False, "position_buckets": 256, "relative_attention": True,
+        "share_att_key": True, "type_vocab_size": 0, "vocab_size": 128100,
     },
     "sentence-transformers/all-mpnet-base-v2": DROPOUTS | {
         "_name_or_path": "microsoft/mpnet-base", "architectures": ["MPNetForMaskedLM"], "bos_token_id": 0,

@@ -1,14 +1,17 @@
 """Relative positions against their papers' formulas, computed here pair by pair, and against transformers' T5."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
+    DisentangledConfig,
     QueryTemperature,
     RandomBlocks,
     SinusoidalPositions,
@@ -26,6 +29,7 @@ from edgeformer.layers.attention_bias import (
     t5_buckets,
 )
 from edgeformer.layers.position import sinusoidal_table, temperature_table
+from edgeformer.layers.relation import relation_rows
 
 D64 = torch.float64
 POSITIONS = torch.arange(20)
@@ -40,6 +44,17 @@ def test_t5_buckets_are_those_of_transformers(num_buckets, max_distance):
     )
     config = T5BiasConfig(num_buckets=num_buckets, max_distance=max_distance)
     assert torch.equal(t5_buckets(config, 3000), theirs)
+
+
+@pytest.mark.parametrize(("span", "max_distance"), [(256, 512), (8, 48), (7, 64), (32, 1000), (2, 16)])
+def test_rows_of_relations_are_those_of_transformers(span, max_distance):
+    distances = torch.arange(-1499, 1500)
+    theirs = make_log_bucket_position(distances, span, max_distance).long() + span
+    config = DisentangledConfig(span=span, max_distance=max_distance)
+    assert torch.equal(relation_rows(config, 1500), theirs.clamp(0, 2 * span - 1))
+    linear = relation_rows(replace(config, max_distance=None), 1500)
+    assert torch.equal(linear, (distances + span).clamp(0, 2 * span - 1))
+    assert not torch.equal(linear, relation_rows(config, 1500))
 
 
 def test_t5_bias_is_the_weight_of_the_bucket():

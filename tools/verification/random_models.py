@@ -18,6 +18,7 @@ from edgeformer.config import (
     ClassificationHead,
     CrossAttentionConfig,
     DecoderConfig,
+    DisentangledConfig,
     EncoderConfig,
     FeedForwardConfig,
     LearnedPositions,
@@ -244,7 +245,10 @@ def _both_ways(draw: random.Random, geometry: dict[str, int]) -> AttentionConfig
     """Draw bidirectional attention: causal features are removed or made bidirectional."""
     attention = _attention(draw, geometry)
     relative = attention.relative
-    if isinstance(relative, ShawConfig | TransformerXLConfig):
+    if isinstance(relative, TransformerXLConfig) and attention.num_heads == attention.num_kv_heads:
+        norm = attention.qk_norm and attention.qk_norm.norm
+        relative = DisentangledConfig(span=8, max_distance=20, shared_projections=attention.qkv_bias, norm=norm)
+    elif isinstance(relative, ShawConfig | TransformerXLConfig):
         relative = T5BiasConfig(num_buckets=16, max_distance=20)
     if isinstance(relative, T5BiasConfig):
         relative = replace(relative, bidirectional=True, table=draw.choice([0, 1]))

@@ -1,0 +1,28 @@
+"""Encoders and encoder-decoders of transformers that blocks of `ModelConfig` cannot express, with the reason.
+
+No other backend exports them either: `--backend transformers` takes decoders.
+"""
+
+REFUSED = {
+    "big_bird": "its attention draws random blocks for every layer and head, and is full for short texts",
+    "bigbird_pegasus": "its encoder has the block-sparse attention of BigBird",
+    "canine": "it hashes characters, and shortens and lengthens the text by convolutions",
+    "convbert": "convolutions whose kernels are computed from the text take the place of some heads",
+    "fnet": "it has Fourier transforms in place of attention",
+    "funnel": "it shortens the text between blocks by pooling",
+    "ibert": "it computes with integers that its checkpoints are quantized to",
+    "layoutlm": "it reads the boxes of words on a page beside the text",
+    "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",
+    "luke": "it reads entities beside the text",
+    "mobilebert": "its blocks have bottlenecks around attention, and several feed-forward networks",
+    "mra": "its attention approximates scores in blocks of several resolutions",
+    "nystromformer": "its attention approximates scores by landmarks and a convolution",
+    "prophetnet": "its decoder predicts several tokens at a time by several streams",
+    "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",
+    "squeezebert": "its projections are grouped convolutions",
+    "switch_transformers": "its experts have a capacity, beyond which tokens are dropped",
+    "t5gemma2": "its decoder attends to itself and to the encoder in one softmax, and its encoder reads images",
+    "xlnet": "it has two streams of attention and a memory of earlier texts",
+    "yoso": "its attention samples tokens by hashes",
+}
+"""Reason by model_type."""
