@@ -37,7 +37,8 @@ class PatchPlan:
     num_layers: layers of the cache; those without an attention keep nothing.
 
     A rotary module that serves several kinds of layers has a form for each kind; the kind is "" if there is only one.
-    None stands for code that is not patched. notes: tell the user what is not patched, and why.
+    None stands for code that is not patched. positions: offsets of embeddings of positions by name; first_position: the
+    position of the first token, if the module is given positions. notes: tell the user what is not patched, and why.
     """
 
     context_length: int
@@ -48,6 +49,8 @@ class PatchPlan:
     experts: dict[str, ExpertsForm] = field(default_factory=dict)
     rotaries: dict[str, dict[str, RotaryForm | None]] = field(default_factory=dict)
     rotations: dict[object, Rotation | None] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    first_position: int = 0
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edgeformer.transformers_backend.attention import AttentionPatch, Caches, current_patch
 from edgeformer.transformers_backend.float64 import computing_in_float64
@@ -73,6 +74,19 @@ def _buffer_name(kind: str, table: str) -> str:
     return f"{kind}_{table}" if kind else table
 
 
+class PatchedPositions(nn.Module):
+    """An embedding of positions that reads the positions of the pass, whatever it is given. weight: [N, E]."""
+
+    def __init__(self, original: nn.Embedding, offset: int):
+        super().__init__()
+        self.offset = offset
+        self.weight = original.weight
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the rows of the positions [B, S]: [B, S, E]."""
+        return F.embedding(current_patch().positions + self.offset, self.weight)
+
+
 class PatchedModel(nn.Module):
     """A causal LM of transformers with the forward of our decoders. Parameters keep their names there."""
 
@@ -103,9 +117,24 @@ class PatchedModel(nn.Module):
         """
         model = self.causal_lm
         cache = PatchedCache(attention_patch.update_cache, attention_patch.past_length)
-        options = {"position_ids": attention_patch.positions, "use_cache": True, "return_dict": True}
+        options: dict[str, Any] = {"use_cache": True, "return_dict": True}
+        if takes_positions(model):
+            options["position_ids"] = attention_patch.positions + self.plan.first_position
         with attention_patch.applied(model), computing_in_float64() if self._in_float64 else nullcontext():
             return model(input_ids=input_ids, past_key_values=cache, **options).logits
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Return whether the forward of a causal LM takes the positions of its tokens."""
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def patch_positions(model: nn.Module, plan: PatchPlan) -> None:
+    """Replace the embeddings of positions that a plan lists."""
+    for name, offset in plan.positions.items():
+        original = model.get_submodule(name)
+        assert isinstance(original, nn.Embedding)
+        model.set_submodule(name, PatchedPositions(original, offset))
 
 
 def build_patched(config: Any, plan: PatchPlan, dtype: torch.dtype) -> PatchedModel:
@@ -118,6 +147,7 @@ def build_patched(config: Any, plan: PatchPlan, dtype: torch.dtype) -> PatchedMo
         model.set_submodule(name, PatchedRMSNorm(form, dtype))
     for name, experts in plan.experts.items():
         model.set_submodule(name, experts.build(dtype))
+    patch_positions(model, plan)
     backwards = any(rotation is not None and rotation.backwards for rotation in plan.rotations.values())
 
     @cache  # rotary modules of the same form share their tables

@@ -18,7 +18,13 @@ from edgeformer.transformers_backend.experts import find_experts
 from edgeformer.transformers_backend.hf_module import build
 from edgeformer.transformers_backend.norms import PatchedRMSNorm, find_rms_norms
 from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
-from edgeformer.transformers_backend.patched_model import PatchedModel, PatchedRotary
+from edgeformer.transformers_backend.patched_model import (
+    PatchedModel,
+    PatchedRotary,
+    patch_positions,
+    takes_positions,
+)
+from edgeformer.transformers_backend.positions import find_position_embeddings, first_position
 from edgeformer.transformers_backend.rotary import (
     TABLES,
     RotaryForm,
@@ -48,16 +54,21 @@ HARMLESS_OPTIONS = {
 def make_plan(config: Any, context_length: int) -> PatchPlan:
     """Run the module of a config without weights, and plan all that can be patched in it.
 
-    Raises ExportError where the module cannot be exported so, saying what was found and what to do.
+    The plan's context is shorter than `context_length` where the module has positions for fewer tokens. Raises
+    ExportError where the module cannot be exported so, saying what was found and what to do.
     """
-    plan = PatchPlan(context_length)
     model = build(config, torch.float32, ATTENTION_NAME)
-    _check_module(model)
+    positions, first = find_position_embeddings(model), first_position(model)
+    rows = [model.get_submodule(name).num_embeddings - offset for name, offset in positions.items()]
+    known = getattr(config, "max_position_embeddings", context_length) - first if first else context_length
+    plan = PatchPlan(min(context_length, known, *rows), positions=positions, first_position=first)
+    _check_module(model, plan)
     plan.norms, others = find_rms_norms(model, getattr(config, "hidden_size", 64))
     for other in others:
         plan.note(f"{other} is not patched: it does not compute RMSNorm")
     for name, form in plan.norms.items():
         model.set_submodule(name, PatchedRMSNorm(form, torch.float32))
+    patch_positions(model, plan)
     plan.experts = find_experts(model)
     for name, experts in plan.experts.items():
         model.set_submodule(name, experts.build(torch.float32))
@@ -75,7 +86,7 @@ def make_plan(config: Any, context_length: int) -> PatchPlan:
     return plan
 
 
-def _check_module(model: Any) -> None:
+def _check_module(model: Any, plan: PatchPlan) -> None:
     """Raise ExportError for a module whose forward or whose parts the backend cannot patch."""
     name = type(model).__name__
     arguments = inspect.signature(model.forward).parameters
@@ -84,8 +95,11 @@ def _check_module(model: Any) -> None:
             f"{name} keeps no cache of keys and values (its forward takes no past_key_values): it is recurrent, or has "
             "no cache, and a bundle's runtime needs one."
         )
-    if "position_ids" not in arguments:
-        raise ExportError(f"{name} takes no position_ids, so the rows of a batch could not stand at different places.")
+    if not takes_positions(model) and not plan.positions:
+        raise ExportError(
+            f"{name} takes no position_ids, and has no embedding that does, so the rows of a batch could not stand at "
+            "different places."
+        )
     top = [name for name, _ in (*model.named_parameters(recurse=False), *model.named_buffers(recurse=False))]
     if top:
         raise ExportError(f"{name} holds {', '.join(top)} itself, not in a module inside it.")
@@ -167,7 +181,7 @@ class AttentionProbe(AttentionPatch):
         mask = torch.ones(2, past + new, dtype=torch.int64, device="meta")
         super().__init__(plan, [], mask, self.input_ids)
         self._names = {module: name for name, module in model.named_modules()}
-        self._windows: list[tuple[Tensor, int]] = []
+        self._masks: list[tuple[Tensor, MaskFunction]] = []
 
     def missed_attention(self) -> bool:
         """Return whether a layer attended without the attention interface, after the pass."""
@@ -180,9 +194,9 @@ class AttentionProbe(AttentionPatch):
         return past, past
 
     def mask(self, mask_function: MaskFunction) -> Tensor:
-        """Return a tensor that stands for a mask, and remember its window."""
+        """Return a tensor that stands for a mask, and remember its function."""
         mask = super().mask(mask_function)
-        self._windows.append((mask, window_of(mask_function, self.plan.context_length)))
+        self._masks.append((mask, mask_function))
         return mask
 
     def rotation(self, call: RotationCall) -> Rotation | None:
@@ -222,10 +236,11 @@ class AttentionProbe(AttentionPatch):
 
     def _window(self, place: str, name: str, call: AttentionCall) -> int:
         """Return the window of a call's mask; it must be the one that the layer tells kernels without masks."""
-        window = next((window for mask, window in self._windows if mask is call.mask), None)
-        if window is None:
+        function = next((function for mask, function in self._masks if mask is call.mask), None)
+        if function is None:
             what = "no mask" if call.mask is None else "a mask that it made or changed itself"
             raise ExportError(f"{name} attends with {what}, so nothing says which tokens it sees.")
+        window = window_of(function, self.plan.context_length)
         told = call.options.get("sliding_window")
         if told is not None and told < self.plan.context_length and told != window:
             raise ExportError(

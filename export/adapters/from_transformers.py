@@ -56,6 +56,11 @@ def plan_patches(hf_config: Mapping[str, Any], asked_context_length: int | None 
     """
     config = read_config(hf_config)
     plan = make_plan(config, context_length(config, asked_context_length))
+    if asked_context_length is not None and asked_context_length != plan.context_length:
+        raise ConfigError(
+            f"--context-length {asked_context_length} is more than the {plan.context_length} tokens that the model has "
+            "positions for."
+        )
     model_spec = ModelSpec(
         build=lambda dtype: _without_values(build_patched(config, plan, dtype)),
         constants=lambda: dict(build_patched(config, plan, torch.float64).named_buffers()),

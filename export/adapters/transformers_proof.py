@@ -89,11 +89,16 @@ def _positions_matter(original: Any, weights: Mapping[str, Tensor], tokens: Tens
 
 
 def _tokens(config: Any, plan: PatchPlan) -> Tensor:
-    """Return a random text that is longer than every window up to `LONGEST_WINDOW`, [1, N]."""
+    """Return a random text that is longer than every window up to `LONGEST_WINDOW`, [1, N].
+
+    It has no padding tokens where those change the positions of others.
+    """
     windows = [form.window for form in plan.attentions.values() if form.window < LONGEST_WINDOW]
     length = min(max(windows, default=0) + TEXT, plan.context_length)
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, config.vocab_size, (1, length), generator=generator)
+    padding = getattr(config, "pad_token_id", None) if plan.first_position else None
+    tokens = torch.randint(0, config.vocab_size - (padding is not None), (1, length), generator=generator)
+    return tokens if padding is None else tokens + (tokens >= padding)
 
 
 def _run_ragged(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> list[tuple[int, int, Tensor]]:

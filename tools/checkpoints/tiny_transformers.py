@@ -30,6 +30,7 @@ SIZES = {
     "max_position_embeddings": CONTEXT, "n_positions": CONTEXT, "n_ctx": CONTEXT,
     "sliding_window": WINDOW, "attention_window": WINDOW,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_group": 2, "num_expert_group": 2, "topk_group": 1,
 }  # fmt: skip
 """Small sizes, under all names that configs have for them."""
 
@@ -41,7 +42,17 @@ ABSENT_BY_DEFAULT = (
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 INDEXER = {"n_heads": 2, "kv_heads": 1, "head_dim": 16, "budget": 8, "compress_ratio": 4}
 
+LATENT = {"num_key_value_heads": 4, "head_dim": 16}
+"""Latent attention: every head has keys of its own, and its head_dim is that of the rotated part."""
+
+FROM_PADDING = {"max_position_embeddings": CONTEXT + 2, "pad_token_id": 1, "bos_token_id": 0}
+"""Positions that start behind the padding token."""
+
 CHOICES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "longcat_flash"), LATENT),
+    **dict.fromkeys(
+        ("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"), FROM_PADDING
+    ),
     "codegen": {"rotary_dim": 8},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
@@ -50,11 +61,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "helium": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
-    "minicpm3": {"num_key_value_heads": 4, "head_dim": 16},
+    "minicpm3": LATENT,
     "qwen4_exp_text": {f"indexer_{name}": size for name, size in INDEXER.items()},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local"] * LAYERS},
     "xmod": {"default_language": "en_XX"},
-    "youtu": {"num_key_value_heads": 4, "head_dim": 16},
+    "youtu": LATENT,
 }
 """Fields that single architectures need to be small, or to resemble their published checkpoints."""
 
