@@ -44,6 +44,11 @@ class PatchedRMSNorm(nn.Module):
         gain = None if form.gain == "none" else nn.Parameter(torch.empty(form.size, dtype=dtype, device="meta"))
         self.register_parameter("gain", gain)
 
+    @property
+    def weight(self) -> Tensor | None:
+        """The gain; some code of transformers asks it for its dtype."""
+        return self.gain
+
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x [..., E] over its last axis."""
         return ops.rms_norm(x, self.gain, self.form.epsilon)
@@ -101,6 +106,6 @@ def _computes(norm: nn.Module, x: Tensor, gain: Tensor | None, epsilon: float) -
     try:
         with computing_in_float64():
             actual = norm(x)
-    except (RuntimeError, ValueError, TypeError, IndexError):  # the norm takes inputs of another shape
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):  # the norm takes other inputs
         return False
     return agree(actual, ops.rms_norm(x, gain, epsilon), RMS_NORM_TOLERANCE)

@@ -119,7 +119,8 @@ class PatchedModel(nn.Module):
         cache = PatchedCache(attention_patch.update_cache, attention_patch.past_length)
         options: dict[str, Any] = {"use_cache": True, "return_dict": True}
         if takes_positions(model):
-            options["position_ids"] = attention_patch.positions + self.plan.first_position
+            first = self.plan.first_position
+            options["position_ids"] = attention_patch.positions + first if first else attention_patch.positions
         with attention_patch.applied(model), computing_in_float64() if self._in_float64 else nullcontext():
             return model(input_ids=input_ids, past_key_values=cache, **options).logits
 

@@ -66,6 +66,8 @@ MODELS = {
     "granite_swa": "sinks, several rotary modules, a scale that is no root of the width",
     "persimmon": "one projection for query, key and value, a norm of heads, a quarter of each head rotated",
     "qwen3_moe": "experts, stored one by one and stacked when they are loaded",
+    "blenderbot": "no position_ids, but an embedding that is given positions",
+    "xlm-roberta": "positions that start behind the padding token",
     "gpt_oss": "sinks; experts with biases, clamped, transposed, the rows of gate and up in turn",
 }
 NORMS = {
@@ -78,6 +80,8 @@ NORMS = {
     "granite_swa": 2,
     "persimmon": 0,
     "qwen3_moe": 4,
+    "blenderbot": 0,
+    "xlm-roberta": 0,
     "gpt_oss": 2,
 }
 """RMSNorms in each layer; models that have any have another one at the end."""
@@ -87,6 +91,8 @@ def sizes(model_type, **options):
     if model_type == "youtu":
         # transformers sets the embedding of its padding token to zero when it loads it, whatever is stored.
         options["pad_token_id"] = None
+    if model_type == "blenderbot":
+        options["decoder_layers"] = LAYERS
     fields = tiny_config(model_type, num_hidden_layers=LAYERS, **options)
     kinds = fields.get("layer_types")
     return fields | ({"layer_types": kinds[:LAYERS]} if kinds else {})
@@ -111,7 +117,8 @@ def outputs(bundles, folders, tmp_path_factory):
     work = tmp_path_factory.mktemp("outputs")
     jobs, expected = [], {}
     for index, (name, folder) in enumerate(folders.items()):
-        tokens = np.random.default_rng(index).integers(0, 131, (len(LENGTHS), PROMPT + STEPS))
+        # Without padding tokens, whose positions XLM-RoBERTa does not count.
+        tokens = np.random.default_rng(index).integers(2, 131, (len(LENGTHS), PROMPT + STEPS))
         inputs = work / f"{name}.in.npz"
         np.savez(inputs, tokens=tokens, prompt=PROMPT, lengths=np.array(LENGTHS), greedy=GREEDY)
         jobs.append({"bundle": str(bundles[name].path), "inputs": str(inputs), "outputs": str(work / f"{name}.npz")})
@@ -322,14 +329,32 @@ def test_the_proof_refuses_a_wrong_plan_and_names_the_layer(olmo3, fault):
         prove(backend.config, change(backend.plan), weights)
 
 
-def test_positions_that_start_elsewhere_are_refused(make_model, tmp_path):
+def test_the_proof_refuses_positions_that_start_elsewhere(make_model, tmp_path, monkeypatch):
     """RoBERTa counts positions from its padding token on unless positions are given."""
+    assert plan_patches(sizes("roberta"), CONTEXT).plan.first_position == 2
+    monkeypatch.setattr("edgeformer.transformers_backend.planning.first_position", lambda model: 0)
     folder = make_model(**sizes("roberta"))
     with pytest.raises(
         ExportError, match="RobertaForCausalLM does not compute .* after layer 0 .* does not count its tokens"
     ):
         export_model(folder, tmp_path / "bundle", backend="transformers")
     assert not (tmp_path / "bundle").exists()
+
+
+def test_the_proof_refuses_another_offset_of_positions(make_model):
+    patched = plan_patches(sizes("bart"), CONTEXT)
+    assert patched.plan.positions == {"model.decoder.embed_positions": 2}
+    weights = checkpoint_tensors(make_model(**sizes("bart")), build(patched.config, torch.float32, "eager"))
+    assert prove(patched.config, patched.plan, weights) < 1e-12
+    with pytest.raises(ExportError, match="does not compute what it computes in transformers"):
+        prove(patched.config, replace(patched.plan, positions={"model.decoder.embed_positions": 1}), weights)
+
+
+def test_a_context_without_positions_is_refused():
+    """RoBERTa's embedding has two rows more than the longest text."""
+    with pytest.raises(ConfigError, match=f"--context-length {CONTEXT + 1} is more than the {CONTEXT} tokens"):
+        plan_patches(sizes("roberta"), CONTEXT + 1)
+    assert plan_patches(sizes("roberta")).plan.context_length == CONTEXT
 
 
 def test_a_module_that_transformers_itself_cannot_run_is_refused(make_model, tmp_path):
