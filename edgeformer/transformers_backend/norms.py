@@ -41,6 +41,7 @@ class PatchedRMSNorm(nn.Module):
     def __init__(self, form: RMSNormForm, dtype: torch.dtype):
         super().__init__()
         self.form = form
+        self.gain: Tensor | None
         gain = None if form.gain == "none" else nn.Parameter(torch.empty(form.size, dtype=dtype, device="meta"))
         self.register_parameter("gain", gain)
 
