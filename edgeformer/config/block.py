@@ -94,6 +94,7 @@ class AttentionConfig:
         global_tokens: the first tokens, visible in addition to the window. In bidirectional attention they see all.
         global_projections: global tokens have query, key and value projections of their own (arXiv 2004.05150).
         random_blocks: blocks that are visible in addition to the window.
+        input_scale, output_scale: factors of the input and of the output (Falcon-H1).
     """
 
     num_heads: int
@@ -118,6 +119,8 @@ class AttentionConfig:
     global_tokens: int = 0
     global_projections: bool = False
     random_blocks: RandomBlocks | None = None
+    input_scale: float = 1.0
+    output_scale: float = 1.0
 
     def __post_init__(self) -> None:
         check(self.num_heads > 0, self, "num_heads", "positive")

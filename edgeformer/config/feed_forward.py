@@ -24,6 +24,7 @@ class FeedForwardConfig:
         limit: gated only; gate(x) is clamped to at most this and up(x) to ± this, before any activation. None for no
             limit. Source: `swiglu_limit` of gpt-oss, transformers' modeling_gpt_oss.py.
         up_offset: gated only; a number that is added to up_activation(up(x)).
+        gate_scale: gated only; factor of gate(x), before any activation. output_scale: factor of the output.
     """
 
     intermediate_size: int
@@ -34,6 +35,8 @@ class FeedForwardConfig:
     beta: float = 1.0
     limit: float | None = None
     up_offset: float = 0.0
+    gate_scale: float = 1.0
+    output_scale: float = 1.0
 
     def __post_init__(self) -> None:
         check(self.intermediate_size > 0, self, "intermediate_size", "positive")
@@ -42,5 +45,6 @@ class FeedForwardConfig:
             check(self.up_activation == "identity", self, "up_activation", "'identity' where nothing is gated")
             check(self.limit is None, self, "limit", "None where nothing is gated")
             check(self.up_offset == 0, self, "up_offset", "0 where nothing is gated")
+            check(self.gate_scale == 1, self, "gate_scale", "1 where nothing is gated")
         if "silu" not in (self.activation, self.up_activation):
             check(self.beta == 1, self, "beta", "1 where no activation is silu")

@@ -18,6 +18,7 @@ from edgeformer.layers.latent import LatentProjections
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable
 from edgeformer.layers.relation import Relations
+from edgeformer.ops.activation import scaled
 
 Cache = tuple[Tensor, Tensor]
 """Key and value of one layer, each [B, K, tokens, D]."""
@@ -106,6 +107,7 @@ class Attention(nn.Module):
         them they are the present key and value of the earlier layer.
         """
         config = self.config
+        x = scaled(x, config.input_scale)
         (query, key, value), bias = self._project(x), context.bias
         query = self._placed(query, "query_norm", config.num_heads, context)
         if context.temperature is not None:
@@ -144,7 +146,7 @@ class Attention(nn.Module):
             output = torch.where((places < config.global_tokens).unsqueeze(-1), overall, output)
         if config.latent is not None:
             output = self.latent.without_zeros(output)
-        return self.output(output), (present_key, present_value)
+        return scaled(self.output(output), config.output_scale), (present_key, present_value)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the projections of x [B, S, E]: query [B, S, H·D], and key and value [B, S, K·D] if it has them."""

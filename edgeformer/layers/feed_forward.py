@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer.config import FeedForwardConfig
-from edgeformer.ops.activation import activate, clamped, up_factor
+from edgeformer.ops.activation import activate, clamped, scaled, up_factor
 
 
 class XIELU(nn.Module):
@@ -52,9 +52,10 @@ class FeedForward(nn.Module):
         """Return the output [B, S, E] for x [B, S, E]; the intermediate states are [B, S, F]."""
         config = self.config
         if self.gate is None:
-            return self.down(self._activated(self.up(x)))
-        gate, up = clamped(self.gate(x), self.up(x), config.limit)
-        return self.down(self._activated(gate) * up_factor(up, config.up_activation, config.beta, config.up_offset))
+            return scaled(self.down(self._activated(self.up(x))), config.output_scale)
+        gate, up = clamped(scaled(self.gate(x), config.gate_scale), self.up(x), config.limit)
+        inner = self._activated(gate) * up_factor(up, config.up_activation, config.beta, config.up_offset)
+        return scaled(self.down(inner), config.output_scale)
 
     def _activated(self, x: Tensor) -> Tensor:
         config = self.config

@@ -37,3 +37,8 @@ def up_factor(up: Tensor, up_activation: Activation, beta: float, up_offset: flo
     """Return up_activation(up) + up_offset, by which the activated gate is multiplied."""
     factor = activate(up_activation, up, beta)
     return factor + up_offset if up_offset else factor
+
+
+def scaled(x: Tensor, scale: float) -> Tensor:
+    """Return x · scale, and x itself where scale is 1, so that a graph has no node for it."""
+    return x if scale == 1 else x * scale

@@ -34,6 +34,12 @@ SIZES = {
 
 SIZES_MHA = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
 
+MAMBA_SIZES = {
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}  # fmt: skip
+"""Sizes of Mamba-2 layers in models that also have attention; a hidden size of 64 makes 128 channels."""
+
 GPT2_SIZES = {
     "vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256, "bos_token_id": 1,
     "eos_token_id": 2,
@@ -73,6 +79,21 @@ FAMILIES = {
                     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 20.0, "mscale": 1.0,
                     "original_max_position_embeddings": 64,
                 },
+            },
+        },
+    ),
+    "bamba": Row(
+        sizes=SIZES | MAMBA_SIZES | {"attn_layer_indices": [1]},
+        models={
+            "groups": {},
+            "biases": {
+                "mamba_proj_bias": True, "mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True,
+                "mamba_d_conv": 2, "rms_norm_eps": 1e-2,
+            },
+            "steps": {"time_step_limit": [0.2, 0.9], "mamba_n_groups": 1, "mamba_d_state": 9},
+            "widths": {
+                "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1, "mamba_expand": 3,
+                "mamba_n_heads": 8, "mamba_d_head": 18, "tie_word_embeddings": True, "attn_layer_indices": [0, 2],
             },
         },
     ),
@@ -192,6 +213,23 @@ FAMILIES = {
             "linear": {
                 "bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
             },
+        },
+    ),
+    "falcon_h1": Row(
+        sizes=SIZES | MAMBA_SIZES | {"mamba_d_ssm": 128},
+        models={
+            "plain": {},
+            "factors": {
+                "key_multiplier": 0.5, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.7,
+                "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.6, "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+                "mlp_multipliers": [0.8, 1.4], "embedding_multiplier": 2.0, "lm_head_multiplier": 0.25,
+            },
+            "norm": {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "tie_word_embeddings": True},
+            "norm-first": {
+                "mamba_rms_norm": True, "mamba_n_groups": 4, "projectors_bias": True, "attention_bias": True,
+                "mlp_bias": True, "mamba_proj_bias": True, "num_key_value_heads": 1, "mamba_d_conv": 3,
+            },
+            "narrow": {"mamba_d_ssm": 96, "mamba_n_heads": 4, "mamba_d_head": 24, "mamba_conv_bias": False},
         },
     ),
     "gemma": Row(
@@ -561,6 +599,19 @@ FAMILIES = {
                     "original_max_position_embeddings": 16, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
                 },
             },
+        },
+    ),
+    "mamba2": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16,
+            "state_size": 12, "n_groups": 2, "conv_kernel": 4, "expand": 2, "bos_token_id": 1, "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        models={
+            "groups": {},
+            "biases": {"use_bias": True, "use_conv_bias": False, "conv_kernel": 2, "layer_norm_epsilon": 1e-2},
+            "steps": {"time_step_limit": [0.2, 0.9], "n_groups": 1, "tie_word_embeddings": True},
+            "widths": {"hidden_size": 48, "expand": 3, "num_heads": 6, "head_dim": 24, "n_groups": 3, "state_size": 7},
         },
     ),
     "mistral": Row(
