@@ -108,7 +108,7 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
         cache_bytes_per_token=stack.cache_geometry.elements_per_token * size if isinstance(stack, DecoderConfig) else 0,
         flops_per_token=2 * _products(stack),
         attention_flops_per_token=2 * _scores(stack),
-        state_bytes=stack.cache_geometry.elements(1, 0) * size if isinstance(stack, DecoderConfig) else 0,
+        state_bytes=stack.cache_geometry.size_in_bytes(size, 1, 0) if isinstance(stack, DecoderConfig) else 0,
         source=source,
     )
 

@@ -10,7 +10,8 @@ Decoder (causal language model):
     → logits float32 [batch_size, sequence_length, vocab_size]; present.{i}.key|value: the past with the new tokens in
     it; present_conv.{i}, present_recurrent.{i}, present_ssm.{i}: the states after the new tokens. Layers may have
     different numbers of heads and head_dims; a layer that reads an earlier layer's keys and values has none of its own.
-    Caches have the precision of the graph; keys and values are int8 if the manifest has cache_scales.
+    Caches have the precision of the graph, but recurrent and ssm states are float32 in every graph; keys and values are
+    int8 if the manifest has cache_scales.
 
 Decoder of an encoder-decoder (its own cache is named `decoder`, the cross-attention cache `encoder`):
     input_ids, decoder_attention_mask, encoder_attention_mask int64 [batch_size, source_length],
@@ -104,6 +105,9 @@ class ConvState:
 class RecurrentState:
     """The matrix of each head of a recurrent layer: [B, num_heads, key_dim, value_dim]; zero before the first token.
 
+    It is float32 in graphs of half precision, too: every token adds to it, and in float16 the rounding of each would
+    add up.
+
     Attributes:
         name: of the tensor, as transformers.js expects it: `ssm` of selective state spaces (Mamba-2), else `recurrent`.
     """
@@ -146,6 +150,11 @@ class StateTensor:
     state: State
 
     @property
+    def single(self) -> bool:
+        """Whether the tensor is float32 in graphs of half precision, too."""
+        return isinstance(self.state, RecurrentState)
+
+    @property
     def per_token(self) -> bool:
         """Whether the tensor has a slot for every token; otherwise its size is fixed."""
         return None in self.state.dims
@@ -156,7 +165,8 @@ class StateTensor:
 
     def spec(self, length: str) -> "TensorSpec":
         """Return the tensor as the input of a graph; `length` is the symbol of the number of tokens."""
-        return TensorSpec(self.past, ("batch_size", *(length if size is None else size for size in self.state.dims)))
+        dims = ("batch_size", *(length if size is None else size for size in self.state.dims))
+        return TensorSpec(self.past, dims, single=self.single)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +238,13 @@ class CacheGeometry:
         """Return the number of elements that a token adds to the cache of one row."""
         return self.elements(1, 1) - self.elements(1, 0)
 
+    def size_in_bytes(
+        self, element_bytes: int, batch_size: int, capacity: int, windows: Sequence[int | None] = ()
+    ) -> int:
+        """Return the bytes of all states; element_bytes: of an element that need not be float32. Others: `elements`."""
+        single = sum(math.prod(tensor.shape(batch_size, 0)) for tensor in self.tensors() if tensor.single)
+        return self.elements(batch_size, capacity, windows) * element_bytes + single * (4 - element_bytes)
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return JSON data. A run of equal layers is stored once, with the number of repetitions."""
         return [{"repeat": len(list(run)), "states": schema.to_json(states)} for states, run in groupby(self.layers)]
@@ -249,11 +266,13 @@ class TensorSpec:
 
     Attributes:
         integer: the dtype is int64; otherwise it is the precision of the graph.
+        single: the dtype is float32 in graphs of half precision, too.
     """
 
     name: str
     dims: tuple[str | int, ...]
     integer: bool = False
+    single: bool = False
 
 
 def past_names(geometry: CacheGeometry, part: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgeformer.contract import CacheGeometry, StateTensor
 from edgeformer.manifest import Provider
 from edgeformer.runtime.buffer import Buffer
-from edgeformer.runtime.static_cache import check_memory, move_rows
+from edgeformer.runtime.static_cache import check_memory, dtype_of, move_rows
 
 Array = NDArray[Any]
 
@@ -57,7 +57,7 @@ class DynamicCache:
     ):
         self.batch_size = batch_size
         self.capacity = capacity
-        self.bytes = geometry.elements(batch_size, capacity) * np.dtype(dtype).itemsize
+        self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity)
         if provider == "cpu":
             check_memory(2 * self.bytes, batch_size, capacity)
         self._geometry = geometry
@@ -160,7 +160,7 @@ class DynamicCache:
         """
         buffers = []
         for tensor, value in zip(self._tensors, values or [None] * len(self._tensors), strict=True):
-            buffer = Buffer(tensor.shape(*mask.shape), self._dtype, self._provider, value)
+            buffer = Buffer(tensor.shape(*mask.shape), dtype_of(tensor, self._dtype), self._provider, value)
             if value is None and not tensor.per_token:
                 buffer.put(np.zeros(buffer.shape, buffer.dtype))
             buffers.append(buffer)

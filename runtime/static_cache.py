@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Provider
 from edgeformer.runtime.buffer import Buffer
@@ -51,13 +51,13 @@ class StaticCache:
         self._windows = list(windows) or [None] * geometry.num_layers
         self._tensors = geometry.tensors(prefix)
         # The buffer of a window may be longer than this request; the system only provides pages that are written.
-        self.bytes = geometry.elements(batch_size, capacity, windows) * np.dtype(dtype).itemsize
+        self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity, windows)
         if provider == "cpu":
             check_memory(self.bytes, batch_size, capacity)
         # Slots for tokens stay uninitialised: those beyond the length of a row are masked. Some graphs multiply them
         # with zero (see `fill`).
         self._buffers = [
-            Buffer(tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype, provider)
+            Buffer(tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype), provider)
             for tensor in self._tensors
         ]
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
@@ -126,6 +126,11 @@ class StaticCache:
         for buffer, content in zip(self._buffers, snapshot, strict=True):
             if content is not None:
                 buffer.put(content)
+
+
+def dtype_of(tensor: StateTensor, dtype: type[np.generic]) -> type[np.generic]:
+    """Return the data type of a tensor of a cache whose keys and values have `dtype`."""
+    return np.float32 if tensor.single else dtype
 
 
 def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int | None = None) -> int:

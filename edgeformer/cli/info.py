@@ -1,6 +1,5 @@
 """edgeformer info"""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -94,11 +93,8 @@ def _show_model(
     numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.precision
     stored = manifest is not None and manifest.precision not in ELEMENT_BYTES
     element_bytes = ELEMENT_BYTES[arithmetic] if manifest is None else cache_element_bytes(manifest)
-    per_token, fixed = (
-        count // ELEMENT_BYTES[arithmetic] * element_bytes
-        for count in (numbers.cache_bytes_per_token, numbers.state_bytes)
-    )
-    numbers = replace(numbers, cache_bytes_per_token=per_token, state_bytes=fixed)
+    per_token = numbers.cache_bytes_per_token // ELEMENT_BYTES[arithmetic] * element_bytes
+    numbers = replace(numbers, cache_bytes_per_token=per_token)
     # With quantized weights, only the sizes of the files say how many bytes there are.
     total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
     parts = {} if stored else numbers.bytes
@@ -186,16 +182,16 @@ def _cache_rows(
     for state in dict.fromkeys(state for states in geometry.layers for state in states if None not in state.dims):
         layers = sum(states.count(state) for states in geometry.layers)
         dims = " × ".join(str(dim) for dim in state.dims)
-        count = layers * math.prod(dim for dim in state.dims if dim is not None)
-        rows.append((f"bytes of {state.kind} states, {dims} in {layers} layers", f"{count * size:,}"))
+        held = CacheGeometry(layers=((state,),) * layers).size_in_bytes(size, 1, 0)
+        rows.append((f"bytes of {state.kind} states, {dims} in {layers} layers", f"{held:,}"))
     if any(windows):
         distinct = sorted({window for window in windows if window})
-        kept = geometry.elements(1, context_length, windows) * size
+        kept = geometry.size_in_bytes(size, 1, context_length, windows)
         layers = sum(window is not None for window in windows)
         what = f"{layers} of {len(windows)} layers keep {', '.join(map(str, distinct))} tokens"
         rows.append((f"  at the full context of {context_length:,}; {what}", f"{kept:,}"))
     else:
-        full = geometry.elements(1, context_length) * size
+        full = geometry.size_in_bytes(size, 1, context_length)
         rows.append((f"  at the full context of {context_length:,}", f"{full:,}"))
     return rows
 

@@ -161,7 +161,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
         int8 = "" if manifest.cache_scales is None else ", int8"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{int8}"
         if cache.recurrent:
-            rows["states of fixed size"] = f"{cache.elements(1, 0) * cache_element_bytes(manifest):,} bytes a text"
+            rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"
     return rows
 
 

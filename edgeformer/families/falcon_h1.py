@@ -53,5 +53,5 @@ FAMILY = Family(
     summary="Falcon-H1: attention and Mamba-2 side by side in every layer",
     read_config=read_config,
     tensors=bamba.TENSORS,
-    defaults=bamba.FAMILY.defaults | {"mamba_d_ssm": 1024},
+    defaults={**bamba.FAMILY.defaults, "mamba_d_ssm": 1024},
 )

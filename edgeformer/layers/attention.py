@@ -120,7 +120,7 @@ class Attention(nn.Module):
                 window=(config.window or 0) if config.sliding else 0,
                 softcap=config.softcap or 0.0,
             )  # fmt: skip
-            return self.output(output), ()
+            return scaled(self.output(output), config.output_scale), ()
         key = self._placed(key, "key_norm", config.num_kv_heads, context)
         if isinstance(config.relative, ShawConfig):
             bias = _add(bias, self._shaw_bias(query, context, config.relative.max_distance))

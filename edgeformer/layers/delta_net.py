@@ -39,7 +39,10 @@ class DeltaNet(nn.Module):
         conv, state = past
         projected = self.query_key_value(x)
         mixed, present_conv = ops.causal_conv(projected, self.conv_weight, None, conv, context.token_mask, silu=True)
-        query, key, value = parts(mixed, config.key_size, config.key_size, config.inner_size)
+        # The state is float32 at least, and so is what it is made of.
+        wide = state.dtype
+        query, key, value = parts(mixed.to(wide), config.key_size, config.key_size, config.inner_size)
+        step = F.softplus(self.decay(x).to(wide) + self.step_bias.to(wide))
         root = config.key_dim**0.5  # a vector of length one has a root mean square of 1 / root
         attended, present_state = ops.linear_attention(
             self._normed(query),
@@ -47,10 +50,11 @@ class DeltaNet(nn.Module):
             value,
             state,
             context.token_mask,
-            -self.decay_rate_log.exp() * F.softplus(self.decay(x) + self.step_bias),
-            torch.sigmoid(self.beta(x)),
+            -self.decay_rate_log.to(wide).exp() * step,
+            torch.sigmoid(self.beta(x).to(wide)),
             scale=1 / config.key_dim,  # of the length, and of the scores
         )
+        attended = attended.to(x.dtype)
         normed = self.norm(attended.unflatten(-1, (config.num_value_heads, config.value_dim))).flatten(-2)
         return self.output(normed * F.silu(self.gate(x))), (present_conv, present_state)
 

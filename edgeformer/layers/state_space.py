@@ -41,7 +41,9 @@ class StateSpace(nn.Module):
         )
         group_size = config.num_groups * config.state_size
         value, into, out_of = parts(mixed, config.inner_size, group_size, group_size)
-        step = F.softplus(step + self.step_bias)
+        # The state is float32 at least, and so is what it is made of.
+        value, into, out_of, step = (each.to(state.dtype) for each in (value, into, out_of, step))
+        step = F.softplus(step + self.step_bias.to(state.dtype))
         if config.min_step or config.max_step is not None:
             step = step.clamp(config.min_step, config.max_step)
         heads = value.unflatten(-1, (config.num_heads, config.head_dim))  # [B, S, H, D]
@@ -51,11 +53,11 @@ class StateSpace(nn.Module):
             (heads * step.unsqueeze(-1)).flatten(-2),
             state,
             context.token_mask,
-            -self.decay_rate_log.exp() * step,
+            -self.decay_rate_log.to(state.dtype).exp() * step,
             None,
             scale=1.0,
         )
-        y = y + (heads * self.skip.unsqueeze(-1)).flatten(-2)
+        y = (y + (heads * self.skip.to(state.dtype).unsqueeze(-1)).flatten(-2)).to(x.dtype)
         return _scaled(self.output(self._gated(y, gate)), config.output_scale), (present_conv, present_state)
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -97,7 +97,7 @@ def _export(
     arguments = tuple(
         torch.ones(
             [SIZES[dim] if isinstance(dim, str) else dim for dim in tensor.dims],
-            dtype=torch.int64 if tensor.integer else dtype,
+            dtype=_dtype_of(tensor, dtype),
         )
         for tensor in inputs
     )
@@ -116,6 +116,13 @@ def _export(
         )
     assert program is not None
     return exported, program
+
+
+def _dtype_of(tensor: TensorSpec, dtype: torch.dtype) -> torch.dtype:
+    """Return the data type of an input of a graph whose precision is `dtype`."""
+    if tensor.integer:
+        return torch.int64
+    return torch.promote_types(dtype, torch.float32) if tensor.single else dtype
 
 
 def _symbolic(tensor: TensorSpec) -> dict[int, str]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.cache_scales import CacheScales
+from edgeformer.contract import StateTensor
 from edgeformer.expert_weights import read_expert
 from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
@@ -65,7 +66,9 @@ class Reference:
         layers = range(self._model_spec.cache.num_layers)
         caches = self.empty_caches(batch)
         if past is not None:
-            caches = [tuple(tensor.to(self.dtype) for tensor in past(layer)) for layer in layers]
+            given = [each for layer in layers for each in past(layer)]
+            tensors = zip(self._model_spec.cache.tensors(), given, strict=True)
+            caches = self._model_spec.cache.by_layer([each.to(self._dtype_of(tensor)) for tensor, each in tensors])
         total = length + past_length
         logits, presents = self.forward(input_ids, torch.ones(batch, total, dtype=torch.int64), caches)
         return logits.to(self.dtype), list(presents) if past is None else []
@@ -74,8 +77,11 @@ class Reference:
         """Return what each layer keeps before the first token: no keys and values, and states of zeros."""
         geometry = self._model_spec.cache
         return geometry.by_layer(
-            [torch.zeros(tensor.shape(batch, 0), dtype=self.dtype) for tensor in geometry.tensors()]
+            [torch.zeros(tensor.shape(batch, 0), dtype=self._dtype_of(tensor)) for tensor in geometry.tensors()]
         )
+
+    def _dtype_of(self, tensor: StateTensor) -> torch.dtype:
+        return torch.promote_types(self.dtype, torch.float32) if tensor.single else self.dtype
 
     def forward(self, *inputs: Any) -> Any:
         """Return what the module returns. A user's module may break the contract until `check_contract` has run."""

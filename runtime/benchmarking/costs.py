@@ -85,7 +85,7 @@ class Costs:
         return self._file_bytes * min(1.0, flops_per_token / 2 / account(config).parameters)
 
     def _cache(self, config: DecoderConfig, length: int) -> int:
-        return config.cache_geometry.elements(1, length, config.cache_windows) * self._element_bytes
+        return config.cache_geometry.size_in_bytes(self._element_bytes, 1, length, config.cache_windows)
 
 
 def _attention(config: DecoderConfig, lengths: Sequence[int]) -> float:

@@ -40,6 +40,11 @@ MAMBA_SIZES = {
 }  # fmt: skip
 """Sizes of Mamba-2 layers in models that also have attention; a hidden size of 64 makes 128 channels."""
 
+TRAINED_STEPS = [0.001, 0.1]
+"""Bounds of Mamba-2's Δ in which training starts. The first model of a row is also exported in float16; random steps
+are larger, and so sensitive to rounding that transformers' own float16 is 2 % off.
+"""
+
 GPT2_SIZES = {
     "vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256, "bos_token_id": 1,
     "eos_token_id": 2,
@@ -85,7 +90,7 @@ FAMILIES = {
     "bamba": Row(
         sizes=SIZES | MAMBA_SIZES | {"attn_layer_indices": [1]},
         models={
-            "groups": {},
+            "trained-steps": {"time_step_limit": TRAINED_STEPS},
             "biases": {
                 "mamba_proj_bias": True, "mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True,
                 "mamba_d_conv": 2, "rms_norm_eps": 1e-2,
@@ -218,6 +223,7 @@ FAMILIES = {
     "falcon_h1": Row(
         sizes=SIZES | MAMBA_SIZES | {"mamba_d_ssm": 128},
         models={
+            "trained-steps": {"time_step_limit": TRAINED_STEPS},
             "plain": {},
             "factors": {
                 "key_multiplier": 0.5, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.7,
@@ -608,7 +614,7 @@ FAMILIES = {
             "pad_token_id": 0,
         },
         models={
-            "groups": {},
+            "trained-steps": {"time_step_limit": TRAINED_STEPS},
             "biases": {"use_bias": True, "use_conv_bias": False, "conv_kernel": 2, "layer_norm_epsilon": 1e-2},
             "steps": {"time_step_limit": [0.2, 0.9], "n_groups": 1, "tie_word_embeddings": True},
             "widths": {"hidden_size": 48, "expand": 3, "num_heads": 6, "head_dim": 24, "n_groups": 3, "state_size": 7},

@@ -123,17 +123,20 @@ class DecoderTrial(TextTrial):
         """
         manifest = self.setup.manifest
         sizes = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected.caches]
-        shapes = manifest.cache.by_layer([tensor.shape(1, length) for tensor in manifest.cache.tensors()])
+        layers = manifest.cache.by_layer(manifest.cache.tensors())
         dtype = TORCH_PRECISIONS[manifest.arithmetic]
 
         def past(layer: int) -> tuple[Tensor, ...]:
             generator = torch.Generator().manual_seed(layer)
-            pairs = zip(shapes[layer], sizes[layer], strict=True)
-            tensors = [torch.randn(shape, generator=generator) * size for shape, size in pairs]
+            kept = layers[layer]
+            tensors = [
+                torch.randn(tensor.shape(1, length), generator=generator) * size
+                for tensor, size in zip(kept, sizes[layer], strict=True)
+            ]
             if manifest.cache_scales is not None:
                 scales = map(torch.from_numpy, self.graphs[0].scales[layer])
                 tensors = [fake_quantize_cache(part, scale) for part, scale in zip(tensors, scales, strict=True)]
-            return tuple(tensor.to(dtype) for tensor in tensors)
+            return tuple(made if tensor.single else made.to(dtype) for tensor, made in zip(kept, tensors, strict=True))
 
         def arrays(layer: int) -> tuple[Array, ...]:
             return tuple(tensor.numpy() for tensor in past(layer))
