@@ -607,19 +607,6 @@ FAMILIES = {
             },
         },
     ),
-    "mamba2": Row(
-        sizes={
-            "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16,
-            "state_size": 12, "n_groups": 2, "conv_kernel": 4, "expand": 2, "bos_token_id": 1, "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        models={
-            "trained-steps": {"time_step_limit": TRAINED_STEPS},
-            "biases": {"use_bias": True, "use_conv_bias": False, "conv_kernel": 2, "layer_norm_epsilon": 1e-2},
-            "steps": {"time_step_limit": [0.2, 0.9], "n_groups": 1, "tie_word_embeddings": True},
-            "widths": {"hidden_size": 48, "expand": 3, "num_heads": 6, "head_dim": 24, "n_groups": 3, "state_size": 7},
-        },
-    ),
     "mistral": Row(
         sizes=SIZES,
         models={
