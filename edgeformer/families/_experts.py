@@ -14,6 +14,11 @@ COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_exper
 TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef")
 """Fields of config.json that matter in training only."""
 
+DEEPSEEK_TRAINING = (
+    "aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux", "num_nextn_predict_layers", "num_mtp_layers",
+)  # fmt: skip
+"""The same for DeepSeek's models, and the number of layers that predict further tokens, which transformers drops."""
+
 Tables = dict[str, str | Packed | tuple[str | Packed, ...]]
 
 
@@ -44,6 +49,39 @@ def read_experts(
     used = fields.take("num_experts_per_tok")
     count = counts[0] if counts else num_experts
     return ExpertsConfig(num_experts=count, experts_per_token=used, expert=expert, router=router, **options)
+
+
+def read_with_shared(fields: Fields, config: DecoderConfig, router: RouterConfig, *, num_experts: int) -> ExpertsConfig:
+    """Read the experts and the shared network of DeepSeek's models, which are like the dense network of `config`."""
+    dense, width = config.blocks[0].feed_forward, fields.take("moe_intermediate_size")
+    assert isinstance(dense, FeedForwardConfig)
+    shared = replace(dense, intermediate_size=width * fields.take("n_shared_experts"))
+    expert = replace(dense, intermediate_size=width, bias=False)
+    return read_experts(fields, expert, router, num_experts=num_experts, shared=shared)
+
+
+def read_biased_router(fields: Fields) -> RouterConfig:
+    """Read the router of DeepSeek-V3, whose choice learned biases change."""
+    fields.choice("scoring_func", {"sigmoid": None}, "sigmoid")
+    fields.choice("topk_method", {"noaux_tc": None}, "noaux_tc")
+    normalized = fields.take("norm_topk_prob")
+    return RouterConfig(
+        scoring="sigmoid",
+        normalized=normalized,
+        choice_bias=True,
+        groups=fields.take("n_group"),
+        groups_per_token=fields.take("topk_group"),
+        group_score="top2_sum",
+        sum_epsilon=1e-20 if normalized else 0.0,
+        scale=fields.take("routed_scaling_factor"),
+    )
+
+
+def after_dense(fields: Fields, config: DecoderConfig) -> list[bool]:
+    """Read which layers have experts: those after the first `first_k_dense_replace`."""
+    fields.choice("moe_layer_freq", {1: None}, 1)
+    dense = fields.take("first_k_dense_replace")
+    return [layer >= dense for layer in range(len(config.blocks))]
 
 
 def with_experts(config: DecoderConfig, experts: ExpertsConfig, layers: Iterable[bool] | None = None) -> DecoderConfig:
@@ -80,3 +118,9 @@ def expert_tensors(
 def shared_tensors(module: str) -> Tables:
     """Return the tensor names of the shared network, which is `module` of the checkpoint."""
     return {f"blocks.*.feed_forward.shared.{part}": f"{module}.{part}_proj" for part in ("gate", "up", "down")}
+
+
+def deepseek_tensors(module: str = "model.layers.*.mlp") -> Tables:
+    """Return the tensor names of experts with a biased router and a shared network."""
+    bias = {"blocks.*.feed_forward.router.choice_bias": f"{module}.gate.e_score_correction_bias"}
+    return expert_tensors(module) | shared_tensors(f"{module}.shared_experts") | bias

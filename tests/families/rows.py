@@ -173,6 +173,75 @@ FAMILIES = {
             },
         },
     ),
+    "deepseek_v2": Row(
+        sizes=SIZES
+        | LATENT_SIZES
+        | {
+            "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 25, "n_shared_experts": 2,
+            "first_k_dense_replace": 1, "qk_nope_head_dim": 10,
+        },
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "lite": {
+                "q_lora_rank": None, "routed_scaling_factor": 1.5,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 0.707, "mscale_all_dim": 0.707,
+                    "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0,
+                },
+            },
+            "groups": {
+                "topk_method": "group_limited_greedy", "n_routed_experts": 8, "n_group": 4, "topk_group": 2,
+                "num_experts_per_tok": 3, "routed_scaling_factor": 16.0, "first_k_dense_replace": 0,
+            },
+            "biases": {
+                "attention_bias": True, "mlp_bias": True, "n_shared_experts": 1, "hidden_act": "gelu",
+                "tie_word_embeddings": True, "rms_norm_eps": 1e-3,
+            },
+        },
+    ),
+    "deepseek_v3": Row(
+        sizes=SIZES
+        | LATENT_SIZES
+        | {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 25, "first_k_dense_replace": 1,
+            "n_group": 4, "topk_group": 2,
+        },
+        models={
+            "all-experts": {"num_experts_per_tok": 8, "topk_group": 4, "routed_scaling_factor": 1.0},
+            "groups": {},
+            "yarn": {
+                "n_group": 1, "topk_group": 1, "rope_interleave": False, "n_routed_experts": 5,
+                "num_experts_per_tok": 1,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                    "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0,
+                },
+            },
+            "not-normalized": {
+                "norm_topk_prob": False, "q_lora_rank": None, "attention_bias": True, "n_shared_experts": 2,
+                "first_k_dense_replace": 0, "num_experts_per_tok": 2,
+            },
+        },
+    ),
+    "dots1": Row(
+        sizes=SIZES
+        | {
+            "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 25, "n_shared_experts": 1,
+            "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+        },
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "windows": {"sliding_window": 9, "max_window_layers": 1, "first_k_dense_replace": 2, "head_dim": 32},
+            "groups": {
+                "n_group": 3, "topk_group": 2, "n_shared_experts": 2, "norm_topk_prob": False, "attention_bias": True,
+                "routed_scaling_factor": 2.5,
+            },
+            "layer-types": {
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 5,
+                "num_key_value_heads": 1, "tie_word_embeddings": True,
+            },
+        },
+    ),
     "ernie4_5": Row(
         sizes=SIZES | {"head_dim": 16},
         models={
@@ -306,6 +375,37 @@ FAMILIES = {
             "quarter": {
                 "head_dim": 32, "rms_norm_eps": 1e-2, "num_key_value_heads": 1,
                 "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+            },
+        },
+    ),
+    "glm4_moe": Row(
+        sizes=SIZES
+        | {
+            "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 25, "first_k_dense_replace": 1,
+            "head_dim": 16,
+        },
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "normed-heads": {"use_qk_norm": True, "attention_bias": True, "head_dim": 32, "n_shared_experts": 2},
+            "groups": {
+                "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": False,
+                "first_k_dense_replace": 0,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+            },
+        },
+    ),
+    "glm4_moe_lite": Row(
+        sizes=SIZES
+        | LATENT_SIZES
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 25, "v_head_dim": 17},
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "layer-types": {
+                "mlp_layer_types": ["sparse", "dense", "sparse"], "attention_bias": True, "num_experts_per_tok": 1,
+            },
+            "groups": {
+                "n_group": 2, "topk_group": 1, "rope_interleave": False, "q_lora_rank": None, "n_shared_experts": 2,
+                "norm_topk_prob": False, "tie_word_embeddings": True,
             },
         },
     ),

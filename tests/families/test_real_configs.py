@@ -82,6 +82,7 @@ EXPECTED = {
     ),
     "bigcode/starcoderbase-1b": Expected(1_137_207_296, 24, (16, 1, 128), 8192, True, bases=None),
     "bigscience/bloom-560m": Expected(559_214_592, 24, (16, 16, 64), 2048, True, bases=None),
+    "deepseek-ai/DeepSeek-V2-Lite": Expected(15_706_484_224, 27, (16, 16, 192), 163840, False),
     "facebook/MobileLLM-R1-140M": Expected(140_248_512, 15, (9, 3, 64), 32768, True, bases=5e5),
     "facebook/cwm": Expected(
         32_581_097_472, 64, (48, 8, 128), 131072, False, windows=[None, 8192, 8192, 8192] * 16, bases=1e6
@@ -114,6 +115,7 @@ EXPECTED = {
         22_901_314_560, 40, (32, 8, 128), 131072, True, bases=1e9
     ),
     "mistralai/Mistral-7B-v0.1": Expected(7_241_732_096, 32, (32, 8, 128), 32768, False, windows=4096),
+    "moonshotai/Moonlight-16B-A3B": Expected(15_960_110_208, 27, (16, 16, 192), 8192, False, bases=5e4),
     "mosaicml/mpt-7b": Expected(6_649_286_656, 32, (32, 32, 128), 2048, True, bases=None),
     "nvidia/Nemotron-Mini-4B-Instruct": Expected(4_190_509_056, 32, (24, 8, 128), 4096, False),
     "openai-community/gpt2": Expected(124_439_808, 12, (12, 12, 64), 1024, True, bases=None),
@@ -172,6 +174,11 @@ DETAILS = {
     "bigscience/bloom-560m": {
         "attention.relative.kind": "alibi", "model.embedding_norm.kind": "layer_norm",
         "feed_forward.intermediate_size": 4096,
+    },
+    "deepseek-ai/DeepSeek-V2-Lite": {
+        "attention.rotary.interleaved": True, "attention.latent.value_dim": 128, "attention.latent.query_rank": None,
+        "attention.scale": 192**-0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2, "feed_forward.intermediate_size": 10944,
+        "attention.rotary.scaling.attention_factor": 1.0,
     },
     "facebook/MobileLLM-R1-140M": {
         "attention.qk_norm.after_rotary": True, "attention.chunk": None, "attention.query_temperature": None,

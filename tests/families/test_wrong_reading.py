@@ -90,7 +90,12 @@ def shared_part_last(weights, config):
     }
 
 
-LATENT = [(family, name) for family in ("minicpm3", "youtu") for name in FAMILIES[family].models if name != "longrope"]
+LATENT = [
+    (family, name)
+    for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
+    for name in FAMILIES[family].models
+    if name != "longrope"
+]
 
 
 @pytest.mark.parametrize(("family", "name"), LATENT)
@@ -110,7 +115,7 @@ def test_the_comparison_sees_where_the_shared_part_of_queries_is(folders, name):
 
 EXPERTS = [
     (family, name)
-    for family in ("granitemoe", "granitemoeshared", "phimoe", "qwen2_moe")
+    for family in ("dots1", "glm4_moe", "granitemoe", "granitemoeshared", "phimoe", "qwen2_moe")
     for name in FAMILIES[family].models
     if name != "longrope"
 ]
@@ -124,6 +129,11 @@ def test_experts_are_those_of_transformers(folders, family, name):
 @pytest.mark.parametrize(
     ("family", "name", "fields"),
     [
+        ("deepseek_v2", "groups", {"groups": 1, "groups_per_token": 1}),
+        ("deepseek_v2", "groups", {"scale": 1.0}),
+        ("deepseek_v3", "groups", {"groups": 1, "groups_per_token": 1}),
+        ("deepseek_v3", "groups", {"scoring": "softmax"}),
+        ("deepseek_v3", "groups", {"normalized": False, "sum_epsilon": 0.0}),
         ("qwen2_moe", "normalized", {"normalized": False}),
         ("qwen2_moe", "windows", {"normalized": True}),
         ("granitemoe", "biases", {"normalized": False}),
@@ -150,6 +160,10 @@ def exchanged(weights, config):
     }
 
 
+def without_choice_biases(weights, config):
+    return {name: weight * 0 for name, weight in weights.items() if name.endswith("choice_bias")}
+
+
 def without_shared_network(weights, config):
     return {name: weight * 0 for name, weight in weights.items() if ".shared.down." in name}
 
@@ -157,6 +171,9 @@ def without_shared_network(weights, config):
 @pytest.mark.parametrize(
     ("family", "name", "change"),
     [
+        ("deepseek_v2", "lite", in_wrong_order),
+        ("deepseek_v3", "yarn", without_choice_biases),
+        ("glm4_moe", "groups", without_choice_biases),
         ("granitemoe", "multipliers", in_wrong_order),
         ("granitemoe", "multipliers", exchanged),
         ("granitemoeshared", "all-experts", without_shared_network),
