@@ -116,3 +116,19 @@ def test_a_folder_that_exists_is_left_alone(tiny_checkpoint):
     result = run("tiny", "--output", tiny_checkpoint)
     assert result.exit_code == 1
     assert "exists; give --output a new folder" in result.output
+
+
+def test_a_config_of_ones_own_is_written_as_transformers_stores_it(tmp_path):
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    config = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    text = Lfm2Config(vocab_size=99, layer_types=["conv", "full_attention"], num_hidden_layers=2, **sizes)
+    config.write_text(text.to_json_string())
+    assert run(config, "--output", tmp_path / "lfm2").exit_code == 0
+    model, found = Lfm2ForCausalLM.from_pretrained(tmp_path / "lfm2", output_loading_info=True)
+    assert not any(found.values()), found
+    expected = RandomWeights(open_source(tmp_path / "lfm2").config, seed=0)
+    stored = model.model.layers[0].conv.conv.weight
+    assert torch.equal(stored[:, 0], expected["blocks.0.recurrent.conv_weight"])
+    assert "neither a file nor one of smollm2-135m" in run("nope", "--output", tmp_path / "none").output

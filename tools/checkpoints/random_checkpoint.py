@@ -1,8 +1,9 @@
 """Write a Hugging Face checkpoint of a well-known geometry with seeded random weights, without a download.
 
     python tools/checkpoints/random_checkpoint.py smollm2-135m --output /tmp/smollm2-135m
+    python tools/checkpoints/random_checkpoint.py path/to/config.json --output /tmp/model
 
-The result is a plain checkpoint of Llama or OLMoE that transformers, edgeformer and other exporters read alike. Tensors
+The result is a checkpoint that transformers, edgeformer and other exporters read alike. Tensors
 are created and written shard by shard, so that memory holds one shard instead of the model. Prints the number of
 parameters and the size in MB.
 """
@@ -60,15 +61,16 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 
 
 def write_checkpoint(
-    geometry: str, folder: Path, *, dtype: str = "fp32", seed: int = 0, tokenizer: Path | None = None
+    geometry: str | Path, folder: Path, *, dtype: str = "fp32", seed: int = 0, tokenizer: Path | None = None
 ) -> int:
     """Write the checkpoint into a new folder and return its number of parameters.
 
-    geometry and dtype: keys of GEOMETRIES and DTYPES. tokenizer: a folder to copy the tokenizer from. config.json is
-    written last, so that an interrupted run does not look like a checkpoint. Raises ClickException if the folder exists
-    or if the tokenizer does not fit.
+    geometry: a key of GEOMETRIES, or a config.json. dtype: a key of DTYPES. tokenizer: a folder to copy the tokenizer
+    from. config.json is written last, so that an interrupted run does not look like a checkpoint. Raises ClickException
+    if the folder exists or if the tokenizer does not fit.
     """
-    hf_config = GEOMETRIES[geometry] | {"dtype": str(DTYPES[dtype]).removeprefix("torch.")}
+    known = GEOMETRIES.get(str(geometry)) or json.loads(Path(geometry).read_text(encoding="utf-8"))
+    hf_config = known | {"dtype": str(DTYPES[dtype]).removeprefix("torch.")}
     if tokenizer is not None:
         check_tokenizer(tokenizer, hf_config["vocab_size"])
     try:
@@ -82,7 +84,7 @@ def write_checkpoint(
         for name in TOKENIZER_FILES:
             if (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, folder / name)
-    special = {name: hf_config[name] for name in ("bos_token_id", "eos_token_id")}
+    special = {name: hf_config.get(name) for name in ("bos_token_id", "eos_token_id")}
     write_json(folder / "generation_config.json", special)
     write_json(folder / "config.json", hf_config)
     return sum(map(elements, shapes.values()))
@@ -101,11 +103,23 @@ def check_tokenizer(folder: Path, vocab_size: int) -> None:
 def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomWeights, dtype: torch.dtype) -> None:
     """Write the safetensors under the family's names, and an index if there is more than one shard."""
     shards = list(split(shapes, dtype.itemsize))
-    theirs = {name: place.tensor for name, place in family.places(shapes).items()}
+    stored_in = family.places(shapes)
+    for name, place in stored_in.items():
+        if place.transposed or (place.packed is not None and place.packed.layout != "rows"):
+            raise click.ClickException(f"{place.tensor} stores {name} in a layout that this tool does not write.")
+    members: dict[str, list[str]] = {}
+    for name, place in stored_in.items():
+        members.setdefault(place.tensor, []).append(name)
     places: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        tensors = {key: tensor for name in names for key, tensor in stored_as(name, theirs[name], weights, dtype)}
+        tensors = {}
+        for theirs in dict.fromkeys(stored_in[name].tensor for name in names):
+            # A tensor of several parameters stands in the shard of the first.
+            if members[theirs][0] in names:
+                tensors |= dict(stored_as(members[theirs], theirs, weights, dtype))
+        if not tensors:
+            continue
         save_file(tensors, folder / file, metadata={"format": "pt"})
         places |= dict.fromkeys(tensors, file)
     if len(shards) > 1:
@@ -114,10 +128,18 @@ def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomW
         write_json(folder / "model.safetensors.index.json", index)
 
 
-def stored_as(name: str, theirs: str, weights: RandomWeights, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a parameter by the checkpoint's names: one, or one per expert where `#` is in `theirs`."""
+def stored_as(
+    names: list[str], theirs: str, weights: RandomWeights, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of the parameters that a checkpoint stores as `theirs`, by the checkpoint's names.
+
+    It is one tensor of all rows, or one per expert where `#` is in `theirs`.
+    """
+    name = names[0]
     if "#" not in theirs:
-        yield theirs, weights[name].to(dtype)
+        tensor = torch.cat([weights[each] for each in names])
+        # transformers stores a depthwise convolution [C, K] as [C, 1, K].
+        yield theirs, (tensor.unsqueeze(1) if name.endswith("conv_weight") else tensor).to(dtype)
         return
     for expert in range(weights.shapes[name][0]):
         yield theirs.replace("#", str(expert)), weights.read_expert(name, expert).to(dtype)
@@ -147,8 +169,15 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
+def known_geometry(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return a key of GEOMETRIES or the path of a file. Raises BadParameter for anything else."""
+    if value in GEOMETRIES or Path(value).is_file():
+        return value
+    raise click.BadParameter(f"{value} is neither a file nor one of {', '.join(GEOMETRIES)}.")
+
+
 @click.command(help=(__doc__ or "").split("\n")[0])
-@click.argument("geometry", type=click.Choice(list(GEOMETRIES)))
+@click.argument("geometry", callback=known_geometry)
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to create.")
 @click.option(
     "--dtype", type=click.Choice(list(DTYPES)), default="fp32", show_default=True, help="Type of the tensors."
