@@ -23,7 +23,7 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     """Yield the top-1 token of each step until an end-of-text token or the context's end."""
     manifest = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))
     session = ort.InferenceSession(bundle / manifest["graph"], providers=["CPUExecutionProvider"])
-    pasts = session.get_inputs()[2:]
+    pasts = [tensor for tensor in session.get_inputs() if tensor.name.startswith("past_")]
     presents = [re.sub("^past(_key_values)?", "present", past.name) for past in pasts]
     end = min(len(prompt) + new_tokens, manifest["context_length"])
     # One buffer is both past and present of a layer: each step writes its keys and values in place, without a copy.

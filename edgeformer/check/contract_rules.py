@@ -5,13 +5,21 @@ from collections.abc import Iterator, Sequence
 from edgeformer import contract
 from edgeformer.check.finding import Finding, error, warning
 from edgeformer.check.folder import TOKENIZER, Folder
-from edgeformer.check.graph_facts import Dim, GraphFacts, TensorFacts
+from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
-from edgeformer.contract import CacheGeometry, TensorSpec
+from edgeformer.check.tensor_facts import Dim, TensorFacts
+from edgeformer.contract import CacheGeometry, ConvState, KeyValueState, RecurrentState, State, TensorSpec
 from edgeformer.errors import BundleError
 from edgeformer.manifest import FILE_NAME
 
 DATA_SUFFIX = ".onnx_data"
+
+SIZES: dict[type[State], tuple[str, ...]] = {
+    KeyValueState: ("the number of heads", "the number of tokens", "head_dim"),
+    ConvState: ("the number of channels", "the width"),
+    RecurrentState: ("the number of heads", "the size of a key", "the size of a value"),
+}
+"""What the dimensions of a state are, without the batch."""
 
 
 def contract_findings(folder: Folder) -> Iterator[Finding]:
@@ -88,9 +96,10 @@ def tensor_findings(graph: GraphFacts) -> Iterator[Finding]:
 
 
 def _decoder(graph: GraphFacts) -> Iterator[Finding]:
-    geometry = CacheGeometry.of_attention(graph.layers, 0, 0)
+    geometry = graph.cache
     has_encoder = "encoder_attention_mask" in graph.inputs or any(".encoder." in name for name in graph.pasts)
-    specs = contract.seq2seq_decoder_inputs(geometry, geometry) if has_encoder else contract.decoder_inputs(geometry)
+    source = CacheGeometry.of_attention(geometry.num_layers, 0, 0)
+    specs = contract.seq2seq_decoder_inputs(geometry, source) if has_encoder else contract.decoder_inputs(geometry)
     presents = contract.present_names(geometry, "decoder." if has_encoder else "")
     yield from _inputs(graph, specs)
     yield from _outputs(graph, ["logits", *presents])
@@ -152,32 +161,56 @@ def _int64(graph: GraphFacts, tensor: TensorFacts) -> Iterator[Finding]:
 
 
 def _cache_dims(graph: GraphFacts) -> Iterator[Finding]:
-    """Yield what is wrong with dimensions of caches: heads and head_dim must be numbers, the others symbols."""
-    caches = [*graph.pasts.values(), *(each for name, each in graph.outputs.items() if name.startswith("present."))]
-    caches = [tensor for tensor in caches if len(tensor.dims) == 4]
-    for place, what in ((1, "the number of heads"), (3, "head_dim")):
-        symbolic = [tensor for tensor in caches if not isinstance(tensor.dims[place], int)]
-        if symbolic:
-            name = symbolic[0].dims[place] or "nothing"
+    """Yield what is wrong with dimensions of states: all but the batch and the number of tokens must be numbers."""
+    part = "decoder." if any(".decoder." in name for name in graph.pasts) else ""
+    found: dict[str, Finding] = {}
+    types: dict[bool, set[str]] = {True: set(), False: set()}
+    for kept in graph.cache.tensors(part):
+        past, present = graph.inputs.get(kept.past), graph.outputs.get(kept.present)
+        for tensor in filter(None, (past, present)):
+            types[kept.per_token].add(tensor.dtype)
+            if len(tensor.dims) == 1 + len(kept.state.dims):
+                for place, problem in _wrong_sizes(graph, tensor, kept.state):
+                    found.setdefault(place, problem)
+        if past and present and not kept.per_token and past.dims[1:] != present.dims[1:]:
             yield error(
-                f"{graph.file}: {what} of {symbolic[0].name} is the symbol {name!r} and must be a number: clients use "
-                "it to make an empty cache.",
-                "Set it in the graph's inputs and outputs.",
+                f"{graph.file}: {past.name} is {_shown(past.dims)} and {present.name} is {_shown(present.dims)}; a "
+                "state of fixed size is fed back as it is."
             )
-    odd = [tensor for tensor in caches if tensor.dims[0] != "batch_size"]
-    if odd:
-        yield warning(f"{graph.file}: the first dimension of {odd[0].name} is {odd[0].dims[0]!r}, not 'batch_size'.")
-    fixed = [tensor for tensor in caches if isinstance(tensor.dims[2], int)]
-    if fixed:
-        yield error(
-            f"{graph.file}: {fixed[0].name} has a fixed length of {fixed[0].dims[2]} tokens; it must be a symbol, so "
-            "that apps choose it."
-        )
-    types = {tensor.dtype for tensor in caches}
-    if len(types) > 1:
-        yield error(f"{graph.file} has caches of several data types: {', '.join(sorted(types))}.")
+    yield from found.values()
+    for names in types.values():
+        if len(names) > 1:
+            yield error(f"{graph.file} has caches of several data types: {', '.join(sorted(names))}.")
+
+
+def _wrong_sizes(graph: GraphFacts, tensor: TensorFacts, state: State) -> Iterator[tuple[str, Finding]]:
+    """Yield wrong dimensions of a past or a present, each with a name of what it is."""
+    if tensor.dims[0] != "batch_size":
+        problem = f"{graph.file}: the first dimension of {tensor.name} is {tensor.dims[0]!r}, not 'batch_size'."
+        yield "batch", warning(problem)
+    for what, size, dim in zip(SIZES[type(state)], state.dims, tensor.dims[1:], strict=True):
+        if size is None and isinstance(dim, int):
+            yield (
+                what,
+                error(
+                    f"{graph.file}: {tensor.name} has a fixed length of {dim} tokens; it must be a symbol, so that "
+                    "apps choose it."
+                ),
+            )
+        elif size is not None and not isinstance(dim, int):
+            yield (
+                f"{state.kind}, {what}",
+                error(
+                    f"{graph.file}: {what} of {tensor.name} is the symbol {dim or 'nothing'!r} and must be a number: "
+                    "clients use it to make an empty cache.",
+                    "Set it in the graph's inputs and outputs.",
+                ),
+            )
+
+
+def _shown(dims: Sequence[Dim]) -> str:
+    return f"[{', '.join(map(str, dims))}]"
 
 
 def _other_dims(graph: GraphFacts, tensor: TensorFacts, expected: Sequence[Dim]) -> Finding:
-    found, right = (", ".join(map(str, dims)) for dims in (tensor.dims, expected))
-    return warning(f"{graph.file}: {tensor.name} is [{found}]; the contract has [{right}].")
+    return warning(f"{graph.file}: {tensor.name} is {_shown(tensor.dims)}; the contract has {_shown(expected)}.")

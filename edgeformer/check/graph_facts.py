@@ -7,17 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeformer.contract import CacheForm
+from edgeformer.check.tensor_facts import PAST, Dim, TensorFacts, find_cache, is_per_token
+from edgeformer.contract import CacheForm, CacheGeometry
 from edgeformer.errors import require
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
-
-Dim = int | str | None
-"""A dimension of a tensor: a number, a symbol, or None if the file does not say."""
-
-PAST = re.compile(r"past_key_values\.(\d+)\.(?:(decoder|encoder)\.)?(key|value)")
-"""Name of a past: layer, cache of decoder or encoder if there are two, key or value."""
 
 ONNX_DOMAINS = ("", "ai.onnx")
 
@@ -39,15 +34,6 @@ _FORMS: dict[tuple[str, str], CacheForm] = {
 }
 # Ops that return a past unchanged, or in another layout or data type.
 _PASSING = ("Identity", "Cast", "Transpose", "Reshape", "Unsqueeze")
-
-
-@dataclass(frozen=True)
-class TensorFacts:
-    """An input or output: name, data type in lower case (float, int64), dimensions."""
-
-    name: str
-    dtype: str
-    dims: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,7 @@ class GraphFacts:
         constants: data types of weights, and of the results of Cast.
         externals: weights in other files.
         tables: number of rows of each table of positions.
-        cache_form: None without a past, or if the form is not known.
+        cache_form: None without keys and values, or if the form is not known.
     """
 
     file: str
@@ -112,18 +98,18 @@ class GraphFacts:
 
     @property
     def pasts(self) -> dict[str, TensorFacts]:
-        """Return the inputs that are a cache, by name."""
+        """Return the inputs that are a past, by name."""
         return {name: tensor for name, tensor in self.inputs.items() if PAST.fullmatch(name)}
 
     @property
-    def layers(self) -> int:
-        """Return the number of layers that have a cache."""
-        return len({found[1] for name in self.inputs if (found := PAST.fullmatch(name))})
+    def cache(self) -> CacheGeometry:
+        """Return what the layers keep, of an encoder-decoder those of the decoder; sizes that are no numbers are 0."""
+        return find_cache(self.inputs, "decoder." if any(".decoder." in name for name in self.pasts) else "")
 
     @property
     def past_shape(self) -> tuple[Dim, ...]:
-        """Return the dimensions of the first past of the decoder's own cache; () without one."""
-        own = [tensor for name, tensor in self.pasts.items() if ".encoder." not in name]
+        """Return the dimensions of the first keys of the decoder's own cache; () without any."""
+        own = [tensor for name, tensor in self.pasts.items() if name.endswith(".key") and ".encoder." not in name]
         return own[0].dims if own and len(own[0].dims) == 4 else ()
 
     @property
@@ -222,10 +208,10 @@ def _tables(model: "ModelProto", initializers: dict[str, "TensorProto"]) -> dict
 
 
 def _cache_form(model: "ModelProto") -> CacheForm | None:
-    """Return the form of the decoder's own cache, by the op that reads the past, also inside functions."""
-    pasts = {each.name for each in model.graph.input if PAST.fullmatch(each.name) and ".encoder." not in each.name}
+    """Return the form of the decoder's own keys and values, by the op that reads the past, also inside functions."""
+    keys = {each.name for each in model.graph.input if PAST.fullmatch(each.name) and ".encoder." not in each.name}
     functions = {(function.domain, function.name): function for function in model.functions}
-    return _form_of(pasts, model.graph.node, functions)
+    return _form_of({name for name in keys if is_per_token(name)}, model.graph.node, functions)
 
 
 def _form_of(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer import schema
-from edgeformer.clients.genai import genai_config
+from edgeformer.clients.genai import genai_config, runs_in_genai
 from edgeformer.clients.model_card import model_card
 from edgeformer.clients.transformers_js import with_transformers_js_config
 from edgeformer.deployment import Deployment
@@ -30,7 +30,7 @@ def write_files(
     read = "transformers.js" in deployment.clients or manifest.backend is not None
     if hf_config is not None and read:
         _write_json(folder / "config.json", with_transformers_js_config(hf_config, manifest))
-    if manifest.task == "causal-lm" and "onnxruntime-genai" in deployment.clients:
+    if "onnxruntime-genai" in deployment.clients and runs_in_genai(manifest):
         _write_json(folder / "genai_config.json", genai_config(manifest))
     (folder / "README.md").write_text(model_card(manifest, parity, folder), encoding="utf-8")
 

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 
 from edgeformer.accounting import account, cache_element_bytes
+from edgeformer.clients.genai import genai_obstacle
 from edgeformer.config import (
     AudioStem,
     ClassificationHead,
@@ -18,6 +19,7 @@ from edgeformer.config import (
     Seq2SeqConfig,
     StackConfig,
 )
+from edgeformer.contract import past_names
 from edgeformer.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest import Manifest
 
@@ -43,8 +45,10 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
         "sizes": _sizes(manifest),
         "first_line": first_line(manifest, ".", folder),
         "slots": slots,
+        "first_state": next(iter(past_names(manifest.cache)), ""),
         "empty_cache": f"an empty cache with room for {slots} tokens" if is_static else "an empty cache",
         "cache_dtype": 'np.float16 if tensor.type == "tensor(float16)" else np.float32',
+        "genai_obstacle": genai_obstacle(manifest.cache),
         "transformers_js_where": _transformers_js_where(manifest),
         "operators": OPERATORS_FILE,
     }
@@ -107,6 +111,7 @@ def _transformers_js_where(manifest: Manifest) -> str:
         "transformers.js" not in deployment.clients
         or (manifest.model is None and manifest.backend is None)
         or manifest.cache_form == "static"
+        or (manifest.cache.num_layers and not manifest.cache.elements_per_token)  # it counts tokens by keys
         or (is_seq2seq and manifest.merged_graph is None)
     ):
         return ""

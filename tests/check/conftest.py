@@ -24,6 +24,10 @@ GPT2 = {
 }  # fmt: skip
 BERT = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
 GEMMA2 = SIZES | {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": False}
+LFM2 = SIZES | {
+    "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 
 # Models to export: the model_type, its config, options of the export.
 KINDS = {
@@ -37,6 +41,7 @@ KINDS = {
     "int4": ("llama", SIZES, {"precision": "int4"}),
     "bf16": ("llama", SIZES, {"precision": "bf16"}),
     "int8 cache": ("llama", SIZES, {"cache_precision": "int8"}),
+    "lfm2": ("lfm2", LFM2, {}),
     "bert": ("bert", BERT, {}),
 }
 

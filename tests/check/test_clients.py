@@ -17,7 +17,7 @@ from edgeformer.check.clients import genai_keys as keys
 from edgeformer.check.clients import transformers_js_types as types
 from edgeformer.runtime import load
 
-DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "dynamic", "int4", "bf16", "int8 cache"]
+DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "dynamic", "int4", "bf16", "int8 cache", "lfm2"]
 
 # Bundles that a client does not load; it loads all others. Optimum ran in its own environment, the browser where one is
 # installed.
@@ -26,7 +26,7 @@ FAILS = {
     "onnxruntime-genai": {"bert"},
     "transformers.js-node": {"static", "falcon"},
     "transformers.js-browser": {"static", "falcon", "int4", "bf16"},
-    "optimum": {"qwen3", "gemma2", "static"},
+    "optimum": {"qwen3", "gemma2", "static", "lfm2"},
 }
 
 

@@ -152,7 +152,7 @@ FAULTS = {
         lambda edit: os.truncate(edit.folder / DATA, 2**31), (BROWSER,), "is larger than an array of a browser, 2 GB",
     ),
     "js: fewer layers": (
-        set_config("num_hidden_layers", 1), JS, "(num_hidden_layers is 1), and model.onnx has",
+        set_config("num_hidden_layers", 1), JS, "in config.json, where num_hidden_layers is 1",
     ),
     "another type of model": (
         set_config("model_type", "zebra"), (*JS, OPTIMUM), "no model_type 'zebra' among its decoders",
@@ -197,12 +197,16 @@ def test_a_fault_is_found(fault, talker, spoil):
 LATER = {"genai: a context beyond the table", "genai: longer than the context", "js: weights too large"}
 
 
+# The Python example takes every size that the graph gives; loops with a length of their own cannot.
+TAKEN = ("onnxruntime", "a cache of fixed length")
+
+
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - LATER))
 @pytest.mark.parametrize(("client", "run"), [("onnxruntime", in_onnxruntime), (GENAI, in_genai)])
 def test_a_client_fails_where_it_is_said_to(client, run, fault, talker, tokens, spoil):
     change, clients, _ = FAULTS[fault]
     folder = spoil(talker, change)
-    if client in clients:
+    if client in clients and (client, fault) != TAKEN:
         with pytest.raises(Exception, match="(?s)."):  # whatever a client raises
             run(folder)
     else:

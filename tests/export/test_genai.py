@@ -53,6 +53,29 @@ def test_genai_finds_the_same_tokens(make_llama, tmp_path, options, precision):
     assert genai_greedy(bundle, prompts, STEPS) == expected
 
 
+LFM2 = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 130,
+    "layer_types": ["conv", "full_attention", "conv", "full_attention"], "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"precision": "fp16"}, {"precision": "int4"}, {"ops": "standard", "cache": "static"},
+        {"ops": "portable", "cache": "dynamic"},
+    ],
+)  # fmt: skip
+def test_genai_keeps_the_states_of_convolutions(make_model, tmp_path, options):
+    bundle = export_model(make_model("lfm2", 3, **LFM2), tmp_path / "bundle", verify=None, **options).path
+    prompts = np.random.default_rng(0).integers(3, 128, (2, 11)).tolist()
+    expected = ours_greedy(bundle, prompts, STEPS)
+    assert len(set(expected[0])) > 3
+    assert expected[0] != expected[1]
+    assert genai_greedy(bundle, prompts, STEPS) == expected
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("ops", ["standard", "portable"])
 def test_genai_finds_the_same_tokens_over_every_form_of_cache(tiny_llama_bundle, tmp_path, ops, cache):

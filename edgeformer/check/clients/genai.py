@@ -13,6 +13,7 @@ from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
+from edgeformer.check.tensor_facts import TensorFacts, find_pasts
 
 NAMES = {
     "input_ids": "input_ids",
@@ -20,11 +21,19 @@ NAMES = {
     "position_ids": "position_ids",
     "past_key_names": "past_key_values.%d.key",
     "past_value_names": "past_key_values.%d.value",
+    "past_conv_names": "past_key_values.%d.conv_state",
+    "past_recurrent_names": "past_key_values.%d.recurrent_state",
     "logits": "logits",
     "present_key_names": "present.%d.key",
     "present_value_names": "present.%d.value",
+    "present_conv_names": "present.%d.conv_state",
+    "present_recurrent_names": "present.%d.recurrent_state",
 }
 """Default names of tensors, where the config has none."""
+
+STATES = ("key", "value", "conv", "recurrent")
+FULL = "full_attention"
+"""Its word for a layer with keys and values; a layer with any other word has a convolution state."""
 
 TOKENIZERS = ("BPE", "Unigram")
 
@@ -56,7 +65,7 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
     yield from session_findings(folder, graph)
     yield from _lengths(model, search, graph)
     yield from _vocabulary(model, graph)
-    yield from _names(model["decoder"], graph)
+    yield from _names(model, graph)
     yield from _caches(model["decoder"], search, graph)
 
 
@@ -94,7 +103,10 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _type(model: dict[str, Any]) -> Iterator[Finding]:
-    model_type = model.get("type")
+    model_type, decoder = model.get("type"), model.get("decoder", {})
+    layers, types = decoder.get("num_hidden_layers", 0), len(decoder.get("layer_types", []))
+    if model_type in keys.CONV_TYPES and types != layers:
+        yield error(f"{GENAI_CONFIG} has {types} model.decoder.layer_types for {layers} layers.", "Name one per layer.")
     if model_type in keys.OTHER_TYPES:
         yield unknown(
             f"{GENAI_CONFIG} has the type {model_type!r}, which has another kind of graphs or caches.",
@@ -158,13 +170,14 @@ def _vocabulary(model: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
         yield error(f"{GENAI_CONFIG}: model.eos_token_id {outside[0]} is not below model.vocab_size, {size:,}.")
 
 
-def _names(decoder: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
+def _names(model: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
     """Yield tensors that the graph lacks, by the names in the config, and inputs that genai does not provide."""
+    decoder = model["decoder"]
     names = NAMES | decoder.get("inputs", {}) | decoder.get("outputs", {})
-    layers = range(graph.layers or decoder.get("num_hidden_layers", 0))
-    caches = [(names[f"past_{part}_names"], names[f"present_{part}_names"]) for part in ("key", "value")]
-    pasts = [past.replace("%d", str(layer)) for layer in layers for past, _ in caches]
-    presents = [present.replace("%d", str(layer)) for layer in layers for _, present in caches]
+    kept = list(_kept(model, find_pasts(graph.inputs, {word: names[f"past_{word}_names"] for word in STATES})))
+    pasts, presents = (
+        [names[f"{end}_{word}_names"].replace("%d", str(layer)) for layer, word in kept] for end in ("past", "present")
+    )
     for what, found, needed in (
         ("input", graph.inputs, [names["input_ids"], *pasts]),
         ("output", graph.outputs, [names["logits"], *presents]),
@@ -178,7 +191,53 @@ def _names(decoder: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
     given = {*names.values(), *decoder.get("inputs", {}).values(), *pasts}
     requires = [name for name in graph.inputs if name not in given]
     if requires:
-        yield error(f"{graph.file} requires {', '.join(requires)}, which it does not provide.")
+        states = [name for name in requires if name in graph.pasts]
+        yield error(
+            f"{graph.file} requires {', '.join(requires)}, which it does not provide.",
+            "Export the model again, for a genai_config.json that names its states." if states else "",
+        )
+    fed = [(word, graph.inputs.get(name)) for (_, word), name in zip(kept, pasts, strict=True)]
+    yield from _shapes(decoder, [(word, tensor) for word, tensor in fed if tensor is not None])
+
+
+def _kept(model: dict[str, Any], found: dict[int, dict[str, TensorFacts]]) -> Iterator[tuple[int, str]]:
+    """Yield the states that it keeps: layer and word.
+
+    It finds keys and values, and recurrent states, by the names of inputs. A layer with a recurrent state has one of a
+    convolution. For a convolution alone it must be told the types of layers, which then say the rest, too.
+    """
+    decoder = model["decoder"]
+    layer_types = decoder.get("layer_types", [])
+    layers = range(max(found, default=decoder.get("num_hidden_layers", 0) - 1) + 1)
+    for layer in range(len(layer_types)) if layer_types else layers:
+        own = found.get(layer, {})
+        is_recurrent = "recurrent" in own and model["type"] not in keys.CONV_TYPES
+        has_keys = layer_types[layer] == FULL if layer_types else {"key", "value"} & own.keys() or not found
+        has_conv = layer_types[layer] != FULL if layer_types else is_recurrent
+        for word, has in zip(STATES, (has_keys, has_keys, has_conv, is_recurrent), strict=True):
+            if has:
+                yield layer, word
+
+
+def _shapes(decoder: dict[str, Any], kept: list[tuple[str, TensorFacts]]) -> Iterator[Finding]:
+    """Yield states of another shape than it gives them: one for all convolutions, and one for all recurrent states.
+
+    Keys and values may differ by layer, but not where the config tells the types of layers; they are as it says then.
+    """
+    for word, what in (("conv", "convolution"), ("recurrent", "recurrent")):
+        shapes = {tensor.dims[1:] for own, tensor in kept if own == word}
+        if len(shapes) > 1:
+            yield error(f"It gives all layers the {what} state of the first, and here they differ.")
+        symbols = {dim for shape in shapes for dim in shape if not isinstance(dim, int)}
+        if symbols:
+            yield error(f"It needs numbers for the sizes of {what} states, and here is {symbols.pop() or 'nothing'!r}.")
+    told = (decoder.get("num_key_value_heads"), decoder.get("head_size"))
+    other = {(tensor.size(1), tensor.size(3)) for word, tensor in kept if word in ("key", "value")} - {told}
+    if decoder.get("layer_types") and other:
+        yield error(
+            f"It gives all layers keys and values of {told[0]} heads of {told[1]}, as {GENAI_CONFIG} says, and a layer "
+            "has {} of {}.".format(*other.pop())
+        )
 
 
 def _caches(decoder: dict[str, Any], search: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:

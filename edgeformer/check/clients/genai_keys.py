@@ -40,14 +40,15 @@ DECODER = {
         cross_past_key_names cross_past_value_names past_sequence_length current_sequence_length total_sequence_length
         encoder_hidden_states encoder_attention_mask rnn_states_prev past_key_values_length cache_indirection
         cumulative_sequence_lengths past_sequence_lengths block_table block_table_windowed attention_metadata
-        past_conv_names hidden_states targets lstm_hidden_state lstm_cell_state per_layer_inputs targets_length
+        past_conv_names past_recurrent_names hidden_states targets lstm_hidden_state lstm_cell_state
+        per_layer_inputs targets_length
         """,
     ),
     "outputs": _all(
         TEXT,
         """
         logits present_key_names present_value_names present_names output_cross_qk_names rnn_states present_conv_names
-        hidden_states outputs lstm_hidden_state lstm_cell_state outputs_length
+        present_recurrent_names hidden_states outputs lstm_hidden_state lstm_cell_state outputs_length
         """,
     ),
     "sliding_window": {
@@ -100,16 +101,20 @@ def _types(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Types with one decoder graph and a key/value cache. OTHER_TYPES have other kinds of caches or graphs.
 DECODER_TYPES = _types(
     """
-    chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma4_text gptoss granite hunyuandensev1 internlm2 llama mistral
-    nemotron olmo phi phimoe phi3 phi3small qwen2 qwen3 smollm3
+    chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma4_text gptoss granite granitemoehybrid hunyuandensev1
+    internlm2 lfm2 lfm2_moe llama mistral nemotron olmo phi phimoe phi3 phi3small qwen2 qwen3 qwen3_5_moe_text
+    qwen3_5_text smollm3
     """
 )
+"""Types with one decoder graph, whose layers may keep keys and values and states of fixed size."""
+CONV_TYPES = _types("lfm2 lfm2_moe")
+"""Of these, the types without recurrent states, which must be told the types of layers."""
 OTHER_TYPES = _types(
     """
-    gpt2 granitemoehybrid lfm2 qwen3_5_moe_text qwen3_5_text fara gemma3 mistral3 phi3v qwen2_5_vl qwen3_vl qwen3_5
-    qwen3_5_moe videochat_flash_qwen whisper marian-ssru nemotron_speech parakeet_tdt gemma4 phi4mm decoder-pipeline
+    gpt2 fara gemma3 mistral3 phi3v qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe videochat_flash_qwen whisper marian-ssru
+    nemotron_speech parakeet_tdt gemma4 phi4mm decoder-pipeline
     """
 )
+"""Types with another kind of graphs or caches."""

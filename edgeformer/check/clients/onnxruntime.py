@@ -36,7 +36,7 @@ def buffer_findings(folder: Folder) -> Iterator[Finding]:
             f"{graph.file} returns a present that is longer than its past, and these programs bind one buffer as both.",
             "Export with --cache static or --ops ort, or write a loop that feeds each present back.",
         )
-    elif graph.cache_form is None:
+    elif graph.cache_form is None and graph.past_shape:
         yield unknown(
             f"These programs bind one buffer as past and present, and the cache form of {graph.file} is not known."
         )

@@ -12,6 +12,7 @@ from edgeformer.check.finding import Finding, error, unknown
 from edgeformer.check.folder import CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
+from edgeformer.contract import KeyValueState
 
 GIVEN = ("input_ids", "attention_mask", "position_ids", "use_cache_branch")
 
@@ -59,15 +60,18 @@ def _decoder(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
 
 def _cache_shape(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
     """Yield differences between the cache in the graph and the empty one that it makes from config.json."""
-    _, heads, _, head_dim = graph.past_shape or (None,) * 4
     model_type = config["model_type"]
-    makes = _kv_heads(config), _head_dim(config)
-    for what, made, wanted in zip(("heads", "numbers per head"), makes, (heads, head_dim), strict=True):
-        if made is None:
+    made = _kv_heads(config), _head_dim(config)
+    kept = [state for states in graph.cache.layers for state in states if isinstance(state, KeyValueState)]
+    wanted = ({state.num_kv_heads for state in kept}, {state.head_dim for state in kept})
+    for what, makes, sizes in zip(("heads", "numbers per head"), made, wanted, strict=True):
+        others = sorted(sizes - {makes, 0})
+        if makes is None:
             yield unknown(f"{CONFIG} does not say how many {what} the empty cache of a {model_type} has.")
-        elif isinstance(wanted, int) and made != wanted:
+        elif others:
             yield error(
-                f"It makes the empty cache of a {model_type} with {made} {what}, and {graph.file} has {wanted}.",
+                f"It makes the empty cache of a {model_type} with {makes} {what}, and {graph.file} has "
+                f"{' and '.join(map(str, others))}.",
                 "This is its rule for types that are not in its list; there is no setting for it.",
             )
 

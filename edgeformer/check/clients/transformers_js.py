@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 from edgeformer.check.clients import transformers_js_types as types
 from edgeformer.check.clients.merged import merged_findings
+from edgeformer.check.clients.transformers_js_caches import cache_names
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
+from edgeformer.check.tensor_facts import is_per_token
 from edgeformer.deployment import LARGEST_ARRAY
 
 KEY = "transformers.js_config"
@@ -84,6 +86,10 @@ def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
     if model_type not in known:
         more = " feature-extraction loads it as an encoder of no type." if folder.kind == "encoder" else ""
         yield error(f"It has no model_type {model_type!r} among its {what} (in {types.VERSION}).{more}")
+    elif folder.kind == "decoder" and (
+        model_type in types.OWN_GRAPHS or architecture.endswith("ForConditionalGeneration")
+    ):
+        yield error(f"It reads a {model_type} from several graphs, with the embedding in one of its own.")
     elif model_type in types.OTHER_CACHES and folder.kind == "decoder":
         yield unknown(f"It makes other kinds of caches for a {model_type}, which are not checked here.")
 
@@ -168,26 +174,15 @@ def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
     if odd:
         yield error(f"{graph.name} requires {', '.join(odd)} in another data type than int64.")
     if graph.pasts:
-        lacks = [
-            name
-            for name in ("logits", *(past.replace("past_key_values", "present") for past in graph.pasts))
-            if name not in graph.outputs
-        ]
+        presents = [tensor.present for tensor in graph.cache.tensors()]
+        lacks = [name for name in ("logits", *presents) if name not in graph.outputs]
         if lacks:
             yield error(f"{graph.name} does not return {', '.join(lacks)}.")
 
 
 def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
     """Yield differences between the graph's cache and the empty one that it makes for the layers in config.json."""
-    model_type = str(config.get("model_type"))
-    key = types.LAYERS.get(model_type, "num_hidden_layers")
-    layers = config.get(key)
-    if model_type not in types.OTHER_CACHES and (not isinstance(layers, int) or layers < graph.layers):
-        yield error(
-            f"It makes caches for the number of layers in {CONFIG} ({key} is {layers}), and {graph.name} has "
-            f"{graph.layers}.",
-            f"Set {key} to {graph.layers}.",
-        )
+    yield from _names(graph, config)
     if config.get("multi_query"):
         yield error(
             f"{CONFIG} has multi_query, so it makes caches with keys and values in one tensor, which edgeformer's "
@@ -206,19 +201,39 @@ def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
         yield warning(f"{graph.name} has room for {length} tokens: longer texts fail.")
     symbols = {
         str(dim)
-        for tensor in graph.pasts.values()
+        for name, tensor in graph.pasts.items()
         for place, dim in enumerate(tensor.dims)
-        if place != 2 and not isinstance(dim, int) and dim != "batch_size"
+        if not (place == 2 and is_per_token(name)) and not isinstance(dim, int) and dim != "batch_size"
     }
     if symbols:
         yield error(
             f"The caches of {graph.name} have the symbols {', '.join(sorted(symbols))}; it knows batch_size, and "
             "replaces other symbols by 0.",
-            "Make heads and head_dim numbers, and name the first dimension batch_size.",
+            "Make all but the batch and the tokens numbers, and name the first dimension batch_size.",
         )
     odd = {tensor.dtype for tensor in graph.pasts.values()} - set(ARRAY_TYPES)
     if odd:
         yield error(f"The caches of {graph.name} are {', '.join(sorted(odd))}, for which JavaScript has no arrays.")
+
+
+def _names(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
+    """Yield an error if it makes no caches for states of the graph, by the layers in config.json."""
+    if config.get("model_type") in types.OTHER_CACHES or any(".decoder." in name for name in graph.pasts):
+        return
+    try:
+        made = cache_names(config)
+    except ValueError as problem:
+        yield error(str(problem))
+        return
+    lacking = [name for name in graph.pasts if name not in made]
+    if lacking:
+        key = types.LAYERS.get(str(config.get("model_type")), "num_hidden_layers")
+        yield error(
+            f"It makes no caches {', '.join(lacking)} for the layers in {CONFIG}, where {key} is {config.get(key)} and "
+            f"layer_types is {config.get('layer_types')}."
+        )
+    if not graph.past_shape:
+        yield error(f"It counts tokens by a layer's keys, and no layer of {graph.name} has any.")
 
 
 def _kernels(graph: GraphFacts) -> Iterator[Finding]:

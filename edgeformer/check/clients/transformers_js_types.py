@@ -60,10 +60,11 @@ _BY_KEY = {
 LAYERS = {model_type: key for key, types in _BY_KEY.items() for model_type in types.split()}
 """Field with the number of layers of the decoder, by model_type, where it is not num_hidden_layers."""
 
-OTHER_CACHES = _types(
-    """
-    deepseek_v4 falcon_h1 gemma3 gemma3n gemma4 granitemoehybrid lfm2 lfm2_moe nemotron_h olmo_hybrid qwen2_5_vl qwen3_5
-    qwen3_5_moe qwen3_5_text qwen3_next qwen3_vl qwen3_vl_moe trocr zaya
-    """
-)
-"""Types whose caches are of another kind, or follow from a nested config."""
+TEXT_CONFIG = _types("gemma3 gemma3n gemma4 qwen2_5_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe")
+"""Types whose caches follow from the nested text_config."""
+
+OWN_GRAPHS = _types("gemma3n gemma4 phi3_v")
+"""Decoders that are read from other graphs than model.onnx, with the embedding in one of its own."""
+
+OTHER_CACHES = _types("deepseek_v4 trocr zaya")
+"""Types whose caches are of a kind that edgeformer does not have."""
