@@ -9,6 +9,7 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -30,20 +31,24 @@ void generate(const std::filesystem::path& bundle, Ids step, int64_t new_tokens,
     binding.BindInput(name, Ort::Value::CreateTensor(cpu, ids.data(), ids.size(), shape, 2));
   };
 
-  // One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied.
+  // One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied. So
+  // is a state of fixed size, as a convolution keeps it, which starts with zeros.
   Ort::IoBinding binding(session);
   binding.BindOutput("logits", cpu);
   const int64_t capacity = step.size() + new_tokens;
   for (size_t i = 0; i < session.GetInputCount(); ++i) {
     const std::string past = session.GetInputNameAllocated(i, allocator).get();
-    if (past.rfind("past_key_values.", 0) != 0) continue;
+    if (past.rfind("past_", 0) != 0) continue;
     const auto type = session.GetInputTypeInfo(i);
     const auto tensor = type.GetTensorTypeAndShapeInfo();
-    const auto shape = tensor.GetShape();  // batch, heads, tokens, head_dim: the second and the last are numbers
-    const Ids sizes{1, shape[1], capacity, shape[3]};
-    const auto cache = Ort::Value::CreateTensor(allocator, sizes.data(), sizes.size(), tensor.GetElementType());
+    Ids sizes = tensor.GetShape();  // all are numbers but the batch and, of keys and values, the tokens (-1)
+    sizes[0] = 1;
+    std::replace(sizes.begin(), sizes.end(), int64_t{-1}, capacity);
+    auto cache = Ort::Value::CreateTensor(allocator, sizes.data(), sizes.size(), tensor.GetElementType());
+    std::memset(cache.GetTensorMutableRawData(), 0, cache.GetTensorSizeInBytes());
+    const std::string keys = "past_key_values", state = past.rfind(keys, 0) == 0 ? keys : "past";
     binding.BindInput(past.c_str(), cache);
-    binding.BindOutput(("present" + past.substr(past.find('.'))).c_str(), cache);
+    binding.BindOutput(("present" + past.substr(state.size())).c_str(), cache);  // present.0.key, present_conv.1 …
   }
 
   Ids mask(step.size(), 1);  // of all tokens, old and new

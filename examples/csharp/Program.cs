@@ -26,16 +26,20 @@ using var binding = session.CreateIoBinding();
 using var run = new RunOptions();
 var cpu = OrtMemoryInfo.DefaultInstance;
 
-// One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied.
+// One buffer is past and present of a layer: each step writes its keys and values into it, and nothing is copied. So is
+// a state of fixed size, as a convolution keeps it, which starts with zeros.
 binding.BindOutputToDevice("logits", cpu);
 foreach (var (past, tensor) in session.InputMetadata)
 {
-    if (!past.StartsWith("past_key_values.")) continue;
-    int[] shape = tensor.Dimensions; // batch, heads, tokens, head_dim: the second and the last are numbers
-    long[] sizes = { 1, shape[1], capacity, shape[3] };
+    if (!past.StartsWith("past_")) continue;
+    // All sizes are numbers but the batch and, of keys and values, the tokens (-1).
+    long[] sizes = tensor.Dimensions.Select(size => size < 0 ? (long)capacity : size).ToArray();
+    sizes[0] = 1;
     using var cache = OrtValue.CreateAllocatedTensorValue(OrtAllocator.DefaultInstance, tensor.ElementDataType, sizes);
+    cache.GetTensorMutableRawData().Clear();
+    string state = past.StartsWith("past_key_values") ? "past_key_values" : "past";
     binding.BindInput(past, cache);
-    binding.BindOutput("present" + past.Substring("past_key_values".Length), cache);
+    binding.BindOutput("present" + past.Substring(state.Length), cache); // present.0.key, present_conv.1 …
 }
 
 for (int length = step.Length; length < capacity; length++)

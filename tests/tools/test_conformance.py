@@ -48,6 +48,11 @@ MODELS = {
         "vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 1,
         "eos_token_id": 130, "tie_word_embeddings": False,
     },
+    "lfm2": SIZES
+    | {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4,
+        "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False,
+    },
 }  # fmt: skip
 START = {
     "vocab_size": 131, "d_model": 64, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": 1,
@@ -64,7 +69,7 @@ PAIRS = {
     "bart": BART,
 }
 # Models that generate many different tokens, so that one wrong layer would show.
-SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8, "t5": 7, "marian": 4, "bart": 10}
+SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8, "lfm2": 5, "t5": 7, "marian": 4, "bart": 10}
 
 NODE = "transformers.js (Node)"
 OPTIMUM = "Optimum"
@@ -147,8 +152,9 @@ def test_every_form_of_cache_runs_in_plain_onnxruntime(options, checkpoints, tmp
     assert results["onnxruntime"]["note"] == ""
 
 
-def test_the_cpp_example_compiles_and_finds_the_same(bundles, places):
-    results = conformance.compare({CPP: require(CPP, places)}, bundles["llama"], PROMPTS, STEPS, places)
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_the_cpp_example_compiles_and_finds_the_same(family, bundles, places):
+    results = conformance.compare({CPP: require(CPP, places)}, bundles[family], PROMPTS, STEPS, places)
     assert results[CPP]["note"] == ""
     assert results[CPP]["status"] == "same"
 
