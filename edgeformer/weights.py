@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from edgeformer import mxfp4
 from edgeformer.config import AttentionConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import is_stacked
@@ -90,7 +91,9 @@ class CheckpointWeights(Mapping[str, Tensor]):
         for name, place in family.places(first_names, stored).items():
             if place.tensor in stored and place.tensor not in expected:
                 self._copies.setdefault(first_names[name], []).append(place.tensor)
-        unexpected = stored.keys() - expected.keys() - {copy for copies in self._copies.values() for copy in copies}
+        read = {copy for copies in self._copies.values() for copy in copies}
+        read |= {name.removesuffix(mxfp4.BLOCKS) + mxfp4.SCALES for name in expected if name.endswith(mxfp4.BLOCKS)}
+        unexpected = stored.keys() - expected.keys() - read
         problems += [f"unexpected: {name}" for name in sorted(unexpected) if not family.ignores(name)]
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
@@ -121,6 +124,13 @@ class CheckpointWeights(Mapping[str, Tensor]):
         return expected
 
     def _open(self, tensor: str) -> Any:
+        """Return a tensor of the checkpoint that is read when it is indexed; blocks of MXFP4 as what they mean."""
+        scales = tensor.removesuffix(mxfp4.BLOCKS) + mxfp4.SCALES
+        if tensor.endswith(mxfp4.BLOCKS) and scales in self._stored:
+            return mxfp4.PackedSlice(tensor, self._slice(tensor), self._slice(scales))
+        return self._slice(tensor)
+
+    def _slice(self, tensor: str) -> Any:
         name = tensor.removeprefix(self._absent_prefix)
         return self._stored[tensor].get_slice(self._names.get(name, name))
 

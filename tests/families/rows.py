@@ -456,6 +456,21 @@ FAMILIES = {
             },
         },
     ),
+    "gpt_oss": Row(
+        sizes=SIZES | {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 37},
+        models={
+            "all-experts": {"num_experts_per_tok": 5, "sliding_window": 9, "swiglu_limit": 1.5},
+            "plain-rotary": {
+                "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "attention_bias": False,
+                "sliding_window": 300, "swiglu_alpha": 1.0, "num_key_value_heads": 1, "tie_word_embeddings": True,
+            },
+            "layer-types": {
+                "layer_types": ["full_attention", "full_attention", "sliding_attention"], "sliding_window": 5,
+                "head_dim": 32, "num_local_experts": 7, "num_experts_per_tok": 3, "num_key_value_heads": 4,
+                "swiglu_limit": 0.5,
+            },
+        },
+    ),
     "gptj": Row(
         sizes=GPT2_SIZES | {"rotary_dim": 8},
         models={

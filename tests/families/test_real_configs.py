@@ -118,6 +118,9 @@ EXPECTED = {
     "moonshotai/Moonlight-16B-A3B": Expected(15_960_110_208, 27, (16, 16, 192), 8192, False, bases=5e4),
     "mosaicml/mpt-7b": Expected(6_649_286_656, 32, (32, 32, 128), 2048, True, bases=None),
     "nvidia/Nemotron-Mini-4B-Instruct": Expected(4_190_509_056, 32, (24, 8, 128), 4096, False),
+    "openai/gpt-oss-20b": Expected(
+        20_914_757_184, 24, (64, 8, 64), 131072, False, windows=[128, None] * 12, bases=150000.0
+    ),
     "openai-community/gpt2": Expected(124_439_808, 12, (12, 12, 64), 1024, True, bases=None),
     "stabilityai/stablelm-2-1_6b": Expected(1_644_515_328, 24, (32, 32, 64), 4096, False),
     "swiss-ai/Apertus-8B-Instruct-2509": Expected(8_053_338_240, 32, (32, 8, 128), 65536, False, bases=12e6),
@@ -216,6 +219,11 @@ DETAILS = {
     "nvidia/Nemotron-Mini-4B-Instruct": {
         "attention.rotary.rotary_dim": 64, "attention.rotary.interleaved": False, "block.norm.kind": "layer_norm",
         "block.norm.offset": 1.0, "feed_forward.activation": "relu_squared", "feed_forward.gated": False,
+    },
+    "openai/gpt-oss-20b": {
+        "attention.sinks": True, "attention.output_bias": True, "attention.rotary.scaling.truncate": False,
+        "feed_forward.expert.limit": 7.0, "feed_forward.expert.beta": 1.702, "feed_forward.expert.up_offset": 1.0,
+        "feed_forward.router.bias": True,
     },
     "openai-community/gpt2": {"model.position_embedding.rows": 1024, "feed_forward.activation": "gelu_tanh"},
     "stabilityai/stablelm-2-1_6b": {

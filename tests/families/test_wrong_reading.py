@@ -115,7 +115,7 @@ def test_the_comparison_sees_where_the_shared_part_of_queries_is(folders, name):
 
 EXPERTS = [
     (family, name)
-    for family in ("dots1", "glm4_moe", "granitemoe", "granitemoeshared", "phimoe", "qwen2_moe")
+    for family in ("dots1", "glm4_moe", "gpt_oss", "granitemoe", "granitemoeshared", "phimoe", "qwen2_moe")
     for name in FAMILIES[family].models
     if name != "longrope"
 ]
@@ -134,6 +134,7 @@ def test_experts_are_those_of_transformers(folders, family, name):
         ("deepseek_v3", "groups", {"groups": 1, "groups_per_token": 1}),
         ("deepseek_v3", "groups", {"scoring": "softmax"}),
         ("deepseek_v3", "groups", {"normalized": False, "sum_epsilon": 0.0}),
+        ("gpt_oss", "layer-types", {"normalized": False}),
         ("qwen2_moe", "normalized", {"normalized": False}),
         ("qwen2_moe", "windows", {"normalized": True}),
         ("granitemoe", "biases", {"normalized": False}),
@@ -142,6 +143,15 @@ def test_experts_are_those_of_transformers(folders, family, name):
 )
 def test_the_comparison_sees_a_wrong_router(folders, family, name, fields):
     assert error(*folders(family, name), with_experts(router, **fields)) > 1e-3
+
+
+def network(experts, **fields):
+    return replace(experts, expert=replace(experts.expert, **fields))
+
+
+@pytest.mark.parametrize("fields", [{"limit": None}, {"beta": 1.0}, {"up_offset": 0.0}])
+def test_the_comparison_sees_a_wrong_network_of_experts(folders, fields):
+    assert error(*folders("gpt_oss", "layer-types"), with_experts(network, **fields)) > 1e-3
 
 
 def in_wrong_order(weights, config):
@@ -174,6 +184,8 @@ def without_shared_network(weights, config):
         ("deepseek_v2", "lite", in_wrong_order),
         ("deepseek_v3", "yarn", without_choice_biases),
         ("glm4_moe", "groups", without_choice_biases),
+        ("gpt_oss", "layer-types", exchanged),
+        ("gpt_oss", "plain-rotary", in_wrong_order),
         ("granitemoe", "multipliers", in_wrong_order),
         ("granitemoe", "multipliers", exchanged),
         ("granitemoeshared", "all-experts", without_shared_network),
