@@ -1,5 +1,6 @@
 """Every family: random models of transformers' own class, exported, verified, and run by plain onnxruntime.
 
+By default the first model of each family is run, and every Llama; the others are `slow`.
 The oracle is transformers' eager module over the same checkpoint, in float32; the runner is `plain_onnxruntime.py`,
 which imports neither edgeformer nor torch. Error: max |Δlogit| / max |logit|. The models are in `rows.py`.
 """
@@ -25,27 +26,41 @@ from edgeformer.weights import parameter_shapes
 PROMPT, STEPS, LENGTHS = 24, 32, (24, 9, 1)
 GREEDY = 24
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
-MODELS = [(family, name) for family, row in FAMILIES.items() for name in row.models]
+
+
+def is_slow(family, name):
+    """Return whether a model is left to the slow tests: most families are variants of each other."""
+    return family != "llama" and name != next(iter(FAMILIES[family].models))
+
+
+def marked(*case):
+    """Return a test case of (family, name, …), slow where the model is."""
+    return pytest.param(*case, marks=pytest.mark.slow if is_slow(*case[:2]) else ())
+
+
+MODELS = [marked(family, name) for family, row in FAMILIES.items() for name in row.models]
 
 
 @pytest.fixture(scope="module")
 def outcomes(make_model, tmp_path_factory):
-    """Return a function that returns the outputs of a family's models, and those of transformers."""
+    """Return a function that returns the outputs of a model, and those of transformers."""
 
     @functools.cache
-    def of_family(family):
-        return run_family(family, make_model, tmp_path_factory.mktemp(family))
+    def of_family(family, slow):
+        return run_family(family, slow, make_model, tmp_path_factory.mktemp(family))
 
-    return of_family
+    return lambda family, name, precision: of_family(family, is_slow(family, name))[name, precision]
 
 
-def run_family(family, make_model, work):
-    """Export every model of a family, run the bundles in one plain process, and compute the oracle's logits.
+def run_family(family, slow, make_model, work):
+    """Export a family's models, run the bundles in one plain process, and compute the oracle's logits.
 
-    float32 graphs pass the parity gates on their way.
+    slow: which of its models. float32 graphs pass the parity gates on their way.
     """
     jobs, expected = [], {}
     for index, (name, options) in enumerate(FAMILIES[family].models.items()):
+        if is_slow(family, name) != slow:
+            continue
         row = FAMILIES[family]
         folder = make_model(family, seed=index, **(row.sizes | options), **row.stored.get(name, {}))
         tokens = np.random.default_rng(index).integers(0, VOCABULARY, (len(LENGTHS), PROMPT + STEPS))
@@ -97,12 +112,17 @@ def relative_error(actual, expected):
     return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
-CASES = [(family, name, precision) for family, name in MODELS for precision in precisions(family, name)]
+CASES = [
+    marked(family, name, precision)
+    for family, row in FAMILIES.items()
+    for name in row.models
+    for precision in precisions(family, name)
+]
 
 
 @pytest.mark.parametrize(("family", "name", "precision"), CASES)
 def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precision):
-    outputs, expected = outcomes(family)[name, precision]
+    outputs, expected = outcomes(family, name, precision)
     logits, rows = expected["logits"], range(len(LENGTHS))
     parts = {
         "prefill": (outputs["prefill"], logits[:1, :PROMPT]),
@@ -120,14 +140,14 @@ def test_plain_onnxruntime_matches_transformers(outcomes, family, name, precisio
 
 @pytest.mark.parametrize(("family", "name"), MODELS)
 def test_greedy_tokens_are_those_of_transformers(outcomes, family, name):
-    outputs, expected = outcomes(family)[name, "fp32"]
+    outputs, expected = outcomes(family, name, "fp32")
     assert outputs["greedy"].tolist() == expected["greedy"]
 
 
 @pytest.mark.parametrize("family", ["llama"])
 def test_the_comparison_sees_a_neighbouring_model(outcomes, family):
-    outputs, _ = outcomes(family)["yarn", "fp32"]
-    _, other = outcomes(family)["linear", "fp32"]
+    outputs, _ = outcomes(family, "yarn", "fp32")
+    _, other = outcomes(family, "linear", "fp32")
     assert relative_error(outputs["prefill"], other["logits"][:1, :PROMPT]) > 100 * LIMITS["fp32"]
 
 
