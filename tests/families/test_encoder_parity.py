@@ -284,8 +284,17 @@ def test_the_comparison_sees_a_neighbouring_model(models, family, name, neighbou
     assert eager_error(model, change(open_source(model.folder).config)) > 100 * EAGER
 
 
+EXPORTED_ALWAYS = ("albert", "bert", "deberta-v2", "distilbert", "longformer", "modernbert", "mpnet", "roberta")
+"""Families whose graphs differ from each other; the exports of the others, which are variants, are slow."""
+
+
+def exported(*case):
+    """Return a test case of (family, name, …) that reads an export."""
+    return pytest.param(*case, marks=() if case[0] in EXPORTED_ALWAYS else pytest.mark.slow)
+
+
 CASES = [
-    (family, name, precision)
+    exported(family, name, precision)
     for family, row in ENCODERS.items()
     for name in row.models
     for precision in precisions(name, row.models)
@@ -317,7 +326,7 @@ def test_padding_changes_nothing_and_is_finite(models, outcomes, family, name, p
         assert np.isfinite(batch).all(), output
 
 
-@pytest.mark.parametrize(("family", "name"), MODELS)
+@pytest.mark.parametrize(("family", "name"), [exported(*model) for model in MODELS])
 def test_a_graph_asks_for_segments_only_where_there_are_several(models, outcomes, family, name):
     several = getattr(transformers.AutoConfig.from_pretrained(models(family)[name].folder), "type_vocab_size", 0) > 1
     expected = ["input_ids", "attention_mask", *(["token_type_ids"] if several else [])]
@@ -335,7 +344,7 @@ def test_blocks_that_share_parameters_are_stored_once(models, tmp_path):
     assert len({node.name for node in graph.node}) == len(graph.node)
 
 
-SENTENCES = [(family, name) for family, name in MODELS if "pooling" in ENCODERS[family].models[name]]
+SENTENCES = [exported(*model) for model in MODELS if "pooling" in ENCODERS[model[0]].models[model[1]]]
 
 
 @pytest.mark.parametrize(("family", "name"), SENTENCES)

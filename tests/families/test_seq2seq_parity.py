@@ -281,7 +281,16 @@ def errors_of_bundle(outputs, expected, inputs):
     return {part: relative_error(*pair) for part, pair in parts.items()}
 
 
-@pytest.mark.parametrize(("family", "name", "precision"), EXPORTED)
+EXPORTED_ALWAYS = ("bart", "led", "marian", "t5", "t5gemma", "transformer", "whisper")
+"""Families whose graphs differ from each other; the exports of the others, which are variants, are slow."""
+
+
+def exported(*case):
+    """Return a test case of (family, name, …) that reads an export."""
+    return pytest.param(*case, marks=() if case[0] in EXPORTED_ALWAYS else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("family", "name", "precision"), [exported(*job) for job in EXPORTED])
 def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, precision):
     _, inputs, expected = models(family, name)
     outputs = outcomes(family)[f"{name}-{precision}"]
@@ -290,7 +299,7 @@ def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, 
     assert outputs["cache_tail_is_untouched"].all()
 
 
-@pytest.mark.parametrize(("family", "name"), [job[:2] for job in EXPORTED if job[2] == "fp32"])
+@pytest.mark.parametrize(("family", "name"), [exported(*job[:2]) for job in EXPORTED if job[2] == "fp32"])
 def test_greedy_tokens_are_those_of_transformers(models, outcomes, family, name):
     greedy = models(family, name)[2]["greedy"]
     assert outcomes(family)[f"{name}-fp32"]["greedy"].tolist() == greedy.tolist()
