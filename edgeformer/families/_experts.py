@@ -37,7 +37,8 @@ def read_experts(
         dense: the network that an expert is like.
         router: how experts are chosen.
         num_experts: the number of experts where config.json has none.
-        options: fields of ExpertsConfig; `intermediate_size` is the expert's, if it is not that of `dense`.
+        options: fields of ExpertsConfig; `intermediate_size` is the expert's, if it is not that of `dense`, and
+            `used_name` the field with the number of experts that a token uses, if it is not num_experts_per_tok.
     """
     assert isinstance(dense, FeedForwardConfig)
     fields.ignore(*TRAINING)
@@ -46,7 +47,7 @@ def read_experts(
         several = ", ".join(map(str, counts))
         raise ConfigError(f"config.json has several numbers of experts ({several}). Keep the right one.")
     expert = replace(dense, intermediate_size=options.pop("intermediate_size", dense.intermediate_size))
-    used = fields.take("num_experts_per_tok")
+    used = fields.take(options.pop("used_name", "num_experts_per_tok"))
     count = counts[0] if counts else num_experts
     return ExpertsConfig(num_experts=count, experts_per_token=used, expert=expert, router=router, **options)
 

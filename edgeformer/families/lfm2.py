@@ -41,13 +41,18 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     fields.ignore("block_dim", "block_norm_eps", "block_mlp_init_scale", "block_out_init_scale", "block_use_swiglu")
     fields.ignore("block_use_xavier_init", "conv_use_xavier_init", "conv_dim", "conv_dim_out", "num_heads")
     fields.ignore("use_pos_enc", "theta")
+    return read_lfm2(fields, context_length, read_intermediate_size(fields))
+
+
+def read_lfm2(fields: Fields, context_length: int | None, intermediate_size: int) -> DecoderConfig:
+    """Read the fields that LFM2 and its variant with experts share."""
     norm = NormConfig(eps=fields.take("norm_eps"))
     config = read_llama(
         fields,
         context_length,
         norm=norm,
         attention={"qk_norm": QKNormConfig(norm=norm, over="head")},
-        feed_forward={"intermediate_size": read_intermediate_size(fields), "activation": "silu", "gated": True},
+        feed_forward={"intermediate_size": intermediate_size, "activation": "silu", "gated": True},
         tied_head=fields.take("tie_embedding", fields.take("tie_word_embeddings")),
     )
     return with_convolutions(fields, config)

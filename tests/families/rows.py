@@ -251,6 +251,20 @@ FAMILIES = {
             "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}},
         },
     ),
+    "ernie4_5_moe": Row(
+        sizes=SIZES | {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 25},
+        models={
+            "all-experts": {"moe_k": 6, "moe_layer_start_index": 0},
+            "biases": {
+                "use_bias": True, "moe_num_shared_experts": 0, "moe_num_experts": 5, "moe_k": 3, "moe_norm_min": 1.5,
+                "tie_word_embeddings": False, "num_key_value_heads": 4,
+            },
+            "intervals": {
+                "num_hidden_layers": 5, "moe_layer_interval": 2, "moe_layer_end_index": 3, "moe_num_shared_experts": 1,
+                "hidden_act": "gelu", "rms_norm_eps": 1e-3,
+            },
+        },
+    ),
     "exaone4": Row(
         sizes=SIZES | {"num_hidden_layers": 4, "sliding_window": 8},
         models={
@@ -305,6 +319,14 @@ FAMILIES = {
                 "mlp_bias": True, "mamba_proj_bias": True, "num_key_value_heads": 1, "mamba_d_conv": 3,
             },
             "narrow": {"mamba_d_ssm": 96, "mamba_n_heads": 4, "mamba_d_head": 24, "mamba_conv_bias": False},
+        },
+    ),
+    "flex_olmo": Row(
+        sizes=SIZES | {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 37, "pad_token_id": 0},
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "normalized": {"norm_topk_prob": True, "num_key_value_heads": 4, "hidden_act": "relu"},
+            "biases": {"attention_bias": True, "num_experts": 5, "num_experts_per_tok": 1, "rms_norm_eps": 1e-3},
         },
     ),
     "gemma": Row(
@@ -603,6 +625,24 @@ FAMILIES = {
             },
         },
     ),
+    "lfm2_moe": Row(
+        sizes=SIZES
+        | {
+            "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 37, "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention", "conv"],
+        },
+        models={
+            "all-experts": {"num_experts_per_tok": 6},
+            "without-biases": {
+                "use_expert_bias": False, "routed_scaling_factor": 2.5, "conv_L_cache": 4, "num_key_value_heads": 4,
+                "layer_types": ["full_attention", "conv", "conv"], "tie_word_embeddings": False,
+            },
+            "not-normalized": {
+                "norm_topk_prob": False, "num_dense_layers": 0, "conv_bias": True, "num_experts_per_tok": 1,
+                "layer_types": ["conv", "conv", "full_attention"], "norm_eps": 1e-3,
+            },
+        },
+    ),
     "llama": Row(
         sizes=SIZES | {"rms_norm_eps": 1e-5},
         models={
@@ -657,6 +697,12 @@ FAMILIES = {
             "temperature": {"attn_scale": 0.7, "no_rope_layers": [0, 1, 1, 0], "attention_chunk_size": 256},
             "no-temperature": {"attn_temperature_tuning": False, "no_rope_layer_interval": 2},
             "no-qk-norm": {"use_qk_norm": False, "attention_chunk_size": 11, "tie_word_embeddings": True},
+            "experts": {
+                "moe_layers": [0, 1, 3], "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 37,
+            },
+            "every-second-layer": {
+                "moe_layers": None, "interleave_moe_layer_step": 2, "num_local_experts": 3, "num_experts_per_tok": 1,
+            },
             "layer-types": {
                 "layer_types": ["full_attention", "chunked_attention", "full_attention", "chunked_attention"],
                 "no_rope_layers": [1, 1, 0, 0], "rms_norm_eps": 1e-2,

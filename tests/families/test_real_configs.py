@@ -56,6 +56,7 @@ EXPECTED = {
         3_075_098_624, 36, (16, 4, 128), 65536, True, bases=[5e6, 5e6, 5e6, None] * 9
     ),
     "LGAI-EXAONE/EXAONE-4.0-1.2B": Expected(1_279_391_488, 30, (32, 8, 64), 65536, True, bases=1e6),
+    "LiquidAI/LFM2-8B-A1B": Expected(8_339_930_560, 24, (32, 8, 64), 128000, True, bases=1e6),
     "LiquidAI/LFM2-1.2B": Expected(1_170_340_608, 16, (32, 8, 64), 128000, True, bases=1e6),
     "Qwen/Qwen1.5-MoE-A2.7B": Expected(14_315_784_192, 24, (16, 16, 128), 8192, False, bases=1e6),
     "Qwen/Qwen2-VL-2B-Instruct": Expected(1_543_714_304, 28, (12, 2, 128), 32768, True, bases=1e6),

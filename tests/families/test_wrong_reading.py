@@ -115,7 +115,19 @@ def test_the_comparison_sees_where_the_shared_part_of_queries_is(folders, name):
 
 EXPERTS = [
     (family, name)
-    for family in ("dots1", "glm4_moe", "gpt_oss", "granitemoe", "granitemoeshared", "phimoe", "qwen2_moe")
+    for family in (
+        "dots1",
+        "ernie4_5_moe",
+        "flex_olmo",
+        "glm4_moe",
+        "gpt_oss",
+        "granitemoe",
+        "granitemoeshared",
+        "lfm2_moe",
+        "llama4_text",
+        "phimoe",
+        "qwen2_moe",
+    )
     for name in FAMILIES[family].models
     if name != "longrope"
 ]
@@ -134,7 +146,10 @@ def test_experts_are_those_of_transformers(folders, family, name):
         ("deepseek_v3", "groups", {"groups": 1, "groups_per_token": 1}),
         ("deepseek_v3", "groups", {"scoring": "softmax"}),
         ("deepseek_v3", "groups", {"normalized": False, "sum_epsilon": 0.0}),
+        ("ernie4_5_moe", "biases", {"sum_floor": 0.0}),
         ("gpt_oss", "layer-types", {"normalized": False}),
+        ("lfm2_moe", "without-biases", {"scale": 1.0}),
+        ("llama4_text", "experts", {"scoring": "softmax"}),
         ("qwen2_moe", "normalized", {"normalized": False}),
         ("qwen2_moe", "windows", {"normalized": True}),
         ("granitemoe", "biases", {"normalized": False}),
@@ -183,7 +198,12 @@ def without_shared_network(weights, config):
     [
         ("deepseek_v2", "lite", in_wrong_order),
         ("deepseek_v3", "yarn", without_choice_biases),
+        ("ernie4_5_moe", "biases", without_choice_biases),
+        ("flex_olmo", "biases", in_wrong_order),
         ("glm4_moe", "groups", without_choice_biases),
+        ("lfm2_moe", "not-normalized", without_choice_biases),
+        ("llama4_text", "experts", in_wrong_order),
+        ("llama4_text", "every-second-layer", without_shared_network),
         ("gpt_oss", "layer-types", exchanged),
         ("gpt_oss", "plain-rotary", in_wrong_order),
         ("granitemoe", "multipliers", in_wrong_order),
