@@ -56,7 +56,9 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 def with_layers_of_experts(fields: Fields, config: DecoderConfig) -> DecoderConfig:
     """Return the config with experts in `moe_layers`, by default in every layer that ends a step."""
     step, layers = fields.take("interleave_moe_layer_step"), len(config.blocks)
-    chosen = fields.take("moe_layers", list(range(step - 1, layers, step)))
+    chosen = fields.take("moe_layers", None)
+    if chosen is None:
+        chosen = list(range(step - 1, layers, step))
     if not chosen:
         fields.ignore(*TRAINING, "num_local_experts", "num_experts_per_tok")
         return config
