@@ -157,6 +157,11 @@ def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) ->
         "norms": norms,
         "head": _head(config),
     }
+    residual = sum(_residual(block, hidden) for block in blocks)
+    if residual:
+        parts["residual"] = residual
+    if isinstance(config, DecoderConfig):
+        parts["embedding"] += _per_layer_embedding(config) + _stream_projections(config)
     recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
     if recurrent:
         parts["recurrent"] = sum(recurrent_weights(each, hidden) for each in recurrent)
@@ -172,6 +177,34 @@ def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) ->
 
 def _table(config: StackConfig) -> int:
     return config.vocab_size * config.embedding_width
+
+
+def _per_layer_embedding(config: DecoderConfig) -> int:
+    embedding = config.per_layer_embedding
+    if embedding is None:
+        return 0
+    width = len(config.blocks) * embedding.size
+    return (embedding.rows + config.hidden_size) * width + _norm(embedding.norm, embedding.size)
+
+
+def _stream_projections(config: DecoderConfig) -> int:
+    altup = config.blocks[0].altup
+    return 0 if altup is None else 2 * (altup.streams - 1) * config.hidden_size**2
+
+
+def _residual(block: BlockConfig, hidden: int) -> int:
+    """Return the number of weights of what a block adds to a plain residual stream."""
+    altup, count = block.altup, _residual_products(block, hidden) + block.output_scale
+    count += 0 if block.laurel_rank is None else _norm(block.norm, hidden)
+    count += 0 if block.layer_input is None else _norm(block.layer_input.norm, hidden)
+    return count + (0 if altup is None else _norm(block.norm, hidden) + hidden * altup.output_scale)
+
+
+def _residual_products(block: BlockConfig, hidden: int) -> int:
+    altup, count = block.altup, 0
+    count += 0 if block.laurel_rank is None else 2 * hidden * block.laurel_rank
+    count += 0 if block.layer_input is None else 2 * hidden * block.layer_input.size
+    return count + (0 if altup is None else altup.streams * (hidden + altup.streams**2 + altup.streams))
 
 
 def _stem(config: EncoderConfig, first: int) -> int:
@@ -201,15 +234,16 @@ def _block_norms(block: BlockConfig, hidden: int) -> int:
 def _attention(attention: AttentionConfig, hidden: int) -> int:
     head_dim, qkv_bias = attention.head_dim, attention.qkv_bias
     width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
-    own = attention.shares is None
+    own, values = attention.shares is None, not attention.value_from_key
     count = _projections(attention, hidden)
     if attention.latent is not None:
         latent = attention.latent
         ranks = latent.rank + (latent.query_rank or 0)
         count += _norm(latent.norm, ranks) + (ranks + latent.shared_dim) * latent.bias
-    count += (width + kv_width * (1 + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
+    count += (width + kv_width * (values + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
     count += attention.num_heads * attention.sinks
     count += 3 * width * (hidden + qkv_bias) * attention.global_projections
+    count += _norm(attention.value_norm, head_dim)
     if attention.qk_norm is not None:
         norm, over = attention.qk_norm.norm, attention.qk_norm.over
         keys = _norm(norm, head_dim if over == "head" else kv_width) * own
@@ -229,8 +263,8 @@ def _projections(attention: AttentionConfig, hidden: int) -> int:
     """Return the number of weights in the matrices of queries, keys, values and the output, without biases."""
     heads, head_dim, latent = attention.num_heads, attention.head_dim, attention.latent
     if latent is None:
-        kv_heads = attention.num_kv_heads * (attention.shares is None)
-        return 2 * hidden * head_dim * (heads + kv_heads)
+        kv_heads = attention.num_kv_heads * (2 - attention.value_from_key) * (attention.shares is None)
+        return hidden * head_dim * (2 * heads + kv_heads)
     down = hidden * (latent.rank + latent.shared_dim + (latent.query_rank or 0))
     keys_values = latent.rank * heads * (head_dim - latent.shared_dim + latent.value_dim)
     queries = (latent.query_rank or hidden) * heads * head_dim
@@ -301,7 +335,9 @@ def _products(config: DecoderConfig | EncoderConfig) -> int:
     hidden = config.hidden_size
     count = sum(_block_products(block, hidden) for block in config.blocks)
     if isinstance(config, DecoderConfig):
-        return count + _table(config)
+        embedding = config.per_layer_embedding
+        inputs = 0 if embedding is None else hidden * len(config.blocks) * embedding.size
+        return count + _table(config) + inputs + _stream_projections(config)
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
     match config.head:
@@ -321,7 +357,7 @@ def _block_products(block: BlockConfig, hidden: int) -> int:
         count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
     if across is not None:
         count += 2 * hidden * across.num_heads * across.head_dim
-    return count + _feed_forward_products(block.feed_forward, hidden)
+    return count + _feed_forward_products(block.feed_forward, hidden) + _residual_products(block, hidden)
 
 
 def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:

@@ -29,9 +29,9 @@ MATRICES = "*.weight"
 """Pattern of the weights of linear layers and embeddings. Constant tables (rotary cosines) have other names."""
 SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*relative.*.weight")
 """Patterns of small embeddings that are added to hidden states or scores; they are not quantized."""
-ROUTERS = ("*router.projection.weight", "*shared_gate.weight")
-"""Patterns of the layers that choose and weigh experts; they are not quantized: they are small, and an error of theirs
-chooses other experts."""
+ROUTERS = ("*router.projection.weight", "*shared_gate.weight", "*altup.*.weight")
+"""Patterns of the layers that choose and weigh experts, or weigh residual streams; they are not quantized: they are
+small, and an error of theirs chooses other experts."""
 DECODER_MATRICES = "decoder.*.weight"
 """Pattern of the decoder of an encoder-decoder, which reads one token per step."""
 CROSS_ATTENTION_KEYS_VALUES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")

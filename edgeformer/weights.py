@@ -216,7 +216,8 @@ class RandomWeights(Mapping[str, Tensor]):
         noise = self._noise(name, shape)
         module, _, last = name.rpartition(".")
         if "norm" in module or len(shape) == 1:
-            return 0.1 * noise + (1 if "norm" in module and last in ("weight", "running_var") else 0)
+            near_one = last == "scale" or ("norm" in module and last in ("weight", "running_var"))
+            return 0.1 * noise + (1 if near_one else 0)
         return noise / math.sqrt(shape[-1])
 
     def read_expert(self, name: str, expert: int) -> Tensor:

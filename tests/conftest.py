@@ -133,11 +133,17 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
                     # Nothing scales the scores of T5; its queries are small from the start.
                     scale = config.d_kv if name.endswith(".q.weight") and hasattr(config, "d_kv") else 1
                     parameter.copy_(noise / (scale * parameter.shape[-1]) ** 0.5)
+            for module in model.modules():
+                # Nothing scales the scores of Gemma 3n and 4 either; the norms of trained queries are small.
+                if getattr(module, "scaling", None) == 1.0 and hasattr(module, "q_norm"):
+                    module.q_norm.weight.mul_(module.head_dim**-0.5)
             for name, buffer in model.named_buffers():
                 if name == "final_logits_bias":
                     buffer.normal_()
                 elif name.endswith(LEARNED_OTHERWISE):
                     buffer.normal_(std=0.2)
+                if name.endswith("layer_scalar"):
+                    buffer.add_(0.2 * torch.randn_like(buffer))
         folder = tmp_path_factory.mktemp(model_type)
         if dtype != torch.float32:  # `to` would make complex buffers of a vision tower real
             model.to(dtype)

@@ -7,6 +7,7 @@ means that the model does not have it. Combinations without a meaning raise Conf
 Shapes below use B batch, S new tokens, T total tokens, H heads, K kv heads, D head_dim, E hidden_size, V vocab_size.
 """
 
+from edgeformer.config.altup import AltUpConfig
 from edgeformer.config.block import (
     AttentionConfig,
     BlockConfig,
@@ -18,6 +19,7 @@ from edgeformer.config.block import (
 from edgeformer.config.experts import ExpertsConfig, RouterConfig
 from edgeformer.config.feed_forward import Activation, FeedForwardConfig
 from edgeformer.config.latent import LatentConfig
+from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding
 from edgeformer.config.model import (
     AudioStem,
     ClassificationHead,
@@ -52,6 +54,7 @@ from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortCo
 __all__ = [
     "Activation",
     "AlibiConfig",
+    "AltUpConfig",
     "AttentionConfig",
     "AudioStem",
     "BlockConfig",
@@ -64,6 +67,7 @@ __all__ = [
     "ExpertsConfig",
     "FeedForwardConfig",
     "LatentConfig",
+    "LayerInputConfig",
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
@@ -71,6 +75,7 @@ __all__ = [
     "MaskedLMHead",
     "ModelConfig",
     "NormConfig",
+    "PerLayerEmbedding",
     "PoolingHead",
     "ProportionalScaling",
     "QKNormConfig",

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from edgeformer.config.altup import AltUpConfig
 from edgeformer.config.experts import ExpertsConfig
 from edgeformer.config.feed_forward import FeedForwardConfig
 from edgeformer.config.latent import LatentConfig
+from edgeformer.config.layer_input import LayerInputConfig
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
     AlibiConfig,
@@ -83,6 +85,8 @@ class AttentionConfig:
     Attributes:
         scale: factor of the scores, often 1 / sqrt(head_dim).
         key_bias: whether qkv_bias applies to keys, too. A bias of keys cancels out in the softmax.
+        value_norm: normalizes the values of every head by themselves, with one weight [D] for all heads.
+        value_from_key: values are the projected keys, before these are normalized and rotated.
         qkv_clip: queries, keys and values are clamped to ± qkv_clip.
         softcap: scores s become softcap · tanh(s / softcap).
         sinks: a learned score per head takes part in the softmax without a value (arXiv 2309.17453).
@@ -108,6 +112,8 @@ class AttentionConfig:
     key_bias: bool = True
     relative: RelativePosition | None = None
     qk_norm: QKNormConfig | None = None
+    value_norm: NormConfig | None = None
+    value_from_key: bool = False
     qkv_clip: float | None = None
     query_temperature: QueryTemperature | None = None
     softcap: float | None = None
@@ -143,6 +149,11 @@ class AttentionConfig:
             not sparse or self.window is not None, self, "window", "set where global tokens or random blocks add to it"
         )
         check(self.chunk is None or self.window is None, self, "chunk", "None where there is a window; choose one")
+        if self.shares is not None or self.latent is not None:
+            plain = self.value_norm is None and not self.value_from_key
+            check(
+                plain, self, "value_norm", "None, and value_from_key False, in a layer without a projection of values"
+            )
         if self.shares is not None:
             own = isinstance(self.relative, ShawConfig | TransformerXLConfig)
             check(
@@ -239,6 +250,11 @@ class BlockConfig:
         residual: `serial` is attention, then feed-forward; `parallel` computes both from the same x, each with its
             own norm; `parallel_one_norm` computes both from one norm of x (GPT-J).
         residual_scale: c above.
+        laurel_rank: a layer of this rank reads what attention reads, and is added with it; their sum with x is divided
+            by √2 (LAuReL, arXiv 2411.07501).
+        layer_input: how the block uses its part of the decoder's `per_layer_embedding`, behind the branches.
+        output_scale: the output is multiplied by a learned number.
+        altup: the block is one step of these residual streams.
     """
 
     attention: AttentionConfig | None
@@ -250,6 +266,10 @@ class BlockConfig:
     norm_placement: Literal["pre", "post", "output", "sandwich"] = "pre"
     residual: Literal["serial", "parallel", "parallel_one_norm"] = "serial"
     residual_scale: float = 1.0
+    laurel_rank: int | None = None
+    layer_input: LayerInputConfig | None = None
+    output_scale: bool = False
+    altup: AltUpConfig | None = None
 
     def __post_init__(self) -> None:
         mixes = self.attention is not None or self.recurrent is not None
@@ -261,6 +281,12 @@ class BlockConfig:
             check(self.cross_attention is None, self, "residual", "serial where there is cross-attention")
         if self.residual == "parallel_one_norm":
             check(self.norm_placement == "pre", self, "norm_placement", "'pre' where one norm serves both branches")
+        if self.laurel_rank is not None:
+            serial = self.residual == "serial" and self.norm_placement != "post"
+            check(serial and self.laurel_rank > 0, self, "laurel_rank", "positive in a serial block, else None")
+        if self.altup is not None:
+            alone = self.layer_input is not None and not self.output_scale and self.cross_attention is None
+            check(alone, self, "altup", "None without layer_input, and with output_scale or cross-attention")
         if self.branch_norms:
             serial = self.residual == "serial" and self.norm_placement in ("pre", "sandwich")
             check(serial, self, "feed_forward", "without a branch_norm in a parallel or post-norm block")

@@ -97,6 +97,7 @@ class ExpertsConfig:
         used = 0 < self.experts_per_token <= self.num_experts
         check(used, self, "experts_per_token", f"from 1 to num_experts ({self.num_experts})")
         check(self.expert.activation != "xielu", self, "expert", "a network whose activation has no parameters")
+        check(self.expert.sparsity == 0, self, "expert", "a network without sparsity")
         groups = self.router.groups
         check(self.num_experts % groups == 0, self, "num_experts", f"a multiple of the router's groups ({groups})")
         size = self.num_experts // groups

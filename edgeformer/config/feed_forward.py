@@ -1,6 +1,7 @@
 """Config of a feed-forward network."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 from edgeformer.schema import check
@@ -25,6 +26,9 @@ class FeedForwardConfig:
             limit. Source: `swiglu_limit` of gpt-oss, transformers' modeling_gpt_oss.py.
         up_offset: gated only; a number that is added to up_activation(up(x)).
         gate_scale: gated only; factor of gate(x), before any activation. output_scale: factor of the output.
+        sparsity: gated only; the activation reads relu(g − mean(g) − q · deviation(g)) of g = gate(x), with q the
+            `sparsity` quantile of a normal distribution, so that about this fraction of g is 0. 0: g itself. Source:
+            arXiv 2506.06644 (Spark Transformer), section 3; transformers' modeling_gemma3n.py.
     """
 
     intermediate_size: int
@@ -37,11 +41,19 @@ class FeedForwardConfig:
     up_offset: float = 0.0
     gate_scale: float = 1.0
     output_scale: float = 1.0
+    sparsity: float = 0.0
+
+    @property
+    def cutoff(self) -> float:
+        """Return q of `sparsity`, in standard deviations."""
+        return NormalDist().inv_cdf(self.sparsity)
 
     def __post_init__(self) -> None:
         check(self.intermediate_size > 0, self, "intermediate_size", "positive")
         check(self.limit is None or self.limit > 0, self, "limit", "positive, or None")
+        check(0 <= self.sparsity < 1, self, "sparsity", "a fraction below 1")
         if not self.gated:
+            check(self.sparsity == 0, self, "sparsity", "0 where nothing is gated")
             check(self.up_activation == "identity", self, "up_activation", "'identity' where nothing is gated")
             check(self.limit is None, self, "limit", "None where nothing is gated")
             check(self.up_offset == 0, self, "up_offset", "0 where nothing is gated")

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from edgeformer import schema
 from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.feed_forward import Activation
+from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
 from edgeformer.contract import CacheGeometry, KeyValueState, State
@@ -91,6 +92,7 @@ class DecoderConfig(StackConfig):
 
     Attributes:
         tied_head: the output projection is the embedding table itself, stored once.
+        per_layer_embedding: makes an input of its own for every block; see `BlockConfig.layer_input`.
     """
 
     kind: Literal["decoder"] = "decoder"
@@ -98,6 +100,7 @@ class DecoderConfig(StackConfig):
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_softcap: float | None = None
+    per_layer_embedding: PerLayerEmbedding | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +113,12 @@ class DecoderConfig(StackConfig):
                 fits = 0 <= source < index and self.blocks[source].states[:1] == _key_value(block)
                 what = "sharing the keys and values of an earlier block that has its own, of the same shape"
                 check(fits, self, "blocks", what)
+        sizes = {block.layer_input and block.layer_input.size for block in self.blocks}
+        wanted = self.per_layer_embedding and self.per_layer_embedding.size
+        check(sizes == {wanted}, self, "per_layer_embedding", "of the size of every block's layer_input, else None")
+        check(
+            len({block.altup for block in self.blocks}) == 1, self, "blocks", "all with the same altup, or all without"
+        )
         across = {block.cross_attention and _cross_geometry(block) for block in self.blocks}
         check(len(across) == 1, self, "blocks", "all with cross-attention of one geometry, or all without")
 
@@ -250,6 +259,8 @@ class EncoderConfig(StackConfig):
         check(expected, self, "vocab_size", "0 for audio, else positive")
         plain = all(block.attention is not None and block.recurrent is None for block in self.blocks)
         check(plain, self, "blocks", "with self-attention and without recurrent layers in an encoder")
+        plain = all(block.layer_input is None for block in self.blocks)
+        check(plain, self, "blocks", "without layer_input and altup in an encoder")
         self_attention = not any(attention.causal or attention.shares is not None for attention in self.attentions)
         self_attention = self_attention and all(block.cross_attention is None for block in self.blocks)
         check(self_attention, self, "blocks", "not causal and without cross-attention in an encoder")

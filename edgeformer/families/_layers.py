@@ -94,3 +94,21 @@ def with_windows(config: DecoderConfig, types: list[str], window: int | None, **
         raise ConfigError("config.json has sliding layers (layer_types), and no sliding_window is in use.")
     sliding = {"window": within(window, config), **local}
     return vary_attention(config, (sliding if kind == SLIDING else {} for kind in types))
+
+
+def share_caches(config: DecoderConfig, types: list[str], shared: int) -> DecoderConfig:
+    """Return the config whose last `shared` layers read the keys and values of the last layer of their type before.
+
+    types: attention type per layer. Raises ConfigError if there is no such layer.
+    """
+    first = len(types) - shared
+    if shared < 0 or set(types[first:]) - set(types[: max(first, 0)]):
+        raise ConfigError(
+            f"config.json has num_kv_shared_layers = {shared}, and the {max(first, 0)} layers before those are not of "
+            "all types in layer_types, so that there are no keys and values to share."
+        )
+    last = {kind: layer for layer, kind in enumerate(types[:first])}
+    nothing: Mapping[str, Any] = {}
+    of_its_own = {"value_norm": None, "value_from_key": False}
+    changes = (nothing if layer < first else {"shares": last[kind], **of_its_own} for layer, kind in enumerate(types))
+    return vary_attention(config, changes)

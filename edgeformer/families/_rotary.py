@@ -76,20 +76,22 @@ def read_rotary(
 
 
 def read_rotary_by_type(
-    fields: Fields, head_dim: int, context_length: int, otherwise: Mapping[str, Mapping[str, Any]]
+    fields: Fields, head_dim: int | Mapping[str, int], context_length: int, otherwise: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, RotaryConfig]:
     """Read `rope_parameters` of a family that has them by layer type.
 
-    otherwise: default parameters by layer type. Raises ConfigError for a type that is not in `otherwise`.
+    head_dim: size of a head, or that by layer type. otherwise: default parameters by layer type. Raises ConfigError for
+    a type that is not in `otherwise`.
     """
     given = fields.take("rope_parameters", {})
     for name in sorted(given.keys() - otherwise.keys()):
         raise ConfigError(
             f"config.json's rope_parameters have {name}; here they are given by layer type: {', '.join(otherwise)}."
         )
+    sizes = dict.fromkeys(otherwise, head_dim) if isinstance(head_dim, int) else head_dim
     return {
         kind: _read_rotary(
-            fields, {**parameters, **(given.get(kind) or {})}, DEFAULT_BASE, head_dim, context_length, False, None
+            fields, {**parameters, **(given.get(kind) or {})}, DEFAULT_BASE, sizes[kind], context_length, False, None
         )
         for kind, parameters in otherwise.items()
     }

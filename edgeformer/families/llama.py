@@ -91,15 +91,15 @@ def read_llama(
         ),
         norm=norm,
     )
-    config = DecoderConfig(
-        vocab_size=fields.take("vocab_size"),
-        hidden_size=hidden_size,
-        context_length=context_length,
-        blocks=(replace(varied, **block),) * fields.take("num_hidden_layers"),
-        final_norm=norm,
-        tied_head=fields.take("tie_word_embeddings", False),
-    )
-    return replace(config, **model)
+    plain_model = {
+        "vocab_size": fields.take("vocab_size"),
+        "hidden_size": hidden_size,
+        "context_length": context_length,
+        "blocks": (replace(varied, **block),) * fields.take("num_hidden_layers"),
+        "final_norm": norm,
+        "tied_head": fields.take("tie_word_embeddings", False),
+    }
+    return DecoderConfig(**{**plain_model, **model})
 
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:

@@ -41,6 +41,7 @@ class Context:
         relations: vectors of the distances, for disentangled attention.
         temperature: a factor per query, [B, S, 1].
         source_mask: int64 [B, source] with 0 for padding of the encoder's input.
+        layer_input: the block's own part of the per-layer embedding, [B, S, size].
     """
 
     attention_mask: Tensor
@@ -53,6 +54,7 @@ class Context:
     relations: Relations | None = None
     temperature: Tensor | None = None
     source_mask: Tensor | None = None
+    layer_input: Tensor | None = None
 
 
 class Attention(nn.Module):
@@ -72,7 +74,10 @@ class Attention(nn.Module):
         if config.latent is None and config.shares is None:
             key_bias = config.qkv_bias and config.key_bias
             self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=key_bias, dtype=dtype)
-            self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+            if not config.value_from_key:
+                self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+        if config.value_norm is not None:
+            self.value_norm = make_norm(config.value_norm, head_dim, dtype=dtype)
         self.output = nn.Linear(config.output_size, hidden_size, bias=config.output_bias, dtype=dtype)
         if config.qk_norm is not None:
             self.query_norm = _head_norm(config.qk_norm, heads, head_dim, dtype)
@@ -156,7 +161,11 @@ class Attention(nn.Module):
         query = self._clipped(self.query(x))
         if self.config.shares is not None:
             return query, None, None
-        return query, self._clipped(self.key(x)), self._clipped(self.value(x))
+        key = self._clipped(self.key(x))
+        value = key if self.config.value_from_key else self._clipped(self.value(x))
+        if self.config.value_norm is not None:
+            value = self.value_norm(self._heads(value)).view(value.shape)
+        return query, key, value
 
     def _clipped(self, projected: Tensor) -> Tensor:
         clip = self.config.qkv_clip

@@ -15,7 +15,9 @@ from edgeformer.layers.attention import Attention, Cache, Context, CrossAttentio
 from edgeformer.layers.delta_net import DeltaNet
 from edgeformer.layers.experts import Experts
 from edgeformer.layers.feed_forward import FeedForward
+from edgeformer.layers.layer_input import LayerInput
 from edgeformer.layers.norm import make_norm
+from edgeformer.layers.residual import AltUp, Laurel, Scale
 from edgeformer.layers.short_conv import ShortConv
 from edgeformer.layers.state_space import StateSpace
 
@@ -58,17 +60,41 @@ class Block(nn.Module):
             self.feed_forward = network(config.feed_forward, hidden_size, dtype)  # type: ignore[arg-type]
             self.feed_forward_output_norm = make_norm(after, hidden_size, dtype=dtype)
 
+        if config.laurel_rank is not None:
+            self.laurel = Laurel(config.laurel_rank, config.norm, hidden_size, dtype)
+        if config.layer_input is not None:
+            self.layer_input = LayerInput(config.layer_input, hidden_size, dtype)
+        if config.output_scale:
+            self.output_scale = Scale(1, dtype)
+        if config.altup is not None:
+            self.altup = AltUp(config.altup, config.norm, hidden_size, dtype)
+
     def forward(
         self, x: Tensor, past: LayerCache, context: Context, encoder_cache: Cache | None = None
     ) -> tuple[Tensor, LayerCache]:
-        """Return the output [B, S, E] and the present cache.
+        """Return the output and the present cache.
 
         Args:
-            x: [B, S, E].
+            x: [B, S, E], or the residual streams [B, S, N, E] of AltUp; so is the output.
             past: what the block keeps, in the order of `BlockConfig.states`; () where nothing precedes x.
             context: masks, positions and shared tables.
             encoder_cache: key and value of the encoder's states, each [B, H, source, D]; None without cross-attention.
         """
+        if self.config.altup is not None:
+            predicted = self.altup.predict(x)
+            computed, present = self._branches(predicted[:, :, self.config.altup.active], past, context)
+            x = self.altup.correct(predicted, computed)
+            added = self.layer_input(self.altup.active(x), context.layer_input).unsqueeze(2)
+            return torch.cat((x[:, :, :1], x[:, :, 1:] + added), 2), present
+        x, present = self._branches(x, past, context, encoder_cache)
+        if self.config.layer_input is not None:
+            x = x + self.layer_input(x, context.layer_input)
+        return (self.output_scale(x) if self.config.output_scale else x), present
+
+    def _branches(
+        self, x: Tensor, past: LayerCache, context: Context, encoder_cache: Cache | None = None
+    ) -> tuple[Tensor, LayerCache]:
+        """Return x [B, S, E] with the branches added, and the present cache."""
         config = self.config
         if config.norm_placement == "post":
             mixed, present = self._mix(x, past, context)
@@ -85,6 +111,8 @@ class Block(nn.Module):
         mixed = self._scaled(self.attention_output_norm(mixed))
         if config.residual == "serial":
             x = x + mixed
+            if config.laurel_rank is not None:
+                x = (x + self.laurel(normed)) * 0.5**0.5
             if encoder_cache is not None:
                 x = x + self._scaled(self._cross_attention(x, encoder_cache, context))
             if config.feed_forward is None:

@@ -35,6 +35,12 @@ def _softplus(x: Tensor) -> Tensor:
     return F.relu(x) + torch.log(1 + torch.exp(-x.abs()))
 
 
+def _without_small(x: Tensor, cutoff: float) -> Tensor:
+    """Return relu(x − mean(x) − cutoff · deviation(x)) of the last dimension; see `FeedForwardConfig.sparsity`."""
+    centred = x - x.mean(-1, keepdim=True)
+    return F.relu(centred - cutoff * torch.sqrt((centred * centred).mean(-1, keepdim=True)))
+
+
 class FeedForward(nn.Module):
     """The network that `FeedForwardConfig` describes."""
 
@@ -54,6 +60,7 @@ class FeedForward(nn.Module):
         if self.gate is None:
             return scaled(self.down(self._activated(self.up(x))), config.output_scale)
         gate, up = clamped(scaled(self.gate(x), config.gate_scale), self.up(x), config.limit)
+        gate = _without_small(gate, config.cutoff) if config.sparsity else gate
         inner = self._activated(gate) * up_factor(up, config.up_activation, config.beta, config.up_offset)
         return scaled(self.down(inner), config.output_scale)
 

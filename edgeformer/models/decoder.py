@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from edgeformer import ops
 from edgeformer.config import DecoderConfig
 from edgeformer.layers import Cache, LayerCache
+from edgeformer.layers.layer_input import LayerInputs
+from edgeformer.layers.residual import StreamProjections
 from edgeformer.models.stack import Run, Stack
 
 
@@ -22,6 +24,13 @@ class Decoder(Stack):
         super().__init__(config, dtype, source_size)
         self.config = config
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias, dtype=dtype)
+        embedding, altup = config.per_layer_embedding, config.blocks[0].altup
+        if embedding is not None:
+            sizes = len(config.blocks), config.hidden_size, config.vocab_size
+            self.per_layer_embedding = LayerInputs(embedding, *sizes, dtype)
+        if altup is not None:
+            self.streams = StreamProjections(altup.streams, config.hidden_size, dtype)
+            self.merged_streams = StreamProjections(altup.streams, config.hidden_size, dtype)
         if config.tied_head:
             self.head.weight = self.embedding.weight
 
@@ -54,17 +63,26 @@ class Decoder(Stack):
         return self.unembed(x), presents
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Run]:
-        """Return the embeddings of tokens and positions [B, S, E], and the inputs that all blocks share."""
+        """Return the embeddings of tokens and positions, and the inputs that all blocks share.
+
+        Embeddings are [B, S, E], or [B, S, N, E] for the residual streams of AltUp.
+        """
         positions = ops.token_positions(attention_mask, input_ids)
         x = self.embedding_norm(self.add_positions(self.embed_tokens(input_ids), positions))
         key_positions = ops.key_positions(attention_mask)
         biases = self.shared_biases(positions, key_positions, x.dtype)
         recurrent = any(block.recurrent is not None for block in self.config.blocks)
         token_mask = ops.token_mask(attention_mask, input_ids) if recurrent else None
-        return x, Run(attention_mask, positions, key_positions, biases, source_mask, token_mask)
+        layer_inputs = None
+        if self.config.per_layer_embedding is not None:
+            layer_inputs = self.per_layer_embedding(input_ids, x)
+        run = Run(attention_mask, positions, key_positions, biases, source_mask, token_mask, layer_inputs=layer_inputs)
+        return (x if self.config.blocks[0].altup is None else self.streams(x)), run
 
     def unembed(self, x: Tensor) -> Tensor:
-        """Apply the final norm and the head: x [B, S, E] → logits [B, S, V]."""
+        """Apply the final norm and the head: x [B, S, E], or streams [B, S, N, E] → logits [B, S, V]."""
+        if self.config.blocks[0].altup is not None:
+            x = self.merged_streams(x).mean(2)
         logits: Tensor = self.head(self.final_norm(x))
         if self.config.logit_scale != 1:
             logits = logits * self.config.logit_scale

@@ -45,6 +45,7 @@ class Run:
         positions: positions of the queries, int64 [B or 1, S].
         key_positions: positions of the keys, int64 [B or 1, T].
         token_mask: bool [B, S], which new tokens are tokens and not padding; None where no layer is recurrent.
+        layer_inputs: per-layer embedding [B, S, layers, size]; None where there is none.
         biases: additive attention biases [B or 1, H or 1, S, T] by the config that they belong to.
         source_mask: int64 [B, source] with 0 for padding of the encoder's input; None without cross-attention.
         relations: those of disentangled attention by the config that they belong to.
@@ -57,6 +58,7 @@ class Run:
     source_mask: Tensor | None = None
     token_mask: Tensor | None = None
     relations: dict[Hashable, Relations] = field(default_factory=dict)
+    layer_inputs: Tensor | None = None
 
 
 class Stack(nn.Module):
@@ -144,6 +146,8 @@ class Stack(nn.Module):
         """
         attention = self.stack_config.blocks[index].attention
         context = self._context(run) if attention is None else self._attention_context(attention, run)
+        if run.layer_inputs is not None:
+            context = replace(context, layer_input=run.layer_inputs[:, :, index])
         result: tuple[Tensor, LayerCache] = self.blocks[index](x, past, context, encoder_cache)
         return result
 

@@ -33,7 +33,9 @@ def _norms_of_sums(config: StackConfig) -> int:
             sum_before = False
             continue
         if block.norm_placement in ("pre", "sandwich"):
-            second = block.residual == "serial" and block.feed_forward is not None
+            second = block.residual == "serial" and block.feed_forward is not None and block.laurel_rank is None
             count += fusible * (sum_before * block.attention_norm + across + second)
-        sum_before = True
+        routed = block.altup is not None and block.feed_forward is not None  # AltUp's router reads the block's output
+        count += fusible * routed
+        sum_before = block.altup is None and not block.output_scale
     return count + (config.final_norm is not None and config.final_norm.kind in FUSIBLE and sum_before)

@@ -57,6 +57,8 @@ LATENT_SIZES = {
 }  # fmt: skip
 """Sizes of latent attention."""
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+
 FAMILIES = {
     "apertus": Row(
         sizes=SIZES,
@@ -355,6 +357,37 @@ FAMILIES = {
             "biases": {"attention_bias": True, "hidden_activation": "silu", "rms_norm_eps": 1e-2},
         },
     ),
+    "gemma3n_text": Row(
+        sizes=SIZES
+        | {
+            "head_dim": 16, "sliding_window": 8, "num_hidden_layers": 5, "num_kv_shared_layers": 2, "laurel_rank": 12,
+            "hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": VOCABULARY, "altup_num_inputs": 4,
+            "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0, 0.95], "layer_types": [SLIDING, FULL] * 2 + [SLIDING],
+        },
+        models={
+            "three": {
+                "num_hidden_layers": 3, "num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, SLIDING],
+                "activation_sparsity_pattern": [0.9, 0.0, 0.5],
+            },
+            "five": {},
+            "rows": {"vocab_size_per_layer_input": 97, "altup_active_idx": 1, "altup_num_inputs": 3},
+            "unshared": {
+                "num_kv_shared_layers": 0, "altup_correct_scale": False, "num_hidden_layers": 2, "altup_num_inputs": 2,
+                "layer_types": [SLIDING, FULL], "activation_sparsity_pattern": None, "final_logit_softcapping": 1.5,
+            },
+            "odd": {
+                "head_dim": 20, "hidden_size_per_layer_input": 7, "laurel_rank": 5, "num_key_value_heads": 1,
+                "intermediate_size": [96, 33, 50, 96, 17], "num_kv_shared_layers": 3, "rms_norm_eps": 1e-3,
+            },
+            "dense": {
+                "attention_bias": True, "tie_word_embeddings": False, "activation_sparsity_pattern": [0.0] * 5,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "rope_theta": 30000.0, "factor": 4.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                },
+            },
+        },
+    ),
     "gemma3_text": Row(
         sizes=SIZES | {"head_dim": 16, "sliding_window": 8, "num_hidden_layers": 6},
         models={
@@ -372,6 +405,41 @@ FAMILIES = {
             },
             "cap": {"final_logit_softcapping": 1.5, "tie_word_embeddings": False, "sliding_window_pattern": 3},
             "biases": {"attention_bias": True, "rms_norm_eps": 1e-2, "sliding_window_pattern": 3},
+        },
+    ),
+    "gemma4_text": Row(
+        sizes=SIZES
+        | {
+            "head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "num_hidden_layers": 6, "pad_token_id": 0,
+            "hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 2,
+            "layer_types": [SLIDING, FULL] * 3,
+        },
+        models={
+            "four": {
+                "num_hidden_layers": 4, "layer_types": [SLIDING, FULL] * 2, "use_double_wide_mlp": True,
+            },
+            "keys-as-values": {
+                "attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 1.5,
+                "global_head_dim": 24, "rms_norm_eps": 1e-3,
+            },
+            "unshared": {
+                "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "layer_types": None,
+                "attention_k_eq_v": True, "num_hidden_layers": 3, "tie_word_embeddings": False,
+                "num_global_key_value_heads": 4,
+            },
+            "experts": {
+                "enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 20,
+                "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "num_hidden_layers": 2,
+                "layer_types": [SLIDING, FULL],
+            },
+            "odd": {
+                "attention_bias": True, "head_dim": 20, "global_head_dim": 12, "hidden_size_per_layer_input": 7,
+                "num_key_value_heads": 1, "use_bidirectional_attention": "vision",
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 30000.0},
+                    "sliding_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0},
+                },
+            },
         },
     ),
     "glm": Row(
