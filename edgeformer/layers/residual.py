@@ -1,4 +1,4 @@
-"""What blocks add to a plain residual stream: learned scales, LAuReL, and the streams of AltUp."""
+"""Parts of blocks that change a plain residual stream: learned scales, LAuReL, and the streams of AltUp."""
 
 import torch
 from torch import Tensor, nn
