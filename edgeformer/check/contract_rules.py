@@ -164,11 +164,11 @@ def _cache_dims(graph: GraphFacts) -> Iterator[Finding]:
     """Yield what is wrong with dimensions of states: all but the batch and the number of tokens must be numbers."""
     part = "decoder." if any(".decoder." in name for name in graph.pasts) else ""
     found: dict[str, Finding] = {}
-    types: dict[bool, set[str]] = {True: set(), False: set()}
+    types: dict[str, set[str]] = {}
     for kept in graph.cache.tensors(part):
         past, present = graph.inputs.get(kept.past), graph.outputs.get(kept.present)
         for tensor in filter(None, (past, present)):
-            types[kept.per_token].add(tensor.dtype)
+            types.setdefault(kept.state.kind, set()).add(tensor.dtype)
             if len(tensor.dims) == 1 + len(kept.state.dims):
                 for place, problem in _wrong_sizes(graph, tensor, kept.state):
                     found.setdefault(place, problem)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any, get_args
 
 import click
@@ -11,8 +12,10 @@ from edgeformer.accounting import ELEMENT_BYTES, account, cache_element_bytes
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import CacheGeometry, ConvState, KeyValueState
 from edgeformer.manifest import FILE_NAME, Arithmetic, Manifest
+
+WIDTH = 80
 
 
 @click.command("info", cls=Command)
@@ -50,16 +53,15 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     Its parameters and FLOPs are unknown.
     """
     cache = manifest.cache
-    kept = cache.key_value
-    assert kept is not None, "modules without model config keep keys and values of one shape"
+    kept = dict.fromkeys(state for states in cache.layers for state in states if isinstance(state, KeyValueState))
     cache_bytes = cache.elements_per_token * cache_element_bytes(manifest)
     weights = files[f"{manifest.graph}_data"]
     data: dict[str, Any] = {
         "source": manifest.source,
         "precision": manifest.precision,
         "layers": cache.num_layers,
-        "num_kv_heads": kept.num_kv_heads,
-        "head_dim": kept.head_dim,
+        **_one_or_all("num_kv_heads", [state.num_kv_heads for state in kept]),
+        **_one_or_all("head_dim", [state.head_dim for state in kept]),
         "vocab_size": manifest.vocab_size,
         "context_length": manifest.context_length,
         "cache_bytes_per_token": cache_bytes,
@@ -69,10 +71,9 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
     if as_json:
         print_json(data)
         return
-    click.echo(
-        f"{manifest.source}: {cache.num_layers} layers, {kept.num_kv_heads} kv heads of {kept.head_dim}, "
-        f"vocabulary {manifest.vocab_size:,}"
-    )
+    heads = " or ".join(f"{state.num_kv_heads} kv heads of {state.head_dim}" for state in kept)
+    parts = filter(None, (f"{cache.num_layers} layers", heads, f"vocabulary {manifest.vocab_size:,}"))
+    _print_title(f"{manifest.source}: {', '.join(parts)}")
     print_table(
         [
             (f"bytes in {manifest.precision}", f"{weights:,}"),
@@ -138,17 +139,14 @@ def _show_model(
         ]
     rows += _file_rows(files)
     both = f"encoder of {_described(config.encoder)}; decoder of " if isinstance(config, Seq2SeqConfig) else ""
-    click.echo(f"{source}: {both}{_described(stack)}")
+    _print_title(f"{source}: {both}{_described(stack)}")
     print_table(rows)
 
 
 def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     sizes: dict[str, Any] = {"layers": len(config.blocks), "hidden_size": config.hidden_size}
     for name in ("num_heads", "num_kv_heads", "head_dim"):
-        # Layers may differ; the first value is that of the first layer with attention.
-        values = list(dict.fromkeys(getattr(attention, name) for attention in config.attentions))
-        if values:
-            sizes[name] = values[0] if len(values) == 1 else values
+        sizes |= _one_or_all(name, [getattr(attention, name) for attention in config.attentions])
     sizes |= {
         "vocab_size": config.vocab_size,
         "context_length": config.context_length,
@@ -156,6 +154,16 @@ def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
     if isinstance(config, DecoderConfig):
         return sizes | {"tied_head": config.tied_head}
     return sizes | ({} if config.head is None else {"head": config.head.kind})
+
+
+def _one_or_all(name: str, values: Sequence[int]) -> dict[str, Any]:
+    """Return a size under its name; all different values where layers differ, and nothing where none has it."""
+    distinct = list(dict.fromkeys(values))
+    return {name: distinct[0] if len(distinct) == 1 else distinct} if distinct else {}
+
+
+def _print_title(text: str) -> None:
+    click.echo(fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _described(config: DecoderConfig | EncoderConfig) -> str:
@@ -167,7 +175,7 @@ def _described(config: DecoderConfig | EncoderConfig) -> str:
             text += f" ({num_kv_heads} kv heads)"
     recurrent = [block.recurrent for block in config.blocks if block.recurrent is not None]
     if recurrent:
-        text += f", {len(recurrent)} layers recurrent"
+        text += f", {len(recurrent)} recurrent layers"
     text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
     if isinstance(config, DecoderConfig):
         return text + (", head tied to the embedding" if config.tied_head else "")
@@ -183,7 +191,8 @@ def _cache_rows(
         layers = sum(states.count(state) for states in geometry.layers)
         dims = " × ".join(str(dim) for dim in state.dims)
         held = CacheGeometry(layers=((state,),) * layers).size_in_bytes(size, 1, 0)
-        rows.append((f"bytes of {state.kind} states, {dims} in {layers} layers", f"{held:,}"))
+        kind = "convolution" if isinstance(state, ConvState) else "recurrent"
+        rows.append((f"  plus {kind} states, {dims} in {layers} layers", f"{held:,}"))
     if any(windows):
         distinct = sorted({window for window in windows if window})
         kept = geometry.size_in_bytes(size, 1, context_length, windows)

@@ -3,10 +3,12 @@
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,8 @@ from click.testing import CliRunner
 import edgeformer.source
 from edgeformer.cli._explain import summarised
 from edgeformer.cli.main import COMMANDS, cli
+from edgeformer.contract import CacheGeometry, KeyValueState
+from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
 
 
@@ -221,7 +225,8 @@ def test_info_of_an_encoder_decoder_counts_what_transformers_counts(make_model):
     assert data["source"]["flops_per_token"] == 2 * of_source
     assert data["flops_per_token"] == 2 * (sum(size for _, size in products) - of_source)
     text = run("info", folder).stdout
-    assert "encoder of 2 layers of 32, 4 heads of 8, vocabulary 131; decoder of 3 layers of 32" in text
+    title = " ".join(text.split())
+    assert "encoder of 2 layers of 32, 4 heads of 8, vocabulary 131; decoder of 3 layers of 32" in title
     assert "cache bytes per source token" in text
 
 
@@ -237,8 +242,38 @@ def test_info_of_an_encoder_counts_what_transformers_counts(make_model):
     linear = [module.weight.numel() for module in model.modules() if type(module).__name__ == "Linear"]
     assert data["flops_per_token"] == 2 * sum(linear)
     text = run("info", folder).stdout
-    assert "2 layers of 32, 4 heads of 8, vocabulary 131, masked-LM head" in text
+    assert "2 layers of 32, 4 heads of 8, vocabulary 131, masked-LM head" in " ".join(text.split())
     assert "plus, per token in the text" in text
+
+
+def test_info_of_layers_with_states_tells_what_they_keep(make_model):
+    sizes = {"vocab_size": 131, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 12}
+    sizes |= {"mamba_n_groups": 2, "mamba_d_ssm": 128, "intermediate_size": 96, "max_position_embeddings": 256}
+    folder = make_model("falcon_h1", **sizes)
+    text = run("info", folder, "--precision", "fp16").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "3 layers of 64, 4 heads of 16 (2 kv heads), 3 recurrent layers" in " ".join(text.split())
+    # The convolution has the precision of the graph, 2 bytes; recurrent states have 4.
+    per_token, conv, recurrent = 3 * 2 * 2 * 16 * 2, 3 * 176 * 3 * 2, 3 * 8 * 12 * 16 * 4
+    for label, size in (
+        ("cache bytes per token", per_token),
+        ("plus convolution states, 176 × 3 in 3 layers", conv),
+        ("plus recurrent states, 8 × 12 × 16 in 3 layers", recurrent),
+        ("at the full context of 256", 256 * per_token + conv + recurrent),
+    ):
+        assert re.search(f" *{re.escape(label)} +{size:,}\n", text), (label, text)
+
+
+def test_info_of_a_module_without_config_tells_every_size_of_a_cache(llama_bundle, tmp_path):
+    """Layers of a module that is not ours may keep keys and values of different sizes."""
+    folder = shutil.copytree(llama_bundle, tmp_path / "bundle")
+    wide, plain = KeyValueState(num_kv_heads=1, head_dim=32), KeyValueState(num_kv_heads=2, head_dim=16)
+    geometry = CacheGeometry(layers=((plain,), (wide,), (plain,)))
+    replace(Manifest.read(folder), model=None, cache=geometry).write(folder)
+    assert "3 layers, 2 kv heads of 16 or 1 kv heads of 32" in " ".join(run("info", folder).stdout.split())
+    data = json.loads(run("info", folder, "--json").stdout)
+    assert (data["num_kv_heads"], data["head_dim"]) == ([2, 1], [16, 32])
 
 
 def test_info_of_a_bundle_lists_its_files(llama_bundle, llama_folder):

@@ -53,6 +53,11 @@ MODELS = {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4,
         "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False,
     },
+    "falcon_h1": SIZES
+    | {
+        "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12,
+        "tie_word_embeddings": False,
+    },
 }  # fmt: skip
 START = {
     "vocab_size": 131, "d_model": 64, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": 1,
@@ -69,7 +74,7 @@ PAIRS = {
     "bart": BART,
 }
 # Models that generate many different tokens, so that one wrong layer would show.
-SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8, "lfm2": 5, "t5": 7, "marian": 4, "bart": 10}
+SEEDS = {"llama": 5, "qwen3": 6, "gemma2": 5, "gpt2": 8, "lfm2": 5, "falcon_h1": 5, "t5": 7, "marian": 4, "bart": 10}
 
 NODE = "transformers.js (Node)"
 OPTIMUM = "Optimum"
@@ -152,7 +157,7 @@ def test_every_form_of_cache_runs_in_plain_onnxruntime(options, checkpoints, tmp
     assert results["onnxruntime"]["note"] == ""
 
 
-@pytest.mark.parametrize("family", ["llama", "lfm2"])
+@pytest.mark.parametrize("family", ["llama", "lfm2", "falcon_h1"])
 def test_the_cpp_example_compiles_and_finds_the_same(family, bundles, places):
     results = conformance.compare({CPP: require(CPP, places)}, bundles[family], PROMPTS, STEPS, places)
     assert results[CPP]["note"] == ""
