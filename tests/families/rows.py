@@ -700,7 +700,9 @@ FAMILIES = {
             "layer_types": ["conv", "full_attention", "conv"],
         },
         models={
-            "all-experts": {"num_experts_per_tok": 6},
+            "all-experts": {
+                "num_experts_per_tok": 6, "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"],
+            },
             "without-biases": {
                 "use_expert_bias": False, "routed_scaling_factor": 2.5, "conv_L_cache": 4, "num_key_value_heads": 4,
                 "layer_types": ["full_attention", "conv", "conv"], "tie_word_embeddings": False,
