@@ -8,6 +8,7 @@ masks travel through code of transformers, and are recognized by identity (`is`)
 the way is never mistaken for them.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,11 +22,12 @@ from torch.nn import functional as F
 from edgeformer import ops
 from edgeformer.errors import ExportError
 from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
+from edgeformer.transformers_backend.recurrent import SCANS, RecurrentPatch, Scan
 from edgeformer.transformers_backend.rotary import Angles, Rotation, RotationCall
-from edgeformer.transformers_backend.transformers_shim import registered_attention, replaced_rotations
+from edgeformer.transformers_backend.transformers_shim import registered_attention, replaced_functions
 
 Caches = list[tuple[Tensor, ...]]
-"""What each layer keeps: keys and values [B, K, T, D], or nothing."""
+"""What each layer keeps, in the order of `CacheGeometry`: keys and values [B, K, T, D], states, or nothing."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Tensor]
 """A function that transformers composes masks of: (batch, head, query, key) → whether the query sees the key."""
@@ -48,26 +50,24 @@ class AttentionCall:
     options: dict[str, Any]
 
 
-class AttentionPatch:
+class AttentionPatch(RecurrentPatch):
     """One forward pass through a patched module.
 
-    attention_mask: int64 [B, T]; positions: of the new tokens, int64 [B, S]. presents: keys and values of each layer
-    after the pass.
+    attention_mask: int64 [B, T]; positions: of the new tokens, int64 [B, S].
     """
 
     def __init__(self, plan: PatchPlan, caches: Caches, attention_mask: Tensor, input_ids: Tensor):
-        self.plan = plan
+        named = [dict(zip(plan.tensor_names(layer), cache, strict=True)) for layer, cache in enumerate(caches)]
+        super().__init__(plan, named, attention_mask, input_ids)
         self.positions = ops.token_positions(attention_mask, input_ids)
-        self.presents: dict[int, tuple[Tensor, ...]] = {}
         self.angles: list[Angles] = []
-        self._caches = caches
         self._attention_mask = attention_mask
         self._pending: int | None = None  # the layer that updated the cache and has not attended yet
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Let the code of `model` call this object in the current thread, for the length of a `with` block."""
-        with registered(), replaced_rotations(model, _rotating):
+        with registered(), replaced_functions(model, _replacement):
             token = _CURRENT.set(self)
             try:
                 yield
@@ -86,8 +86,7 @@ class AttentionPatch:
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a layer before the pass."""
-        key, value = self._caches[layer]
-        return key, value
+        return self.pasts[layer]["key"], self.pasts[layer]["value"]
 
     # What patched code calls
 
@@ -124,7 +123,7 @@ class AttentionPatch:
                 f"layer {self._pending} gave keys and values to the cache and did not attend through transformers' "
                 "attention interface. Its attention is code of its own, which only a family file can replace."
             )
-        if layer in self.presents:
+        if "key" in self.presents[layer]:
             raise ExportError(
                 f"layer {layer} gives keys and values to the cache twice, and the bundle has room for one."
             )
@@ -149,7 +148,7 @@ class AttentionPatch:
             form.num_heads, form.num_kv_heads, form.scale,
             sinks=call.options.get("s_aux"), window=form.window, softcap=form.softcap,
         )  # fmt: skip
-        self.presents[layer] = present[0], present[1]
+        self.presents[layer] |= {"key": present[0], "value": present[1]}
         heads = output.unflatten(-1, (form.num_heads, form.head_dim))  # [B, S, H, D]
         return heads if form.value_dim == form.head_dim else heads[..., : form.value_dim]
 
@@ -186,6 +185,26 @@ def _attend(
 def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor:
     # `options` may hold a padding mask of ones, made where none is given; our op knows what is padding.
     return current_patch().mask(mask_function)
+
+
+def _replacement(name: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what stands for a function of a modeling file, or None for one that stays."""
+    if name.startswith("apply_rotary"):
+        return _rotating(function)
+    return _scanning(SCANS[name], function) if name in SCANS else None
+
+
+def _scanning(method: Callable[[RecurrentPatch], Scan], function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    def scan(*args: Any, **kwargs: Any) -> Any:
+        patch = _CURRENT.get()
+        if patch is None:
+            return function(*args, **kwargs)
+        arguments = signature.bind(*args, **kwargs).arguments
+        return method(patch)(**arguments | arguments.pop("kwargs", {}))
+
+    return scan
 
 
 def _rotating(function: Callable[..., Any]) -> Callable[..., Any]:

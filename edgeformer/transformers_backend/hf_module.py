@@ -24,6 +24,9 @@ from edgeformer.transformers_backend.transformers_shim import (
 
 INSTALLED = f"transformers {transformers.__version__}"
 
+FLOAT = "__float__"
+"""The one key of an object that stands for a number such as Infinity in a config.json of transformers."""
+
 PARTS = ("vision_config", "audio_config", "text_config", "text_encoder", "audio_encoder", "patcher_config")
 """Fields of a config that hold the configs of several models."""
 
@@ -39,7 +42,7 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
             "its weights are quantized (quantization_config in config.json); --backend transformers reads plain "
             "weights. Give the model that it was quantized from."
         )
-    values = {name: value for name, value in hf_config.items() if name not in ("model_type", "auto_map")}
+    values = {name: _decoded(value) for name, value in hf_config.items() if name not in ("model_type", "auto_map")}
     try:
         config = CONFIG_MAPPING[model_type].from_dict(values)
     except Exception as error:  # transformers' own validation may raise anything
@@ -55,6 +58,15 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
             "text decoder. Export it without --backend: edgeformer reads the text models that it knows where they lie."
         )
     return config
+
+
+def _decoded(value: Any) -> Any:
+    """Return a value of config.json with the numbers that JSON lacks, which transformers writes as {"__float__": …}."""
+    if isinstance(value, list):
+        return [_decoded(each) for each in value]
+    if isinstance(value, Mapping):
+        return float(value[FLOAT]) if value.keys() == {FLOAT} else {key: _decoded(each) for key, each in value.items()}
+    return value
 
 
 def context_length(config: Any, asked: int | None) -> int:

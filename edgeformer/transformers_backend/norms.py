@@ -75,12 +75,8 @@ def find_rms_norms(model: nn.Module, width: int) -> tuple[dict[str, RMSNormForm]
 def rms_norm_form(module: nn.Module, width: int) -> RMSNormForm | None:
     """Run a copy of a norm and return its form, or None where it is no RMSNorm over the last axis."""
     parameters = dict(module.named_parameters())
-    required = [
-        parameter
-        for parameter in inspect.signature(module.forward).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    if len(required) != 1 or len(parameters) > 1 or any(value.dim() != 1 for value in parameters.values()):
+    inputs = inspect.signature(module.forward).parameters  # a norm with a gate has two, though it may do without
+    if len(inputs) != 1 or len(parameters) > 1 or any(value.dim() != 1 for value in parameters.values()):
         return None
     generator = torch.Generator().manual_seed(0)
     name, weight = next(iter(parameters.items()), (None, None))

@@ -6,7 +6,7 @@ precision, does what the plan says and nothing else.
 
 from dataclasses import dataclass, field
 
-from edgeformer.contract import CacheGeometry, KeyValueState, State
+from edgeformer.contract import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
 from edgeformer.transformers_backend.experts import ExpertsForm
 from edgeformer.transformers_backend.norms import RMSNormForm
 from edgeformer.transformers_backend.rotary import RotaryForm, Rotation
@@ -34,7 +34,7 @@ class AttentionForm:
 class PatchPlan:
     """The attention of each layer, norms, experts and rotary modules by name, and the rotation of each kind of call.
 
-    num_layers: layers of the cache; those without an attention keep nothing.
+    num_layers: layers of the cache; those without any state keep nothing.
 
     A rotary module that serves several kinds of layers has a form for each kind; the kind is "" if there is only one.
     None stands for code that is not patched. positions: offsets of embeddings of positions by name; first_position: the
@@ -45,6 +45,8 @@ class PatchPlan:
     vocab_size: int = 0
     num_layers: int = 0
     attentions: dict[int, AttentionForm] = field(default_factory=dict)
+    convolutions: dict[int, ConvState] = field(default_factory=dict)
+    recurrences: dict[int, RecurrentState] = field(default_factory=dict)
     norms: dict[str, RMSNormForm] = field(default_factory=dict)
     experts: dict[str, ExpertsForm] = field(default_factory=dict)
     rotaries: dict[str, dict[str, RotaryForm | None]] = field(default_factory=dict)
@@ -61,8 +63,16 @@ class PatchPlan:
     @property
     def geometry(self) -> CacheGeometry:
         """Return what each layer keeps between runs."""
-        return CacheGeometry(layers=tuple(self._states(layer) for layer in range(self.num_layers)))
+        return CacheGeometry(layers=tuple(self.states(layer) for layer in range(self.num_layers)))
 
-    def _states(self, layer: int) -> tuple[State, ...]:
-        form = self.attentions.get(layer)
-        return () if form is None else (KeyValueState(num_kv_heads=form.num_kv_heads, head_dim=form.head_dim),)
+    def states(self, layer: int) -> tuple[State, ...]:
+        """Return what one layer keeps: keys and values, the inputs of a convolution, and a recurrent state."""
+        attention = self.attentions.get(layer)
+        kept: list[State | None] = [self.convolutions.get(layer), self.recurrences.get(layer)]
+        if attention is not None:
+            kept.insert(0, KeyValueState(num_kv_heads=attention.num_kv_heads, head_dim=attention.head_dim))
+        return tuple(state for state in kept if state is not None)
+
+    def tensor_names(self, layer: int) -> list[str]:
+        """Return the names of the tensors that one layer keeps, in their order."""
+        return [name for state in self.states(layer) for name in state.tensors]

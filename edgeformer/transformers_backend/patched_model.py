@@ -108,7 +108,10 @@ class PatchedModel(nn.Module):
         """input_ids int64 [B, S], attention_mask int64 [B, T], caches of every layer → logits [B, S, V], presents."""
         attention_patch = AttentionPatch(self.plan, caches, attention_mask, input_ids)
         logits = self.run(input_ids, attention_patch)
-        return logits, [attention_patch.presents.get(layer, ()) for layer in range(len(caches))]
+        presents = attention_patch.presents
+        return logits, [
+            tuple(presents[layer][name] for name in self.plan.tensor_names(layer)) for layer in range(len(caches))
+        ]
 
     def run(self, input_ids: Tensor, attention_patch: AttentionPatch) -> Tensor:
         """Run one forward pass that `attention_patch` serves; return logits [B, S, V].
@@ -116,13 +119,12 @@ class PatchedModel(nn.Module):
         In float64, code of transformers that rounds to float32 computes in float64 instead.
         """
         model = self.causal_lm
-        cache = PatchedCache(attention_patch.update_cache, attention_patch.past_length)
         options: dict[str, Any] = {"use_cache": True, "return_dict": True}
         if takes_positions(model):
             first = self.plan.first_position
             options["position_ids"] = attention_patch.positions + first if first else attention_patch.positions
         with attention_patch.applied(model), computing_in_float64() if self._in_float64 else nullcontext():
-            return model(input_ids=input_ids, past_key_values=cache, **options).logits
+            return model(input_ids=input_ids, past_key_values=PatchedCache(attention_patch), **options).logits
 
 
 def takes_positions(model: nn.Module) -> bool:

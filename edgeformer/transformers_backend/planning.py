@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgeformer.contract import ConvState, State
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.transformers_backend.attention import AttentionCall, AttentionPatch, MaskFunction
 from edgeformer.transformers_backend.experts import find_experts
@@ -115,6 +116,11 @@ def _probe(module: PatchedModel) -> None:
                 module.plan.vocab_size = module.run(probe.input_ids, probe).shape[-1]
         except EdgeformerError:
             raise
+        except NotImplementedError as error:  # of a tensor without values
+            raise ExportError(
+                f"{name} of transformers looks at values to decide what it computes next (experts outside of "
+                "transformers' experts interface, most often), which a graph cannot. Only a family file can export it."
+            ) from error
         except Exception as error:  # code that is not ours may raise anything
             reason = next(iter(str(error).strip().splitlines()), "no reason given")[:300]
             raise ExportError(
@@ -129,15 +135,15 @@ def _probe(module: PatchedModel) -> None:
 
 def _check_plan(config: Any, plan: PatchPlan) -> None:
     """Raise ExportError unless a layer attends, with the windows that the config says; count the layers."""
-    if not plan.attentions:
+    kept = (*plan.attentions, *plan.convolutions, *plan.recurrences)
+    if not kept:
         raise ExportError(
             "no layer attends to a cache of its own through transformers' attention interface. Only a family file can "
             "export it."
         )
-    layers = getattr(config, "num_hidden_layers", 0)
-    plan.num_layers = max(layers, *plan.attentions) + (max(plan.attentions) >= layers)
+    plan.num_layers = max(getattr(config, "num_hidden_layers", 0), 1 + max(kept))
     kinds = getattr(config, "layer_types", None) or []
-    for layer, kind in enumerate(kinds[:layers]):
+    for layer, kind in enumerate(kinds[: plan.num_layers]):
         if layer not in plan.attentions:
             continue
         form = plan.attentions[layer]
@@ -185,13 +191,22 @@ class AttentionProbe(AttentionPatch):
 
     def missed_attention(self) -> bool:
         """Return whether a layer attended without the attention interface, after the pass."""
-        return self._pending is not None or set(self.presents) != set(self.plan.attentions)
+        return self._pending is not None or {layer for layer in self.presents if "key" in self.presents[layer]} != set(
+            self.plan.attentions
+        )
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return an empty past of the geometry that the layer turned out to have."""
         form = self.plan.attentions[layer]
         past = torch.empty(2, form.num_kv_heads, self.past_length(), form.head_dim, device="meta")
         return past, past
+
+    def past_state(self, layer: int, state: State) -> Tensor:
+        """Note the state of a layer, and return one without values."""
+        known: dict[int, Any] = self.plan.convolutions if isinstance(state, ConvState) else self.plan.recurrences
+        if known.setdefault(layer, state) != state:
+            raise ExportError(f"layer {layer} keeps two states of one kind: {known[layer]} and {state}.")
+        return torch.empty(2, *(size or 0 for size in state.dims), device="meta")
 
     def mask(self, mask_function: MaskFunction) -> Tensor:
         """Return a tensor that stands for a mask, and remember its function."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pkgutil import resolve_name
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -23,17 +23,24 @@ CHECKED = (5, 23)
 ATTENTION_NAME = "edgeformer"
 """The name of our entry in the registries of attention and of masks: a model's `attn_implementation`."""
 
-RECURRENT_STATE = (
-    "update_conv_state", "update_recurrent_state", "get_conv_state", "get_recurrent_state", "has_previous_state",
-)  # fmt: skip
-"""Methods of a cache that layers with a recurrent or convolution state call."""
-
 INTERNALS: dict[str, tuple[str, ...]] = {
     "cache_utils:Cache.update": ("key_states", "value_states", "layer_idx"),
     "cache_utils:Cache.get_seq_length": ("layer_idx",),
     "cache_utils:Cache.get_query_offset": ("layer_idx",),
     "cache_utils:Cache.get_mask_sizes": ("query_length", "layer_idx"),
-    **{f"cache_utils:Cache.{name}": () for name in RECURRENT_STATE},
+    "cache_utils:Cache.has_previous_state": ("layer_idx", "state_idx"),
+    "cache_utils:Cache.get_conv_state": ("layer_idx", "state_idx"),
+    "cache_utils:Cache.update_conv_state": ("conv_states", "layer_idx", "state_idx"),
+    "cache_utils:Cache.get_recurrent_state": ("layer_idx", "state_idx"),
+    "cache_utils:Cache.update_recurrent_state": ("recurrent_states", "layer_idx", "state_idx"),
+    "cache_utils:Cache.update_indexer": ("indexer_key_states", "layer_idx"),
+    "models.qwen3_next.modeling_qwen3_next:causal_conv1d_fn": ("hidden_states", "weight", "bias", "activation"),
+    "models.qwen3_next.modeling_qwen3_next:torch_chunk_gated_delta_rule": (
+        "query", "key", "value", "g", "beta", "use_qk_l2norm_in_kernel",
+    ),
+    "models.bamba.modeling_bamba:mamba2_chunk_scan": (
+        "hidden_states", "dt", "A", "B", "C", "D", "dt_bias", "dt_softplus", "dt_limit",
+    ),
     "modeling_utils:AttentionInterface._global_mapping": (),
     "masking_utils:AttentionMaskInterface._global_mapping": (),
     "masking_utils:eager_mask": ("mask_function",),
@@ -137,19 +144,22 @@ def registered_attention(attend: Callable[..., Any], mask: Callable[..., Any]) -
 
 
 @contextmanager
-def replaced_rotations(model: nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Wrap the functions that rotate queries and keys in the modeling files of `model`'s classes.
+def replaced_functions(
+    model: nn.Module, replacement: Callable[[str, Callable[..., Any]], Callable[..., Any] | None]
+) -> Iterator[None]:
+    """Replace functions in the modeling files of `model`'s classes by what `replacement(name, function)` returns.
 
-    The modeling files are shared by all threads, so that `wrap` must return a function that does what the original
-    does where it is called for another model.
+    A function stays where that is None. The modeling files are shared by all threads, so that a replacement must do
+    what the original does where it is called for another model.
     """
     files = {inspect.getmodule(type(module)) for module in model.modules()}
     with ExitStack() as undo:
         for file in files:
             functions = vars(file) if file is not None and file.__name__.startswith("transformers.models.") else {}
             for name, function in list(functions.items()):
-                if name.startswith("apply_rotary") and inspect.isfunction(function):
-                    setattr(file, name, wrap(function))
+                new = replacement(name, function) if inspect.isfunction(function) else None
+                if new is not None:
+                    setattr(file, name, new)
                     undo.callback(setattr, file, name, function)
         yield
 
@@ -192,39 +202,77 @@ def silence_padding_warning(model: nn.Module) -> None:
             module.warn_if_padding_and_no_attention_mask = lambda *args: None  # type: ignore[method-assign]
 
 
-class PatchedCache(Cache):
-    """A cache that stores nothing: it reports new keys and values, and the past is added in the attention op.
+class Pass(Protocol):
+    """A forward pass, as its cache tells it what layers do."""
 
-    update: called with new keys and values [B, K, S, D] and the layer's number. past_length: tokens before the new
-    ones; called when it is asked for, since it is symbolic in a trace.
+    def update_cache(self, key: Tensor, value: Tensor, layer: int) -> Any:
+        """Take new keys and values [B, K, S, D] of a layer."""
+
+    def past_length(self) -> int:
+        """Return the number of tokens before the new ones; it is symbolic in a trace."""
+
+    def update_conv_state(self, x: Tensor, layer: int, **kwargs: Any) -> Tensor:
+        """Take new inputs of a convolution."""
+
+    def get_recurrent_state(self, layer: int) -> None:
+        """Take notice of the layer that scans next."""
+
+    def update_recurrent_state(self, layer: int) -> None:
+        """Take notice that it has."""
+
+
+class PatchedCache(Cache):
+    """A cache that stores nothing: it reports what layers do to a forward pass, and the past is added in our ops.
+
+    It has no states of convolutions and recurrences, so that layers run their code for prompts in every pass.
     """
 
-    def __init__(self, update: Callable[[Tensor, Tensor, int], Any], past_length: Callable[[], int]):
+    def __init__(self, forward_pass: Pass):
         super().__init__(layers=[])
-        self._update = update
-        self._past_length = past_length
+        self._pass = forward_pass
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         """Report new keys and values, and return them."""
-        return self._update(key_states, value_states, layer_idx)
+        return self._pass.update_cache(key_states, value_states, layer_idx)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return how many tokens are before the new ones."""
-        return self._past_length()
+        return self._pass.past_length()
 
     get_query_offset = get_seq_length  # the position of the first new token
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         """Return how many keys there are, and the position of the first."""
-        return self._past_length() + query_length, 0
+        return self._pass.past_length() + query_length, 0
 
-    def __getattribute__(self, name: str) -> Any:
-        if name in RECURRENT_STATE:
-            raise ExportError(
-                "it has layers that keep a recurrent or convolution state instead of keys and values, and the bundle "
-                "has no tensors for such a state."
-            )
-        return super().__getattribute__(name)
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """Return that there is no state."""
+        return False
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Return that there is no state."""
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        """Report new inputs of a convolution [B, C, S], and return them."""
+        return self._pass.update_conv_state(conv_states, layer_idx, state_idx=state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Report that a layer scans next, and return that there is no state."""
+        self._pass.get_recurrent_state(layer_idx)
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> Tensor:
+        """Report that a layer has scanned, and return its state."""
+        self._pass.update_recurrent_state(layer_idx)
+        return recurrent_states
+
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        """Refuse to keep an index of keys."""
+        raise ExportError(
+            f"layer {layer_idx} chooses the keys that it attends to by an index of its own (sparse attention), which "
+            "neither the bundle's cache nor the attention op has."
+        )
 
 
 def ignored_tensors(model: Any) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.errors import ExportError
+from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.transformers_backend.float64 import computing_in_float64
 from edgeformer.transformers_backend.hf_module import build
@@ -45,11 +45,13 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
     with torch.no_grad(), computing_in_float64():
         with streaming_parameters(original, weights, torch.float64), _recorded(original, plan) as expected_states:
             expected = _logits(original, tokens)
+        if not expected.isfinite().all():
+            raise ExportError(f"{type(original).__name__} of transformers computes logits that are no numbers itself.")
         with (
             streaming_parameters(patched.causal_lm, patched_tensors(weights, plan), torch.float64),
             _recorded(patched.causal_lm, plan) as states,
         ):
-            pieces = _run_ragged(patched, tokens, lengths)
+            pieces = _run_patched(patched, tokens, lengths)
     worst = 0.0
     for row, start, logits in pieces:
         difference = ((logits - expected[start : start + len(logits)]).abs().max() / expected.abs().max()).item()
@@ -99,6 +101,19 @@ def _tokens(config: Any, plan: PatchPlan) -> Tensor:
     padding = getattr(config, "pad_token_id", None) if plan.first_position else None
     tokens = torch.randint(0, config.vocab_size - (padding is not None), (1, length), generator=generator)
     return tokens if padding is None else tokens + (tokens >= padding)
+
+
+def _run_patched(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> list[tuple[int, int, Tensor]]:
+    """Run the patched module as `_run_ragged` does. Raises ExportError for whatever transformers' code raises."""
+    try:
+        return _run_ragged(module, tokens, lengths)
+    except EdgeformerError:
+        raise
+    except Exception as error:  # code that is not ours may raise anything
+        raise ExportError(
+            f"the patched {type(module.causal_lm).__name__} cannot be run on a batch and in steps: "
+            f"{type(error).__name__}: {error}. Its layers keep something outside of the cache, most often."
+        ) from error
 
 
 def _run_ragged(module: PatchedModel, tokens: Tensor, lengths: list[int]) -> list[tuple[int, int, Tensor]]:

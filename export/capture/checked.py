@@ -1,11 +1,12 @@
 """Capture one graph of a model, and refuse a user's module that cannot be traced or that handles its caches itself."""
 
+import re
 from collections.abc import Mapping
 
 import onnx_ir as ir
 from torch import Tensor
 
-from edgeformer.contract import past_names, present_names
+from edgeformer.contract import ConvState, KeyValueState, RecurrentState
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.canonical import DOMAIN
@@ -15,7 +16,10 @@ from edgeformer.graph_specs import GraphSpec
 from edgeformer.manifest import Arithmetic
 from edgeformer.model_spec import ModelSpec
 
-ATTENTION = "GroupQueryAttention"
+UPDATES: dict[type, str] = {
+    KeyValueState: "GroupQueryAttention", ConvState: "CausalConv", RecurrentState: "LinearAttention",
+}  # fmt: skip
+"""The op that reads the past of each kind of state and makes its present."""
 
 
 def capture_graph(
@@ -38,18 +42,17 @@ def capture_graph(
 
 
 def check_caches(graph: ir.Model, model_spec: ModelSpec) -> None:
-    """Raise ExportError unless the canonical graph's caches go through the attention op and through nothing else."""
+    """Raise ExportError unless every cache of the canonical graph goes through its op and through nothing else."""
     inputs = {value.name: value for value in graph.graph.inputs}
-    for name in past_names(model_spec.cache):
-        for use in inputs[name].uses():
-            attends = (use.node.domain, use.node.op_type) == (DOMAIN, ATTENTION)
-            if not attends and not _is_batch_size(use.node):
-                raise ExportError(_outside(f"{name} is read by {use.node.name}"))
     outputs = {value.name: value for value in graph.graph.outputs}
-    for name in present_names(model_spec.cache):
-        if producer(outputs[name], ATTENTION, DOMAIN) is None:
-            node = outputs[name].producer()
-            raise ExportError(_outside(f"{name} is made by {node.name if node else 'nothing'}"))
+    for tensor in model_spec.cache.tensors():
+        op = UPDATES[type(tensor.state)]
+        for use in inputs[tensor.past].uses():
+            if (use.node.domain, use.node.op_type) != (DOMAIN, op) and not _is_batch_size(use.node):
+                raise ExportError(_outside(f"{tensor.past} is read by {use.node.name}", op))
+        if producer(outputs[tensor.present], op, DOMAIN) is None:
+            node = outputs[tensor.present].producer()
+            raise ExportError(_outside(f"{tensor.present} is made by {node.name if node else 'nothing'}", op))
 
 
 def _is_batch_size(node: ir.Node) -> bool:
@@ -58,9 +61,16 @@ def _is_batch_size(node: ir.Node) -> bool:
     return node.op_type == "Shape" and ends == (0, 1)
 
 
-def _outside(what: str) -> str:
+def _outside(what: str, op: str) -> str:
+    name = re.sub("(?<!^)([A-Z])", r"_\1", op).lower()
+    if op != UPDATES[KeyValueState]:
+        return (
+            f"{what} instead of edgeformer.ops.{name}. A client keeps a state in one buffer, where the present takes "
+            "the place of the past, and only that op knows in which order: call it once for each layer, with the "
+            "layer's state as it comes, and return the state that it returns."
+        )
     return (
-        f"{what} instead of edgeformer.ops.group_query_attention. A client's cache is one buffer for the longest text, "
+        f"{what} instead of edgeformer.ops.{name}. A client's cache is one buffer for the longest text, "
         "and only that op knows which part of it is valid: call it for each layer, with the layer's key and value as "
         "they come, and return the key and value that it returns."
     )

@@ -27,7 +27,8 @@ ROWS = 8192
 def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
     """Let `model` read its parameters from `weights`, by name, for the duration of a `with` block.
 
-    A shared parameter is read by its first name. A parameter must be used only while the module that owns it runs.
+    A shared parameter is read by its first name. A parameter must be used only while the module that owns it runs;
+    those of depthwise convolutions, which are small and used by layers around them, stay loaded.
     """
     first: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -36,7 +37,9 @@ def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype:
         for module in model.modules():
             of_experts = isinstance(module, StackedFeedForward)
             names = {last: first[id(parameter)] for last, parameter in module.named_parameters(recurse=of_experts)}
-            if names:
+            if isinstance(module, nn.Conv1d):
+                undo.enter_context(_loaded(module, names, weights, dtype))
+            elif names:
                 module.forward = partial(_forward, module, module.forward, names, weights, dtype)
                 undo.callback(delattr, module, "forward")
         yield

@@ -371,7 +371,7 @@ def test_a_module_that_transformers_itself_cannot_run_is_refused(make_model, tmp
 
 REFUSALS = {
     "mamba": "keeps no cache of keys and values",
-    "bamba": "keep a recurrent or convolution state instead of keys and values",
+    "dbrx": "DbrxForCausalLM of transformers looks at values to decide what it computes next",
     "bloom": "takes no position_ids",
     "falcon": "takes none through transformers' attention interface. Only a family file",
     "gpt_neox_japanese": "did not attend through transformers' attention interface",

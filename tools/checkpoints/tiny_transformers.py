@@ -31,8 +31,20 @@ SIZES = {
     "sliding_window": WINDOW, "attention_window": WINDOW,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "n_group": 2, "num_expert_group": 2, "topk_group": 1,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_num_heads": 4, "mamba_head_dim": 16,
+    "mamba_d_ssm": 128, "ssm_state_size": 16, "n_groups": 2, "vocab_size_per_layer_input": 131,
+    "hidden_size_per_layer_input": 8, "shared_intermediate_size": 96, "shared_expert_intermediate_size": 96,
+    "moe_shared_expert_intermediate_size": 96,
 }  # fmt: skip
 """Small sizes, under all names that configs have for them."""
+
+OF_OTHERS = {
+    "image_size": 28, "patch_size": 14, "depth": 1, "embed_dim": 64, "out_hidden_size": 64, "projection_dim": 64,
+    "vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64, "mlp_dim": 96, "num_heads": 4,
+    "global_attn_indexes": [0], "output_channels": 64, "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0],
+}  # fmt: skip
+"""Small sizes of the models of other modalities inside a model."""
 
 ABSENT_BY_DEFAULT = (
     "num_key_value_heads", "head_dim", "sliding_window", "q_lora_rank", "n_inner", "num_experts_per_tok",
@@ -53,10 +65,20 @@ CHOICES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"), FROM_PADDING
     ),
+    "bamba": {"attn_layer_indices": [1, 3], "pad_token_id": None},
     "codegen": {"rotary_dim": 8},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}},
-    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2}},
+    "dbrx": {
+        "attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "dots3_note_text": LATENT,
+    "gemma3n_text": {
+        "num_kv_shared_layers": 2,
+        "intermediate_size": [96] * LAYERS,
+        "activation_sparsity_pattern": [0.5, 0.0] * 2,
+    },
     "gptj": {"rotary_dim": 8},
     "helium": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
@@ -64,15 +86,22 @@ CHOICES: dict[str, dict[str, Any]] = {
     "minicpm3": LATENT,
     "qwen4_exp_text": {f"indexer_{name}": size for name, size in INDEXER.items()},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local"] * LAYERS},
+    "zaya": {"num_experts_per_tok": 1},
     "xmod": {"default_language": "en_XX"},
     "youtu": LATENT,
+    "zamba2": {"mamba_headdim": 16, "attention_hidden_size": 128, "attention_head_dim": 32, "num_query_groups": 4},
 }
 """Fields that single architectures need to be small, or to resemble their published checkpoints."""
 
 
 def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
     """Return the fields of a small config.json. Raises transformers' error if there is no default config."""
-    defaults = CONFIG_MAPPING[model_type]().to_dict()
+    small = _small(model_type, CONFIG_MAPPING[model_type]().to_dict())
+    return {"model_type": model_type} | small | CHOICES.get(model_type, {}) | options
+
+
+def _small(model_type: str, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return small sizes for the fields of a default config, and for the configs inside it."""
     small = {
         name: size
         for name, size in SIZES.items()
@@ -80,13 +109,19 @@ def tiny_config(model_type: str, **options: Any) -> dict[str, Any]:
     }
     for index, name in enumerate(name for name in defaults if name.endswith("_token_id")):
         small[name] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.get(name, 3 + index)
-    kinds = list(dict.fromkeys(defaults.get("layer_types") or []))
-    if kinds:
-        # Keep one layer of every kind that the default config has.
-        small["layer_types"] = [kinds[layer % len(kinds)] for layer in range(LAYERS)]
+    for name in ("layer_types", "layers_block_type"):
+        kinds = list(dict.fromkeys(defaults.get(name) or []))
+        if kinds:
+            # Keep one layer of every kind that the default config has.
+            small[name] = [kinds[layer % len(kinds)] for layer in range(LAYERS)]
     if "is_decoder" in defaults:
         small["is_decoder"] = True
-    return {"model_type": model_type} | small | CHOICES.get(model_type, {}) | options
+    for name, inner in defaults.items():
+        if isinstance(inner, dict) and inner.get("model_type") in CONFIG_MAPPING:
+            kind = inner["model_type"]
+            others = {} if "text" in name else {name: size for name, size in OF_OTHERS.items() if name in inner}
+            small[name] = {"model_type": kind} | _small(kind, inner) | others | CHOICES.get(kind, {})
+    return small
 
 
 def make_model(config: Any, folder: Path, seed: int = 0) -> None:
