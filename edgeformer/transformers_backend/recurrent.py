@@ -11,7 +11,7 @@ the kernels which transformers runs in their place (causal-conv1d, flash-linear-
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -35,7 +35,7 @@ class RecurrentPatch:
     presents: what each layer keeps after the pass. token_mask: bool [B, S], False for padding.
     """
 
-    def __init__(self, plan: PatchPlan, pasts: list[Kept], attention_mask: Tensor, input_ids: Tensor):
+    def __init__(self, plan: PatchPlan, pasts: Sequence[Kept], attention_mask: Tensor, input_ids: Tensor):
         self.plan = plan
         self.presents: dict[int, dict[str, Tensor]] = defaultdict(dict)
         self.pasts = pasts
