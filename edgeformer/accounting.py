@@ -241,7 +241,7 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
         ranks = latent.rank + (latent.query_rank or 0)
         count += _norm(latent.norm, ranks) + (ranks + latent.shared_dim) * latent.bias
     count += (width + kv_width * (values + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
-    count += attention.num_heads * attention.sinks
+    count += attention.num_heads * attention.sinks + attention.output_size * qkv_bias * attention.output_gate
     count += 3 * width * (hidden + qkv_bias) * attention.global_projections
     count += _norm(attention.value_norm, head_dim)
     if attention.qk_norm is not None:
@@ -260,15 +260,16 @@ def _attention(attention: AttentionConfig, hidden: int) -> int:
 
 
 def _projections(attention: AttentionConfig, hidden: int) -> int:
-    """Return the number of weights in the matrices of queries, keys, values and the output, without biases."""
+    """Return the number of weights in the matrices of queries, keys, values, gate and output, without biases."""
     heads, head_dim, latent = attention.num_heads, attention.head_dim, attention.latent
+    gate = hidden * attention.output_size * attention.output_gate
     if latent is None:
         kv_heads = attention.num_kv_heads * (2 - attention.value_from_key) * (attention.shares is None)
-        return hidden * head_dim * (2 * heads + kv_heads)
+        return hidden * head_dim * (2 * heads + kv_heads) + gate
     down = hidden * (latent.rank + latent.shared_dim + (latent.query_rank or 0))
     keys_values = latent.rank * heads * (head_dim - latent.shared_dim + latent.value_dim)
     queries = (latent.query_rank or hidden) * heads * head_dim
-    return down + queries + keys_values + hidden * attention.output_size
+    return down + queries + keys_values + gate + hidden * attention.output_size
 
 
 def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: int) -> int:

@@ -90,6 +90,8 @@ class AttentionConfig:
         qkv_clip: queries, keys and values are clamped to ± qkv_clip.
         softcap: scores s become softcap · tanh(s / softcap).
         sinks: a learned score per head takes part in the softmax without a value (arXiv 2309.17453).
+        output_gate: what the heads return is multiplied by sigmoid of a linear layer of x, element by element
+            (arXiv 2505.06708); its bias is that of queries.
         latent: queries, keys and values are projected by way of short vectors; head_dim is that of queries and keys.
         shares: index of the earlier layer whose keys and values this layer reads; it has no projections of its own for
             them, and no cache. None for layers with their own.
@@ -118,6 +120,7 @@ class AttentionConfig:
     query_temperature: QueryTemperature | None = None
     softcap: float | None = None
     sinks: bool = False
+    output_gate: bool = False
     latent: LatentConfig | None = None
     shares: int | None = None
     window: int | None = None

@@ -83,6 +83,8 @@ class Attention(nn.Module):
             self.query_norm = _head_norm(config.qk_norm, heads, head_dim, dtype)
             if config.shares is None:
                 self.key_norm = _head_norm(config.qk_norm, kv_heads, head_dim, dtype)
+        if config.output_gate:
+            self.gate = nn.Linear(hidden_size, config.output_size, bias=config.qkv_bias, dtype=dtype)
         if config.sinks:
             self.sinks = nn.Parameter(torch.zeros(heads, dtype=dtype))
         if isinstance(config.relative, ShawConfig):
@@ -151,6 +153,8 @@ class Attention(nn.Module):
             output = torch.where((places < config.global_tokens).unsqueeze(-1), overall, output)
         if config.latent is not None:
             output = self.latent.without_zeros(output)
+        if config.output_gate:
+            output = output * torch.sigmoid(self.gate(x))
         return scaled(self.output(output), config.output_scale), (present_key, present_value)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
