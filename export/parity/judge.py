@@ -119,7 +119,8 @@ class Judge:
         ratios = [error.graph / max(error.eager, UNIT_ROUNDOFF[self.precision]) for error in errors]
         worst = float(np.max(ratios))  # NaN if any is
         kinds = ", ".join(dict.fromkeys(error.tensor for error in errors))
-        self.check(f"{run}: cache ratio", f"{kinds}, at the worst layer", "cache ratio", worst, None)
+        figure = "state ratio" if geometry.recurrent else "cache ratio"
+        self.check(f"{run}: {figure}", f"{kinds}, at the worst layer", figure, worst, None)
         return errors
 
     def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:
