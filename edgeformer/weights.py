@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from edgeformer import mxfp4
-from edgeformer.config import AttentionConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import is_stacked
 from edgeformer.families import Family, find_tensors
@@ -181,9 +181,25 @@ class CheckpointWeights(Mapping[str, Tensor]):
                 return heads.roll(latent.shared_dim, 1).flatten(0, 1)
             case "groups":
                 shards = self._attention.num_kv_heads
+            case "heads":
+                shards = self._attention.num_heads
+            case "key_heads":
+                shards = self._delta_net.num_key_heads
         sizes = [self._shapes[member][axis] // shards for member in names]
         divided = tensor.unflatten(axis, (shards, -1))  # [shards, rows / shards, …], of experts [X, 1, rows, …]
-        return divided.split(sizes, dim=axis + 1)[names.index(name)].flatten(axis, axis + 1)
+        part = divided.split(sizes, dim=axis + 1)[names.index(name)]
+        if place.packed.layout == "key_heads" and name.endswith("query_key_value.weight"):
+            config = self._delta_net
+            kinds = part.split([config.key_dim, config.key_dim, config.inner_size // shards], dim=1)
+            return torch.cat([kind.flatten(0, 1) for kind in kinds])
+        return part.flatten(axis, axis + 1)
+
+    @property
+    def _delta_net(self) -> DeltaNetConfig:
+        """Return the config of linear attention, which is the same in all layers that have it."""
+        assert not isinstance(self._config, Seq2SeqConfig), "no encoder-decoder has linear attention"
+        layers = (block.recurrent for block in self._config.blocks)
+        return next(layer for layer in layers if isinstance(layer, DeltaNetConfig))
 
     @property
     def _attention(self) -> AttentionConfig:

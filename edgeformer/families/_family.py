@@ -80,15 +80,16 @@ class Packed:
         module: the checkpoint's module.
         part: index of the parameter in the tensor.
         layout: order of the rows. `rows`: parameter after parameter; `groups`: per kv head its rows of parameter after
-            parameter; `experts`: per expert, parameter after parameter; `alternating`: per expert, the first row of
-            each parameter, then the second row of each …; `shared_last`: one parameter of latent attention, of whose
-            heads the tensor has the shared part last.
+            parameter; `heads`: the same per query head; `key_heads`: the same per key head of linear attention, where
+            the rows of `query_key_value` are those of its query, its key, its values; `experts`: per expert, parameter
+            after parameter; `alternating`: per expert, the first row of each parameter, then the second row of each …;
+            `shared_last`: one parameter of latent attention, of whose heads the tensor has the shared part last.
         shards: the tensor is a concatenation of this many equal tensors, each of that layout.
     """
 
     module: str
     part: int
-    layout: Literal["rows", "groups", "experts", "alternating", "shared_last"] = "rows"
+    layout: Literal["rows", "groups", "heads", "key_heads", "experts", "alternating", "shared_last"] = "rows"
     shards: int = 1
 
     @property

@@ -127,7 +127,7 @@ class Attention(nn.Module):
                 window=(config.window or 0) if config.sliding else 0,
                 softcap=config.softcap or 0.0,
             )  # fmt: skip
-            return scaled(self.output(output), config.output_scale), ()
+            return self._output(output, x), ()
         key = self._placed(key, "key_norm", config.num_kv_heads, context)
         if isinstance(config.relative, ShawConfig):
             bias = _add(bias, self._shaw_bias(query, context, config.relative.max_distance))
@@ -153,9 +153,12 @@ class Attention(nn.Module):
             output = torch.where((places < config.global_tokens).unsqueeze(-1), overall, output)
         if config.latent is not None:
             output = self.latent.without_zeros(output)
-        if config.output_gate:
-            output = output * torch.sigmoid(self.gate(x))
-        return scaled(self.output(output), config.output_scale), (present_key, present_value)
+        return self._output(output, x), (present_key, present_value)
+
+    def _output(self, attended: Tensor, x: Tensor) -> Tensor:
+        """Return the projection [B, S, E] of what the heads return, behind the gate if there is one."""
+        gated = attended * torch.sigmoid(self.gate(x)) if self.config.output_gate else attended
+        return scaled(self.output(gated), self.config.output_scale)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the projections of x [B, S, E]: query [B, S, H·D], and key and value [B, S, K·D] if it has them."""

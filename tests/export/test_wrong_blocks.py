@@ -91,6 +91,7 @@ PAIRS = {
     "logit scale": ({"logit_scale": 0.125}, {"logit_scale": 0.1251}),
     "embedding scale": ({"embedding_scale": 8.0}, {"embedding_scale": 8.001}),
     "no sinks": ({"sinks": True}, {}),
+    "no output gate": ({"output_gate": True}, {}),
     "a token more in the window": ({"window": 8}, {"window": 9}),
     "a token less in the chunk": ({"chunk": 8}, {"chunk": 7}),
     "one global token for two": ({"window": 4, "global_tokens": 2}, {"window": 4, "global_tokens": 1}),

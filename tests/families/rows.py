@@ -59,6 +59,23 @@ LATENT_SIZES = {
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
+GATED_SIZES = SIZES | {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 10, "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-4,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+}  # fmt: skip
+EXPERT_SIZES = {
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+WIDE_HEADS = {
+    "linear_key_head_dim": 32, "linear_value_head_dim": 24, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
+    "rms_norm_eps": 1e-2, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+"""Sizes of Qwen3-Next and Qwen3.5. A head of linear attention that returns almost zero, as at the first tokens, is
+divided by its length. That amplifies rounding where heads are few and narrow: with two heads of 10, storing the weights
+in float16 alone changes logits by 0.7 %. The model that is exported in float16 has wider heads, and fewer layers.
+"""
+
 FAMILIES = {
     "apertus": Row(
         sizes=SIZES,
@@ -1084,6 +1101,57 @@ FAMILIES = {
                     "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
                     "original_max_position_embeddings": 64,
                 },
+            },
+        },
+    ),
+    "qwen3_5_moe_text": Row(
+        sizes=GATED_SIZES | EXPERT_SIZES,
+        models={
+            "all-experts": WIDE_HEADS | {"num_experts_per_tok": 6},
+            "two-experts": {"linear_num_value_heads": 2, "linear_conv_kernel_dim": 3, "num_key_value_heads": 1},
+            "one-expert": {
+                "layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2, "num_experts": 5,
+                "num_experts_per_tok": 1, "tie_word_embeddings": True, "attention_bias": True,
+            },
+        },
+    ),
+    "qwen3_5_text": Row(
+        sizes=GATED_SIZES,
+        models={
+            "wide-heads": WIDE_HEADS,
+            "shared-keys": {},
+            "tied": {"tie_word_embeddings": True, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 2},
+            "widths": {
+                "linear_key_head_dim": 6, "linear_value_head_dim": 14, "linear_num_key_heads": 3,
+                "linear_num_value_heads": 3, "linear_conv_kernel_dim": 7, "attention_bias": True,
+            },
+            "odd": {
+                "num_hidden_layers": 5, "head_dim": 32, "num_key_value_heads": 1, "linear_num_value_heads": 6,
+                "layer_types": ["full_attention", *["linear_attention"] * 2, "full_attention", "linear_attention"],
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "partial_rotary_factor": 0.5,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+            "linear-last": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        },
+    ),
+    "qwen3_next": Row(
+        sizes=GATED_SIZES | EXPERT_SIZES,
+        models={
+            "all-experts": WIDE_HEADS | {"num_experts_per_tok": 6},
+            "shared-keys": {
+                "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 6,
+                "linear_value_head_dim": 14, "norm_topk_prob": False, "num_key_value_heads": 1,
+                "tie_word_embeddings": True,
+            },
+            "dense-layers": {
+                "mlp_only_layers": [1], "linear_num_value_heads": 2, "linear_conv_kernel_dim": 3,
+                "attention_bias": True, "layer_types": ["full_attention", "linear_attention", "full_attention"],
+            },
+            "steps": {
+                "decoder_sparse_step": 2, "num_hidden_layers": 4, "num_experts_per_tok": 1, "num_experts": 5,
+                "linear_conv_kernel_dim": 2, "layer_types": None,
             },
         },
     ),

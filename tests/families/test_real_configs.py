@@ -63,6 +63,8 @@ EXPECTED = {
     "Qwen/Qwen2.5-VL-3B-Instruct": Expected(3_085_938_688, 36, (16, 2, 128), 128000, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
     "Qwen/Qwen2.5-0.5B-Instruct": Expected(494_032_768, 24, (14, 2, 64), 32768, True, bases=1e6),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": Expected(79_674_391_296, 48, (16, 2, 256), 262144, False, bases=1e7),
+    "Qwen/Qwen3.5-0.8B": Expected(752_393_024, 24, (8, 2, 256), 262144, True, bases=1e7),
     "Qwen/Qwen3-0.6B": Expected(596_049_920, 28, (16, 8, 128), 40960, True, bases=1e6),
     "Salesforce/codegen-350M-mono": Expected(356_712_448, 20, (16, 16, 64), 2048, False),
     "THUDM/GLM-4-9B-0414": Expected(9_400_279_040, 40, (32, 2, 128), 32768, False),

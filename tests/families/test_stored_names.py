@@ -25,6 +25,8 @@ STORED = {
     ),
     "gptj": ("", {"transformer.h.2.attn.bias": MASK, "transformer.h.0.attn.masked_bias": torch.tensor(-1e9)}),
     "opt": ("model.", {}),
+    "qwen3_5_text": ("", {"mtp.layers.0.self_attn.q_proj.weight": TABLE, "mtp.fc.weight": TABLE}),
+    "qwen3_next": ("", {"mtp.norm.weight": TABLE}),
     "xglm": ("model.", {"embed_positions.weights": TABLE}),
 }  # fmt: skip
 

@@ -19,6 +19,18 @@ IMAGES = {"image_token_index": 9}
 LFM2 = {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 16}
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 
+GATED = {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 10, "rms_norm_eps": 1e-4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25,
+    },
+}  # fmt: skip
+EXPERTS = {
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+
 CLIP = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
     "patch_size": 14, "projection_dim": 16,
@@ -166,6 +178,16 @@ MODELS = {
     "qwen2_vl": {
         "mrope": qwen_vl(),
         "old-name": qwen_vl(rope_parameters={"type": "mrope", "rope_theta": 5000.0, "mrope_section": [4, 2, 2]}),
+    },
+    "qwen3_5": {
+        "plain": Model(text=GATED, others={"vision_config": QWEN_VISION}, outer={"image_token_id": 9}),
+        "tied": Model(
+            text=GATED | {"linear_conv_kernel_dim": 3}, others={"vision_config": QWEN_VISION},
+            outer={"image_token_id": 9, "tie_word_embeddings": True},
+        ),
+    },
+    "qwen3_5_moe": {
+        "plain": Model(text=GATED | EXPERTS, others={"vision_config": QWEN_VISION}, outer={"image_token_id": 9}),
     },
     "qwen3_vl": {
         "mrope": qwen_vl(head_dim=16),
