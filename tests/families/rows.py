@@ -641,6 +641,36 @@ FAMILIES = {
             },
         },
     ),
+    "granitemoehybrid": Row(
+        sizes=SIZES | MAMBA_SIZES | {
+            "shared_intermediate_size": 41, "intermediate_size": 37, "num_local_experts": 0, "num_experts_per_tok": 0,
+            "layer_types": ["mamba", "attention", "mamba"], "rms_norm_eps": 1e-5,
+        },
+        models={
+            "trained-steps": {
+                "time_step_limit": TRAINED_STEPS, "embedding_multiplier": 12.0, "logits_scaling": 6.0,
+                "residual_multiplier": 0.22, "attention_multiplier": 0.1, "position_embedding_type": "nope",
+                "tie_word_embeddings": True,
+            },
+            "experts": {
+                "num_local_experts": 7, "num_experts_per_tok": 3, "attention_multiplier": 0.2, "mamba_n_groups": 1,
+                "position_embedding_type": "rope", "mamba_d_state": 9, "time_step_limit": [0.2, 0.9],
+            },
+            "attention-first": {
+                "num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 24, "hidden_act": "gelu",
+                "layer_types": ["attention", "mamba", "mamba"], "residual_multiplier": 0.5,
+            },
+            "attention": {
+                "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope", "attention_bias": True,
+                "embedding_multiplier": 3.0, "logits_scaling": 4.0, "num_key_value_heads": 1,
+            },
+            "biases": {
+                "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3, "mamba_expand": 3,
+                "mamba_d_head": 18, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_conv": 2,
+                "layer_types": ["linear_attention", "linear_attention", "full_attention"], "hidden_act": "relu",
+            },
+        },
+    ),
     "granitemoeshared": Row(
         sizes=SIZES | {"num_local_experts": 7, "num_experts_per_tok": 2, "shared_intermediate_size": 41},
         models={
