@@ -1,6 +1,7 @@
 """The fields and tensor names that models with Mamba-2 layers share."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,9 @@ from edgeformer.families._family import Fields
 
 MAMBA_WORDS, ATTENTION_WORDS = ("linear_attention", "mamba"), ("full_attention", "attention")
 """Names of layer types in transformers 5 and 4."""
+
+SILU: Mapping[str, None] = {"silu": None, "swish": None}
+"""Names of the only activation that a Mamba-2 layer has here."""
 
 
 def state_space_tensors(module: str) -> dict[str, str]:
@@ -38,6 +42,8 @@ def read_state_space(fields: Fields, hidden_size: int, **otherwise: Any) -> Stat
     """Read the fields `mamba_*` of Bamba and its relatives; otherwise: fields of StateSpaceConfig that differ."""
     # It is how transformers computes, not what.
     fields.ignore("mamba_chunk_size")
+    # transformers applies it after the convolution and to the gate, too.
+    fields.choice("hidden_act", SILU, "silu")
     num_heads, num_groups = fields.take("mamba_n_heads"), fields.take("mamba_n_groups")
     width = fields.take("mamba_d_ssm", fields.take("mamba_expand") * hidden_size)
     head_dim = fields.take("mamba_d_head")

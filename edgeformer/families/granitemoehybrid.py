@@ -14,6 +14,7 @@ from edgeformer.families._layers import vary_attention
 from edgeformer.families._mamba import read_state_space, state_space_tensors, with_state_spaces
 from edgeformer.families.granitemoe import EXPERT_TENSORS, read_granite_experts
 from edgeformer.families.granitemoeshared import SHARED_TENSORS
+from edgeformer.families.llama import read_norm
 
 DENSE = "model.layers.*.shared_mlp"
 """The network of all tokens, in models without experts, too."""
@@ -40,7 +41,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     if not fields.choice("position_embedding_type", {"rope": True, "nope": False}, "nope"):
         config = vary_attention(config, [{"rotary": None}] * len(config.blocks))
     types = fields.take("layers_block_type", fields.take("layer_types", ["mamba"] * len(config.blocks)))
-    recurrent = read_state_space(fields, config.hidden_size, norm_eps=config.final_norm.eps)
+    recurrent = read_state_space(fields, config.hidden_size, norm_eps=read_norm(fields).eps)
     return with_state_spaces(config, types, recurrent)
 
 

@@ -76,6 +76,24 @@ def test_genai_keeps_the_states_of_convolutions(make_model, tmp_path, options):
     assert genai_greedy(bundle, prompts, STEPS) == expected
 
 
+MAMBA2 = {
+    "vocab_size": 131, "hidden_size": 64, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16, "state_size": 12,
+    "n_groups": 2, "conv_kernel": 4, "expand": 2, "bos_token_id": 1, "eos_token_id": 130, "pad_token_id": 0,
+    "time_step_limit": [0.001, 0.1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"ops": "portable", "cache": "dynamic"}])
+def test_genai_runs_a_model_without_attention(make_model, tmp_path, options):
+    folder = make_model("mamba2", 3, **MAMBA2)
+    bundle = export_model(folder, tmp_path / "bundle", context_length=128, verify=None, **options).path
+    prompts = np.random.default_rng(0).integers(3, 128, (2, 11)).tolist()
+    expected = ours_greedy(bundle, prompts, STEPS)
+    assert len(set(expected[0])) > 3
+    assert expected[0] != expected[1]
+    assert genai_greedy(bundle, prompts, STEPS) == expected
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("ops", ["standard", "portable"])
 def test_genai_finds_the_same_tokens_over_every_form_of_cache(tiny_llama_bundle, tmp_path, ops, cache):

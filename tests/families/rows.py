@@ -657,8 +657,9 @@ FAMILIES = {
                 "position_embedding_type": "rope", "mamba_d_state": 9, "time_step_limit": [0.2, 0.9],
             },
             "attention-first": {
-                "num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 24, "hidden_act": "gelu",
+                "num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 24,
                 "layer_types": ["attention", "mamba", "mamba"], "residual_multiplier": 0.5,
+                "attention_multiplier": 0.2, "time_step_limit": TRAINED_STEPS,
             },
             "attention": {
                 "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope", "attention_bias": True,
@@ -667,7 +668,7 @@ FAMILIES = {
             "biases": {
                 "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3, "mamba_expand": 3,
                 "mamba_d_head": 18, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_conv": 2,
-                "layer_types": ["linear_attention", "linear_attention", "full_attention"], "hidden_act": "relu",
+                "layer_types": ["linear_attention", "linear_attention", "full_attention"],
             },
         },
     ),
@@ -832,6 +833,19 @@ FAMILIES = {
                     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
                 },
             },
+        },
+    ),
+    "mamba2": Row(
+        sizes={
+            "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16,
+            "state_size": 12, "n_groups": 2, "conv_kernel": 4, "expand": 2, "bos_token_id": 1, "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        models={
+            "trained-steps": {"time_step_limit": TRAINED_STEPS},
+            "biases": {"use_bias": True, "use_conv_bias": False, "conv_kernel": 2, "layer_norm_epsilon": 1e-2},
+            "steps": {"time_step_limit": [0.2, 0.9], "n_groups": 1, "tie_word_embeddings": True},
+            "widths": {"hidden_size": 48, "expand": 3, "num_heads": 6, "head_dim": 24, "n_groups": 3, "state_size": 7},
         },
     ),
     "minicpm3": Row(

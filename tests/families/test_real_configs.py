@@ -106,6 +106,7 @@ EXPECTED = {
     ),
     "ibm-granite/granite-3.0-1b-a400m-instruct": Expected(1_334_628_352, 24, (16, 8, 64), 4096, True),
     "ibm-granite/granite-3.1-2b-instruct": Expected(2_533_531_648, 40, (32, 8, 64), 131072, True, bases=5e6),
+    "ibm-granite/granite-4.0-h-tiny": Expected(6_939_037_248, 40, (12, 4, 128), 131072, True, bases=None),
     "karpathy/nanochat-d32": Expected(1_879_048_192, 32, (16, 16, 128), 2048, False),
     "kyutai/helium-1-2b": Expected(2_023_868_416, 28, (16, 8, 128), 4096, False, bases=2e4),
     "llava-hf/llava-1.5-7b-hf": Expected(6_738_939_904, 32, (32, 32, 128), 4096, False),
@@ -207,6 +208,11 @@ DETAILS = {
     "ibm-granite/granite-3.1-2b-instruct": {
         "model.embedding_scale": 12.0, "attention.scale": 1 / 64, "block.residual_scale": 0.22,
         "model.logit_scale": 1 / 8,
+    },
+    "ibm-granite/granite-4.0-h-tiny": {
+        "attention.scale": 1 / 128, "block.residual_scale": 0.22, "model.logit_scale": 1 / 6,
+        "block.recurrent.num_heads": 48, "block.recurrent.state_size": 128, "feed_forward.experts_per_token": 6,
+        "feed_forward.shared.intermediate_size": 1024,
     },
     "karpathy/nanochat-d32": {
         "attention.rotary.backward": True, "attention.qk_norm.after_rotary": True, "model.logit_softcap": 15.0,

@@ -1,6 +1,6 @@
 """Our decoder over a checkpoint computes what transformers computes, in float64; one wrong detail shows.
 
-These are the negative controls of families with latent attention and with experts. Nothing is exported here.
+These are the negative controls of families with latent attention, experts and state spaces. Nothing is exported here.
 """
 
 from dataclasses import replace
@@ -216,4 +216,72 @@ def without_shared_network(weights, config):
     ],
 )
 def test_the_comparison_sees_wrong_weights_of_experts(folders, family, name, change):
+    assert error(*folders(family, name), weights_change=change) > 1e-3
+
+
+def with_recurrent(**fields):
+    """Return a change of the fields of every recurrent layer."""
+    return lambda config: replace(
+        config,
+        blocks=tuple(
+            replace(block, recurrent=replace(block.recurrent, **fields)) if block.recurrent else block
+            for block in config.blocks
+        ),
+    )
+
+
+def without_residual_scale(config):
+    return replace(config, blocks=tuple(replace(block, residual_scale=1.0) for block in config.blocks))
+
+
+def without_rotary(config):
+    return replace(
+        config,
+        blocks=tuple(
+            replace(block, attention=replace(block.attention, rotary=None)) if block.attention else block
+            for block in config.blocks
+        ),
+    )
+
+
+def without_skip(weights, config):
+    """Return the products of inputs and D, which bypass the state, as zeros."""
+    return {name: weight * 0 for name, weight in weights.items() if name.endswith(".skip")}
+
+
+STATE_SPACES = [(family, name) for family in ("granitemoehybrid", "mamba2") for name in FAMILIES[family].models]
+
+
+@pytest.mark.parametrize(("family", "name"), STATE_SPACES)
+def test_state_spaces_are_those_of_transformers(folders, family, name):
+    assert error(*folders(family, name)) < 1e-5  # transformers computes norms, steps and states in float32
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "change"),
+    [
+        ("granitemoehybrid", "trained-steps", with_recurrent(norm_groups=1)),
+        ("granitemoehybrid", "trained-steps", without_residual_scale),
+        ("granitemoehybrid", "experts", with_recurrent(max_step=None)),
+        ("granitemoehybrid", "experts", without_rotary),
+        ("granitemoehybrid", "attention", without_rotary),
+        ("mamba2", "trained-steps", with_recurrent(norm_groups=1)),
+        ("mamba2", "steps", with_recurrent(min_step=0.0)),
+        ("mamba2", "widths", with_recurrent(norm_before_gate=True)),
+    ],
+)
+def test_the_comparison_sees_a_wrong_config_of_state_spaces(folders, family, name, change):
+    assert error(*folders(family, name), change) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "change"),
+    [
+        ("granitemoehybrid", "trained-steps", exchanged),
+        ("granitemoehybrid", "trained-steps", without_skip),
+        ("granitemoehybrid", "experts", without_shared_network),
+        ("mamba2", "trained-steps", without_skip),
+    ],
+)
+def test_the_comparison_sees_wrong_weights_of_state_spaces(folders, family, name, change):
     assert error(*folders(family, name), weights_change=change) > 1e-3
