@@ -49,7 +49,7 @@ def in_onnxruntime(model, in_place=False):
 
 def past_of(present):
     """The input that an output is fed back as."""
-    return present.replace("present", "past_key_values")
+    return present.replace("present.", "past_key_values.").replace("present_", "past_")
 
 
 class Growing:
@@ -58,13 +58,24 @@ class Growing:
     scripts = tuple(SCRIPTS)
 
     def __init__(self, run, caches, dtype=np.float32, mask="attention_mask", given=None):
-        """caches: heads and their size by name of a past; given: what every step reads, of a batch."""
+        """caches: dimensions and type by name of a past (`caches_of`); given: what every step reads, of a batch."""
         self.run, self.sizes, self.dtype, self.mask, self.given = run, caches, dtype, mask, given or {}
         self.caches = None
 
     def start(self, rows):
         self.slots = np.zeros((rows, 0), np.int64)
-        self.caches = {name: np.zeros((rows, k, 0, d), self.dtype) for name, (k, d) in self.sizes.items()}
+        self.caches = self.made(rows, 0, 0.0)
+
+    def made(self, rows, slots, unused):
+        """Return caches of this many slots for tokens, which hold `unused`; states of fixed size are zero."""
+        return {
+            name: np.full(
+                (rows, *(slots if size is None else size for size in dims)),
+                unused if None in dims else 0.0,
+                np.float32 if single else self.dtype,
+            )
+            for name, (dims, single) in self.sizes.items()
+        }
 
     def mask_with(self, valid):
         """The mask once these tokens, of [B, S], are there too."""
@@ -89,9 +100,7 @@ class Static(Growing):
 
     def start(self, rows):
         self.lengths = np.zeros(rows, np.int64)
-        self.caches = {
-            name: np.full((rows, k, self.capacity, d), self.unused, self.dtype) for name, (k, d) in self.sizes.items()
-        }
+        self.caches = self.made(rows, self.capacity, self.unused)
 
     def mask_with(self, valid):
         self.lengths += valid.sum(1)

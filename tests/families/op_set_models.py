@@ -172,11 +172,14 @@ def computed(model, target, runtime=in_onnxruntime):
 
 
 def caches_of(config):
-    """Heads and their size by the name of every past that a decoder is fed."""
+    """Dimensions behind the rows by the name of every past that a decoder is fed; None is the number of tokens.
+
+    States of fixed size have none, and some of them are float32 in graphs of half precision, too.
+    """
     alone = not isinstance(config, Seq2SeqConfig)
     geometry = config.cache_geometry if alone else config.decoder.cache_geometry
     tensors = geometry.tensors("" if alone else "decoder.")
-    return {tensor.past: (tensor.state.num_kv_heads, tensor.state.head_dim) for tensor in tensors}
+    return {tensor.past: (tensor.state.dims, tensor.single) for tensor in tensors}
 
 
 def errors(model, outputs):
