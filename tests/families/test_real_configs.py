@@ -101,6 +101,9 @@ EXPECTED = {
         3_880_263_168, 34, (8, 4, 256), 131072, True,
         windows=([1024] * 5 + [None]) * 5 + [1024] * 4, bases=([1e4] * 5 + [1e6]) * 5 + [1e4] * 4,
     ),
+    "google/gemma-3n-E2B-it": Expected(
+        4_435_182_688, 30, (8, 2, 256), 32768, True, windows=([512] * 4 + [None]) * 6, bases=([1e4] * 4 + [1e6]) * 6
+    ),
     "google/gemma-3-270m": Expected(
         268_098_176, 18, (4, 1, 256), 32768, True, windows=([512] * 5 + [None]) * 3, bases=([1e4] * 5 + [1e6]) * 3
     ),

@@ -106,6 +106,32 @@ MODELS = {
             },
         ),
     },
+    "gemma3n": {
+        "shared": Model(
+            text=HEAD
+            | {
+                "sliding_window": 8, "num_hidden_layers": 3, "num_kv_shared_layers": 1, "laurel_rank": 12,
+                "hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": VOCABULARY,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                "activation_sparsity_pattern": [0.9, 0.0, 0.5],
+            },
+            others={
+                "vision_config": {"hidden_size": 32},
+                "audio_config": {"hidden_size": 32, "conf_num_hidden_layers": 1, "conf_num_attention_heads": 2},
+            },
+        ),
+    },
+    "gemma4": {
+        "shared": Model(
+            text=HEAD
+            | {
+                "sliding_window": 8, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "global_head_dim": 32,
+                "hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": VOCABULARY,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+            },
+            others={},
+        ),
+    },
     "glm4v": {
         "mrope": Model(
             text={
