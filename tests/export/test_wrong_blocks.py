@@ -15,12 +15,15 @@ from verification.false_positive_rate import export_random
 
 from edgeformer.config import (
     AlibiConfig,
+    AltUpConfig,
     AttentionConfig,
     BlockConfig,
     DecoderConfig,
     FeedForwardConfig,
+    LayerInputConfig,
     LearnedPositions,
     NormConfig,
+    PerLayerEmbedding,
     QKNormConfig,
     QueryTemperature,
     RandomBlocks,
@@ -36,6 +39,11 @@ from edgeformer.weights import RandomWeights
 ROTARY = RotaryConfig(rotary_dim=16, base=1e4, interleaved=False, scaling=None)
 LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
 RMS_NORM = NormConfig(eps=1e-5)
+
+LAYER_INPUT = {
+    "layer_input": LayerInputConfig(size=12, activation="gelu_tanh", norm=RMS_NORM),
+    "per_layer_embedding": PerLayerEmbedding(rows=100, size=12, norm=RMS_NORM),
+}
 
 
 def model(**fields):
@@ -129,6 +137,12 @@ PAIRS = {
     ),
     "rotation backward": ({"rotary": replace(ROTARY, backward=True)}, {}),
     "partial rotation": ({"rotary": replace(ROTARY, rotary_dim=8)}, {"rotary": replace(ROTARY, rotary_dim=10)}),
+    "no norm of values": ({"value_norm": replace(RMS_NORM, weight=False)}, {}),
+    "gates a little less sparse": ({"sparsity": 0.5}, {"sparsity": 0.499}),
+    "no layer of low rank": ({"laurel_rank": 8}, {}),
+    "another active stream": (
+        {"altup": AltUpConfig(streams=3), **LAYER_INPUT}, {"altup": AltUpConfig(streams=3, active=1), **LAYER_INPUT},
+    ),
     "no clipping": ({"qkv_clip": 1.0}, {}),
 }  # fmt: skip
 
