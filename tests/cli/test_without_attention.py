@@ -36,7 +36,7 @@ def test_info_counts_states_and_no_cache(bundle):
     shown = json.loads(run("info", bundle, "--json"))
     assert (shown["state_bytes"], shown["cache_bytes_per_token"]) == (STATES, 0)
     assert (shown["bytes"]["attention"], shown["attention_flops_per_token"]) == (0, 0)
-    assert "3 layers recurrent" in run("info", bundle)
+    assert "3 recurrent layers" in run("info", bundle)
 
 
 def test_the_model_card_tells_of_states_and_its_example_runs(bundle, monkeypatch, capsys):

@@ -467,4 +467,4 @@ def test_the_command_makes_it_and_everything_says_so(llama_folder, tmp_path):
     assert "192" in CliRunner().invoke(cli, ["info", place]).output
     card = (tmp_path / "bundle" / "README.md").read_text()
     assert "| cache | 192 bytes a token, int8 |" in card
-    assert "dtype = np.int8" in card
+    assert "np.zeros((1, *sizes), np.int8)" in card

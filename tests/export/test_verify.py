@@ -24,7 +24,7 @@ def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_l
     assert names == {
         "decode", "prefill", "steps", "steps against prefill", "chunks", "chunks against prefill",
         "batch of 1", "batch of 3", "batch of 3 against solo", "batch of 8", "batch of 8 against solo",
-        "repeat", "unused cache", "far",
+        "repeat", "rollback", "unused cache", "far",
     }  # fmt: skip
     assert report.greedy.steps == 256
     assert report.curves[-1].first_position == 1024 - 16
@@ -91,7 +91,10 @@ def test_a_graph_with_other_tensors_is_refused_with_the_difference(somebody_else
     with pytest.raises(BundleError, match=r"of a 4-layer decoder: it lacks past_key_values\.3\.key"):
         verify(somebody_elses[1], deeper)
     wider = make_llama(vocab_size=2048, head_dim=32, num_key_value_heads=4)
-    with pytest.raises(BundleError, match=r"has a cache of tensor\(float\) .*; the model has 4 heads of 32"):
+    with pytest.raises(
+        BundleError,
+        match=r"has past_key_values\.0\.key of tensor\(float\) .*; the model keeps \(4, 1, 32\) a token there",
+    ):
         verify(somebody_elses[1], wider)
 
 

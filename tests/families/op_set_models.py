@@ -142,7 +142,7 @@ def reference(config, weights, texts):
     with module.loaded():
         states, sources = module.module.encode(*given)
         mask = inputs.get("attention_mask", torch.ones(states.shape[:2], dtype=torch.int64))
-        caches = [module.empty_cache(len(tokens))] * config.decoder.cache_geometry.num_layers
+        caches = module.empty_caches(len(tokens))
         logits, _ = module.module.decode(tokens, torch.ones_like(tokens), mask, caches, sources)
     return {"last_hidden_state": states.numpy(), **asked(logits.numpy())}
 

@@ -382,6 +382,10 @@ FAMILIES = {
             "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0, 0.95], "layer_types": [SLIDING, FULL] * 2 + [SLIDING],
         },
         models={
+            "two": {
+                "num_hidden_layers": 2, "num_kv_shared_layers": 1, "layer_types": [SLIDING] * 2,
+                "activation_sparsity_pattern": [0.9, 0.0],
+            },
             "three": {
                 "num_hidden_layers": 3, "num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, SLIDING],
                 "activation_sparsity_pattern": [0.9, 0.0, 0.5],

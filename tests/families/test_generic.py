@@ -103,9 +103,9 @@ def reference(config, tensors, tokens):
         for name, value in model_constants(config).items():
             decoder.get_buffer(name).copy_(value)
         geometry = config.cache_geometry
-        empty = torch.zeros(1, geometry.num_kv_heads, 0, geometry.head_dim, dtype=torch.float64)
+        empty = [torch.zeros(tensor.shape(1, 0), dtype=torch.float64) for tensor in geometry.tensors()]
         ids = torch.tensor([tokens])
-        return decoder(ids, torch.ones_like(ids), [(empty, empty)] * geometry.num_layers)[0][0].numpy()
+        return decoder(ids, torch.ones_like(ids), geometry.by_layer(empty))[0][0].numpy()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -212,7 +212,7 @@ CONTRADICTIONS = {
         (*FIRST, "attention", "rotary"), {**ROTARY, "rotary_dim": 18}, r"no wider than head_dim \(16\)",
     ),
     "heads that do not divide": ((*FIRST, "attention", "num_kv_heads"), 3, "num_kv_heads is 3; it must be a divisor"),
-    "caches that differ": ((*FIRST, "attention", "num_kv_heads"), 4, "must be of one cache geometry"),
+    "a cache of its own": ((*FIRST, "attention", "shares"), 0, "sharing the keys and values of an earlier block"),
     "global tokens without a window": ((*THIRD, "attention", "window"), None, "window is None; it must be set where"),
     "a window and chunks": ((*FIRST, "attention", "chunk"), 4, "chunk is 4; it must be None where there is a window"),
     "slopes of too few heads": (

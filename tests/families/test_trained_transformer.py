@@ -117,7 +117,7 @@ def test_it_is_the_positions_that_tell_the_order(trained, held_out, tmp_path):
                 ids = torch.tensor([source])
                 _, read = reference.module.encode(ids, torch.ones_like(ids))
                 prompt = torch.tensor([[START, *target[:-1]]])
-                caches = [reference.empty_cache(1)] * 2
+                caches = reference.empty_caches(1)
                 logits, _ = reference.module.decode(prompt, torch.ones_like(prompt), torch.ones_like(ids), caches, read)
                 right[positions] += logits[0].argmax(-1).tolist() == target
     assert right[True] == 40

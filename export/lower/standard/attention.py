@@ -20,7 +20,7 @@ from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.attention_bodies import length_of, split_packed, visible_keys
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
-from edgeformer.export.graph.editing import canonical_nodes, dtype_of, head_dim_of
+from edgeformer.export.graph.editing import canonical_nodes, dtype_of, head_dim_of, producer
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
@@ -160,6 +160,10 @@ def _emit_attention(node: ir.Node, shared: _Shared) -> None:
         replace_node(node, emit, [output, present_key, present_value])
         return
     options |= {"q_num_heads": heads, "kv_num_heads": kv_heads}
+    if producer(value, "Reshape") is not None:
+        # Shape inference takes the width of a value that was reshaped, such as a normed one, for unknown, and then
+        # refuses the graph: state it.
+        value = emit("Reshape", value, emit.constant([0, 0, kv_heads * head_dim]))
     if inputs.past_key is not None:
         past = inputs.past_key, inputs.past_value
         outputs = emit.many("Attention", query, key, value, added, *past, outputs=3, **options)
