@@ -141,24 +141,24 @@ def attempt(model_type: str, folder: Path, way: str) -> Outcome:
 
 @contextmanager
 def counted_ops() -> Iterator[Counter[str]]:
-    """Count our ops in the canonical graphs of the exports within a `with` block."""
+    """Count our ops in the canonical graph of the export within a `with` block, the first one of several."""
     from edgeformer.export.graph.canonical import OPS
     from edgeformer.export.graph.editing import canonical_nodes
-    from edgeformer.export.lower import lowering as captured
+    from edgeformer.export.lower import lowering
 
     ops: Counter[str] = Counter()
-    canonicalize = captured.canonicalize
+    lower = lowering.lower
 
-    def counting(model: Any) -> Any:
-        reports = canonicalize(model)
-        ops.update(node.op_type for node in canonical_nodes(model, *OPS))
-        return reports
+    def counting(model: Any, *arguments: Any) -> Any:
+        if not ops:
+            ops.update(node.op_type for node in canonical_nodes(model, *OPS))
+        return lower(model, *arguments)
 
-    captured.canonicalize = counting
+    lowering.lower = counting
     try:
         yield ops
     finally:
-        captured.canonicalize = canonicalize
+        lowering.lower = lower
 
 
 def compare(folder: Path, bundle: Path) -> float:
@@ -255,8 +255,8 @@ ABOUT = """# transformers backend
 
 `edgeformer export --model FOLDER` exports a checkpoint whose model_type has no family file through the module that
 transformers has for it, where transformers is installed; `--backend transformers` asks for that (extra `transformers`).
-Its attention, RMSNorm, RoPE and experts are patched to call our ops. The bundle is like any other, and it passes the
-same gates.
+Its attention, RMSNorm, RoPE, experts, causal convolutions and scans (the gated delta rule, Mamba-2) are patched to call
+our ops. The bundle is like any other, and it passes the same gates.
 
 1. The module runs on shapes alone, without weights, to see how it attends: heads, scale, soft-cap, sinks, and which
    tokens its own masks show. What its norms, rotations and experts compute is found by running them on random numbers;
@@ -307,10 +307,10 @@ def report(outcomes: list[Outcome], line: str) -> str:
         f"float32 by running it in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. *Error* is the",
         f"largest difference of a logit over the largest logit, {worst:.1e} at most. The other numbers count our ops",
         "in the canonical graph: attention, RMSNorm, RoPE (of which those *in attention* become part of its kernel),",
-        "and experts.",
+        "experts, and convolutions and linear attentions with a state.",
         "",
-        "| model_type | way | attention | RMSNorm | RoPE | in attention | experts | error | notes |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model_type | way | attention | RMSNorm | RoPE | in attention | experts | recurrent | error | notes |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in groups["passes"]:
         counts = " | ".join(
@@ -318,6 +318,7 @@ def report(outcomes: list[Outcome], line: str) -> str:
             for number in (
                 each.ops.get("GroupQueryAttention", 0), each.ops.get("RMSNorm", 0), each.ops.get("RotaryEmbedding", 0),
                 2 * each.folded, each.ops.get("MixtureOfExperts", 0),
+                each.ops.get("CausalConv", 0) + each.ops.get("LinearAttention", 0),
             )
         )  # fmt: skip
         notes = _cell("; ".join(each.notes))
