@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ from checkpoints.tiny_transformers import CONTEXT, tiny_config
 from edgeformer.config import FeedForwardConfig
 from edgeformer.errors import ExportError, WeightsError
 from edgeformer.expert_weights import read_expert
+from edgeformer.export import export_model
 from edgeformer.export.adapters.from_transformers import plan_patches
 from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.transformers_backend.experts import StackReader
@@ -115,3 +117,17 @@ def test_a_missing_expert_is_reported(make_model, tmp_path):
     model = build(plan_patches(sizes("qwen3_moe"), CONTEXT).config, torch.float32, "eager")
     with pytest.raises(WeightsError, match=r"makes model.layers.1.mlp.experts.gate_up_proj of several tensors"):
         checkpoint_tensors(tmp_path, model)
+
+
+# Routers in primitives of transformers: a softmax over the chosen, and sigmoids within groups over their sum.
+ROUTED = ("gpt_oss", "deepseek_v3")
+
+
+@pytest.mark.parametrize("model_type", ROUTED)
+@pytest.mark.parametrize(("precision", "kernel"), [("fp32", "MoE"), ("int4", "QMoE")])
+def test_experts_become_the_kernel_of_onnxruntime(make_model, tmp_path, model_type, precision, kernel):
+    folder = make_model(**sizes(model_type) | {"first_k_dense_replace": 0})
+    bundle = export_model(folder, tmp_path / "bundle", backend="transformers", precision=precision).path
+    ops = [node.op_type for node in onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False).graph.node]
+    assert ops.count(kernel) == LAYERS
+    assert "Loop" not in ops

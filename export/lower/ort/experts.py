@@ -2,7 +2,8 @@
 
 The kernel takes a softmax of its own over logits [N, X], and weighs the K largest. The logits of a plain softmax router
 are given to it as they are. For any other router they are the logarithms of the weights of the chosen experts, and −∞
-for the others: their softmax is the weights over their sum, by which the result is multiplied.
+for the others: their softmax is the weights over their sum, by which the result is multiplied. That takes weights which
+are not negative: those of our routers without scales of experts, and of routers in primitives where their ops show it.
 
 SwiGLU wants gate and up in one tensor, in which their rows alternate. Requires (onnxruntime 1.31, CPU) float32, weights
 that are positive, and one of these networks: SwiGLU, also with limits, or relu, silu, gelu_tanh or identity without a
@@ -29,6 +30,7 @@ from edgeformer.export.graph.editing import (
     streamed,
 )
 from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.signs import never_negative
 from edgeformer.export.graph.tensors import interleave
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
@@ -137,7 +139,8 @@ def _reason_against(node: ir.Node, lowering: LoweringOptions) -> str | None:
     if attributes.get_int("weighted_input"):
         return "the kernel weighs outputs, and these are weighted inputs"
     router = producer(inputs.experts, "ExpertRouter", DOMAIN)
-    if router is None or canonical_inputs(router).expert_scale is not None:
+    scaled = router is not None and canonical_inputs(router).expert_scale is not None
+    if scaled or (router is None and not never_negative(inputs.weights)):
         return "the weights of experts may be negative, which the kernel does not allow"
     if inputs.gate is None:
         plain = activation in UNGATED and attributes.get_float("beta") == 1
@@ -195,11 +198,9 @@ def _choice_and_weights(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, ir.
     """
     inputs = canonical_inputs(node)
     router = producer(inputs.experts, "ExpertRouter", DOMAIN)
-    assert router is not None
-    logits, attributes = canonical_inputs(router)["logits"], router.attributes
-    if attributes.get_int("normalized") and attributes.get_float("scale") == 1 and is_plain_softmax(router):
-        return logits, None
-    zeros = emit("ConstantOfShape", emit("Shape", logits), value=ir.tensor([0.0], dtype=ir.DataType.FLOAT))
+    if router is not None and router.attributes.get_int("normalized") and is_plain_softmax(router):
+        return canonical_inputs(router)["logits"], None
+    zeros = emit("ConstantOfShape", _shape_of_logits(emit, node), value=ir.tensor([0.0], dtype=ir.DataType.FLOAT))
     ones = emit("ConstantOfShape", emit("Shape", inputs.experts), value=ir.tensor([1.0], dtype=ir.DataType.FLOAT))
     chosen, weighed = (emit("ScatterElements", zeros, inputs.experts, each, axis=1) for each in (ones, inputs.weights))
     return chosen, weighed
@@ -210,22 +211,30 @@ def _logits(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, dict[str, Any],
     inputs = canonical_inputs(node)
     experts, weights = inputs["experts"], inputs["weights"]
     router = producer(experts, "ExpertRouter", DOMAIN)
-    assert router is not None
-    logits, attributes = canonical_inputs(router)["logits"], router.attributes
-    normalized = attributes.get_int("normalized")
-    if attributes.get_float("scale") == 1 and is_plain_softmax(router):
-        return logits, {"normalize_routing_weights": normalized}, None
+    if router is not None and is_plain_softmax(router):
+        normalized = router.attributes.get_int("normalized")
+        return canonical_inputs(router)["logits"], {"normalize_routing_weights": normalized}, None
     smallest, nothing = (emit.constant(each, ir.DataType.FLOAT) for each in (SMALLEST, float("-inf")))
     chosen = emit("Log", emit("Max", weights, smallest))
-    hidden = emit("Expand", nothing, emit("Shape", logits))
+    hidden = emit("Expand", nothing, _shape_of_logits(emit, node))
     given = emit("ScatterElements", hidden, experts, chosen, axis=1)
     total = emit("ReduceSum", weights, emit.constant([-1]), keepdims=1)
     return given, {"normalize_routing_weights": 1}, total
 
 
+def _shape_of_logits(emit: NodeBuilder, node: ir.Node) -> ir.Value:
+    """The numbers of tokens and of all experts."""
+    inputs = canonical_inputs(node)
+    router = producer(inputs.experts, "ExpertRouter", DOMAIN)
+    if router is not None:
+        return emit("Shape", canonical_inputs(router)["logits"])
+    return emit("Concat", emit("Shape", inputs.x, start=0, end=1), emit.constant([dim(inputs.up, 0)]), axis=0)
+
+
 def is_plain_softmax(router: ir.Node) -> bool:
-    """Whether a router chooses by logits and weighs by their softmax, apart from its scale."""
+    """Whether a router chooses by logits and weighs by their softmax."""
     attributes, inputs = router.attributes, canonical_inputs(router)
     unchanged = not attributes.get_float("sum_epsilon") and not attributes.get_float("sum_floor")
     plain = inputs.choice_bias is None and inputs.expert_scale is None and attributes.get_int("groups") == 1
-    return attributes.get_string("scoring") == "softmax" and unchanged and plain
+    unscaled = attributes.get_float("scale") == 1
+    return attributes.get_string("scoring") == "softmax" and unscaled and unchanged and plain
