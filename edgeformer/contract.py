@@ -199,7 +199,8 @@ class CacheGeometry:
     @property
     def is_uniform(self) -> bool:
         """Whether all layers keep keys and values of one shape, and nothing else."""
-        return all(len(states) == 1 for states in self.layers) and self.key_value is not None
+        kept = self.key_value
+        return kept is not None and all(states == (kept,) for states in self.layers)
 
     @property
     def recurrent(self) -> bool:

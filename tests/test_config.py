@@ -250,7 +250,10 @@ def test_a_block_needs_attention_or_a_recurrent_layer():
     assert [tensor.present for tensor in geometry.tensors()] == [
         "present.0.key", "present.0.value", "present_conv.0", "present_conv.1",
     ]  # fmt: skip
-    assert geometry.recurrent and geometry.elements(3, 5) == 3 * (2 * 2 * 5 * 8 + 2 * 6 * 2)
+    assert geometry.recurrent and not geometry.is_uniform
+    mixed = _model(_block(), replace(_block(), attention=None, recurrent=conv)).cache_geometry
+    assert mixed.key_value is not None and not mixed.is_uniform
+    assert geometry.elements(3, 5) == 3 * (2 * 2 * 5 * 8 + 2 * 6 * 2)
     assert geometry.elements_per_token == 2 * 2 * 8
 
 
