@@ -7,7 +7,7 @@ For every architecture of the installed transformers a small random model is mad
 export` does it by default: by its family, by the family of the text model inside it, or through the backend. What a
 family refuses is exported with `--backend transformers`, too. Every export runs the quick parity checks. A bundle that
 passes is run by onnxruntime once more, over a text longer than the windows and then token by token, and compared with
-transformers' own module in float32.
+transformers' own module in float64.
 
 A worker process does this; it is killed if it hangs. Outcomes are appended to the file of `--state` as JSON lines, and
 what is in that file is not tried again, so that a survey can be stopped and resumed, or run in slices.
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "docs" / "reference" / "transformers-backend.md"
 
 LIMIT = 1e-5
-"""Largest error of a logit over the largest logit, against transformers in float32: the limit of the family tests."""
+"""Largest error of a logit over the largest logit, against transformers in float64: the limit of the family tests."""
 
 PROMPT, STEPS = 40, 8
 """Tokens of the prompt, and single steps after it."""
@@ -168,11 +168,14 @@ def compare(folder: Path, bundle: Path) -> float:
     import torch
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    from edgeformer.transformers_backend.float64 import computing_in_float64
+
+    plain: Any = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **plain)
     vocabulary = model.get_input_embeddings().num_embeddings
     # Other modalities have tokens of their own at the beginning of the vocabulary of the small models.
     tokens = np.random.default_rng(0).integers(vocabulary // 2, vocabulary, (1, PROMPT + STEPS))
-    with torch.no_grad():
+    with torch.no_grad(), computing_in_float64():
         expected = model(torch.from_numpy(tokens), use_cache=False).logits.numpy()
     session = ort.InferenceSession(str(bundle / "onnx" / "model.onnx"))
     # Keys and values start without tokens, and states of fixed size with zeros.
@@ -304,7 +307,7 @@ def report(outcomes: list[Outcome], line: str) -> str:
         f"{verdicts['untried']} cannot be tried.",
         "",
         "Each model was exported with the quick verification, and its graph was compared with the untouched module in",
-        f"float32 by running it in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. *Error* is the",
+        f"float64 by running it in onnxruntime: a prompt of {PROMPT} tokens, then {STEPS} single steps. *Error* is the",
         f"largest difference of a logit over the largest logit, {worst:.1e} at most. The other numbers count our ops",
         "in the canonical graph: attention, RMSNorm, RoPE (of which those *in attention* become part of its kernel),",
         "experts, and convolutions and linear attentions with a state.",

@@ -80,6 +80,7 @@ CHOICES: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.5, 0.0] * 2,
     },
     "gptj": {"rotary_dim": 8},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "helium": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
