@@ -105,7 +105,10 @@ class _Attention:
         return self._hidden
 
 
-def _cross_attention(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scale: float) -> Tensor:
+def _cross_attention(
+    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scale: float, softcap: float = 0.0
+) -> Tensor:
+    assert not softcap, "no preset caps its scores"
     heads = query.unflatten(-1, (key.shape[1], -1)).transpose(1, 2)  # [B, H, S, D]
     scores = (heads * scale) @ key.transpose(-1, -2)
     scores = scores.masked_fill((attention_mask == 0)[:, None, None, :], float("-inf"))
