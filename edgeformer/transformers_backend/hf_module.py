@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.source import CONTEXT_FIELDS
@@ -89,6 +90,7 @@ def context_length(config: Any, asked: int | None) -> int:
 def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
     """Build the causal LM of a config for inference: meta parameters of `dtype`, real buffers.
 
+    Buffers of real numbers that checkpoints store, such as the biases of routers, are parameters of the result.
     attention: "eager", or `ATTENTION_NAME`. The config is not changed. Raises ConfigError where transformers cannot
     build it, and ExportError where it does not take our attention.
     """
@@ -107,4 +109,14 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
                 f"{INSTALLED} builds no {config.model_type} of this config.json: {type(error).__name__}: {error}"
             ) from error
     silence_padding_warning(model)
+    _make_parameters_of_stored_buffers(model)
     return model.eval().requires_grad_(False)
+
+
+def _make_parameters_of_stored_buffers(model: nn.Module) -> None:
+    """Replace floating-point buffers that are part of a checkpoint: their values are read from it, as weights are."""
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if name not in module._non_persistent_buffers_set and buffer.is_floating_point():
+                delattr(module, name)
+                module.register_parameter(name, nn.Parameter(buffer.to("meta"), requires_grad=False))

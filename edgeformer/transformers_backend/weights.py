@@ -72,7 +72,13 @@ def checkpoint_tensors(folder: Path, model: Any) -> LazyTensors:
         readers |= dict.fromkeys(group, partial(found.read, partial(_read, files)))
         if found.by_expert:
             expert_readers |= dict.fromkeys(group, partial(_read_expert, files, found))
-    known = readers.keys() | {name for name, _ in model.named_buffers()}
+    buffers = dict(model.named_buffers())
+    problems += [
+        f"another value: {stored[name].origin}, which transformers computes from the config"
+        for name in sorted(buffers.keys() & model.state_dict().keys() & stored.keys())
+        if not torch.equal(stored[name].read(partial(_read, files)), buffers[name])
+    ]
+    known = readers.keys() | buffers.keys()
     problems += [
         f"unexpected: {each.origin}"
         for ours, each in sorted(stored.items())

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -116,6 +117,33 @@ def test_a_missing_expert_is_reported(make_model, tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     model = build(plan_patches(sizes("qwen3_moe"), CONTEXT).config, torch.float32, "eager")
     with pytest.raises(WeightsError, match=r"makes model.layers.1.mlp.experts.gate_up_proj of several tensors"):
+        checkpoint_tensors(tmp_path, model)
+
+
+STORED_BUFFERS = {"apertus": "eps", "deepseek_v3": "e_score_correction_bias", "nemotron_h": "e_score_correction_bias"}
+
+
+@pytest.mark.parametrize("model_type", STORED_BUFFERS)
+def test_every_tensor_has_the_value_that_transformers_loads(make_model, model_type):
+    """Buffers that checkpoints store are tensors like others: routers choose experts by such biases."""
+    folder = make_model(**tiny_config(model_type))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    patched = plan_patches(tiny_config(model_type), CONTEXT)
+    weights = checkpoint_tensors(folder, build(patched.config, torch.float32, "eager"))
+    assert weights.keys() == loaded.keys()
+    assert any(name.endswith(STORED_BUFFERS[model_type]) for name in loaded)
+    for name, value in loaded.items():
+        assert torch.equal(weights[name], value), name
+
+
+def test_a_stored_buffer_that_transformers_would_load_and_we_compute_must_be_equal(make_model, tmp_path):
+    model = build(plan_patches(sizes("qwen3_moe"), CONTEXT).config, torch.float32, "eager")
+    model.model.register_buffer("order", torch.arange(3))
+    tensors = load_file(make_model(**sizes("qwen3_moe")) / "model.safetensors")
+    save_file(tensors | {"model.order": torch.arange(3)}, tmp_path / "model.safetensors")
+    assert "model.norm.weight" in checkpoint_tensors(tmp_path, model)
+    save_file(tensors | {"model.order": torch.tensor([0, 2, 1])}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match="another value: model.order"):
         checkpoint_tensors(tmp_path, model)
 
 

@@ -126,7 +126,10 @@ def _small(model_type: str, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_model(config: Any, folder: Path, seed: int = 0) -> None:
-    """Save a model with seeded weights: norms near 1, all others normal with a deviation of 1 / sqrt(inputs)."""
+    """Save a model with seeded weights: norms near 1, all others normal with a deviation of 1 / sqrt(inputs).
+
+    Stored buffers move away from what the constructor gives them: the biases of routers begin as zeros.
+    """
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
@@ -136,6 +139,10 @@ def make_model(config: Any, folder: Path, seed: int = 0) -> None:
                 parameter.copy_(0.2 * noise + (1 if "norm" in name.lower() and name.endswith("weight") else 0))
             else:
                 parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+        stored = model.state_dict()
+        for name, buffer in model.named_buffers():
+            if name in stored and buffer.is_floating_point():
+                buffer.add_(0.1 * torch.randn_like(buffer))
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx] = 0  # some models of transformers do so when they are loaded
