@@ -5,6 +5,7 @@ module and finds out its tables; `norms` and `rotary` recognize single functions
 """
 
 import inspect
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
@@ -40,6 +41,10 @@ from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME
 
 RUNS = ((0, 7), (7, 1))
 """Past and new tokens of the probing runs: a prompt, then a step."""
+
+# Torch's errors about code that reads the values of a tensor on the meta device, which has a shape and no values. They
+# are NotImplementedError, RuntimeError or TypeError, as other errors are, so that only their words tell them apart.
+READS_VALUES = re.compile(r"meta tensor|register_meta|convert meta device", re.IGNORECASE)
 
 OP_OPTIONS = {"sliding_window", "softcap", "s_aux"}
 """Options of an attention call that our op has; the window is read from the mask."""
@@ -116,12 +121,13 @@ def _probe(module: PatchedModel) -> None:
                 module.plan.vocab_size = module.run(probe.input_ids, probe).shape[-1]
         except EdgeformerError:
             raise
-        except NotImplementedError as error:  # of a tensor without values
-            raise ExportError(
-                f"{name} of transformers looks at values to decide what it computes next (experts outside of "
-                "transformers' experts interface, most often), which a graph cannot. Only a family file can export it."
-            ) from error
         except Exception as error:  # code that is not ours may raise anything
+            if READS_VALUES.search(str(error)):
+                raise ExportError(
+                    f"{name} of transformers looks at values to decide what it computes next (experts outside of "
+                    "transformers' experts interface, most often), which a graph cannot. Only a family file can "
+                    "export it."
+                ) from error
             reason = next(iter(str(error).strip().splitlines()), "no reason given")[:300]
             raise ExportError(
                 f"{name} of transformers could not be run with our attention: {type(error).__name__}: {reason}"

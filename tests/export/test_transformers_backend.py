@@ -20,7 +20,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
@@ -40,7 +40,7 @@ from edgeformer.transformers_backend.attention import AttentionPatch
 from edgeformer.transformers_backend.hf_module import build
 from edgeformer.transformers_backend.norms import rms_norm_form
 from edgeformer.transformers_backend.patch_plan import PatchPlan
-from edgeformer.transformers_backend.planning import window_of
+from edgeformer.transformers_backend.planning import READS_VALUES, window_of
 from edgeformer.transformers_backend.rotary import Rotation
 from edgeformer.transformers_backend.weights import checkpoint_tensors
 
@@ -384,6 +384,22 @@ REFUSALS = {
 def test_what_cannot_be_patched_is_refused_without_weights(model_type):
     with pytest.raises(ExportError, match=REFUSALS[model_type]):
         plan_patches(tiny_config(model_type), CONTEXT)
+
+
+@pytest.mark.parametrize("read", [bool, int, Tensor.tolist, Tensor.nonzero, Tensor.numpy, Tensor.unique])
+def test_reading_a_value_is_told_from_other_errors(read):
+    with pytest.raises((RuntimeError, TypeError)) as raised:
+        read(torch.zeros((), device="meta"))
+    assert READS_VALUES.search(str(raised.value))
+
+
+def test_an_error_that_no_value_causes_is_given_as_it_is(monkeypatch):
+    def forward(self, *args, **kwargs):
+        raise NotImplementedError("not for this attention")
+
+    monkeypatch.setattr("transformers.models.olmo3.modeling_olmo3.Olmo3MLP.forward", forward)
+    with pytest.raises(ExportError, match="could not be run with our attention: NotImplementedError: not for this"):
+        plan_patches(sizes("olmo3"), CONTEXT)
 
 
 @pytest.mark.parametrize(
