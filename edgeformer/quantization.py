@@ -19,7 +19,7 @@ from edgeformer.schema import check
 Bits = Literal[4, 8]
 Rounding = Literal["nearest", "mse", "gptq"]
 Activations = Literal["block", "per_token"]
-"""Which inputs of a product share an activation scale: those that a block of weights reads, or all of a token."""
+"""Inputs of a product that share an activation scale: those that a block of weights reads, or all of a token."""
 BLOCKS = (16, 32, 64, 128, 256)
 """Weights in a block, as onnxruntime's MatMulNBits and GatherBlockQuantized take them."""
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,22 @@ EXCUSED = {
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and the docstring of a module, and of every class and function in it."""
+    """Yield the name and the docstring of a module, and of every class, function and constant in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        yield from constants(node)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "name", "module"), text
+
+
+def constants(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the names and the docstrings of constants in the body of a node: the strings behind assignments."""
+    body = node.body if isinstance(node, ast.Module | ast.ClassDef) else []
+    for statement, text in pairwise(body):
+        assigns = isinstance(statement, ast.Assign | ast.AnnAssign)
+        if assigns and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            yield ast.unparse(statement).split("=")[0].split(":")[0].strip(), str(text.value.value)
 
 
 def sources(*suffixes: str) -> list[Path]:
@@ -69,6 +80,12 @@ def test_a_fragment_is_seen():
     assert FRAGMENT.match("Of an encoder.")
     assert not FRAGMENT.match("Whatever runs is counted.")
     assert not FRAGMENT.match("Return what is written.")
+
+
+def test_docstrings_of_constants_are_read(tmp_path):
+    path = tmp_path / "sizes.py"
+    path.write_text('SIZE = 4\n"""What a size is."""\nOTHER: int = 5\n\nclass A:\n    of = 1\n    """Of a class."""\n')
+    assert list(docstrings(path)) == [("SIZE", "What a size is."), ("of", "Of a class.")]
 
 
 def test_words_that_were_replaced_are_gone():

@@ -6,7 +6,7 @@
 For every architecture of the installed transformers a small random model is made offline and exported as `edgeformer
 export` does it by default: by its family, by the family of the text model inside it, or through the backend. What a
 family refuses is exported with `--backend transformers`, too. Every export runs the quick parity checks. A bundle that
-passes is run by onnxruntime once more, over a text longer than the windows and then token by token, and compared with
+passes is run by onnxruntime once more, over a text longer than the windows and then in single steps, and compared with
 transformers' own module in float64.
 
 A worker process does this; it is killed if it hangs. Outcomes are appended to the file of `--state` as JSON lines, and

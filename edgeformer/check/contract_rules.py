@@ -19,7 +19,7 @@ SIZES: dict[type[State], tuple[str, ...]] = {
     ConvState: ("the number of channels", "the width"),
     RecurrentState: ("the number of heads", "the size of a key", "the size of a value"),
 }
-"""What the dimensions of a state are, without the batch."""
+"""Names of the dimensions of each kind of state, without the batch; an error about a dimension quotes them."""
 
 
 def contract_findings(folder: Folder) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ MAX_LENGTH = 4096
 """Tokens that onnxruntime-genai allocates its cache for; a user may raise it up to context_length."""
 
 FULL = "full_attention"
-"""Its word for a layer with keys and values. It gives a convolution state to layers with any other word."""
+"""onnxruntime-genai's word for a layer with keys and values; it gives a convolution state to any other layer."""
 
 
 def genai_obstacle(cache: CacheGeometry) -> str | None:

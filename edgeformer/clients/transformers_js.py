@@ -18,7 +18,7 @@ model_quantized.onnx. The types of the tensors are read from the graph."""
 FULL, CONV, LINEAR = "full_attention", "conv", "linear_attention"
 """Words of `layer_types`: layers with keys and values, with a short convolution, with linear attention."""
 OLDER_WORDS = {LINEAR: "mamba", FULL: "attention"}
-"""Its words for the layers of models with selective state spaces; transformers reads both, and writes the newer."""
+"""Words for the layers of models with selective state spaces. transformers reads both and writes the newer ones."""
 
 
 def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -> dict[str, Any]:

@@ -17,7 +17,8 @@ TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise
 DEEPSEEK_TRAINING = (
     "aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux", "num_nextn_predict_layers", "num_mtp_layers",
 )  # fmt: skip
-"""The same for DeepSeek's models, and the number of layers that predict further tokens, which transformers drops."""
+"""Fields of DeepSeek's models that matter in training only, and numbers of layers that transformers drops because they
+predict further tokens."""
 
 Tables = dict[str, str | Packed | tuple[str | Packed, ...]]
 

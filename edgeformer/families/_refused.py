@@ -25,4 +25,4 @@ REFUSED = {
     "xlnet": "it has two streams of attention and a memory of earlier texts",
     "yoso": "its attention samples tokens by hashes",
 }
-"""Reason by model_type."""
+"""Reasons of refusals by model_type."""

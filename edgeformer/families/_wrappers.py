@@ -33,9 +33,9 @@ class Wrapper:
 
 
 LLAVA = ("ignore_index",)
-"""A field of LLaVA and its successors, of their training."""
+"""Field of LLaVA and its successors that matters in training only."""
 IDEFICS3 = ("_flash_attn_2_enabled", "_pad_token_id", "neftune_noise_alpha", "qk_layer_norms", "scale_factor")
-"""Fields of Idefics3 and SmolVLM: of their training, of the vision side, and a padding token that is not used."""
+"""Fields of Idefics3 and SmolVLM that generation of text does not read: of training, of vision, and a padding token."""
 
 WRAPPERS = {
     "aya_vision": Wrapper(text="cohere2", tied=True, fields=("adapter_layer_norm_eps", "downsample_factor")),
@@ -81,7 +81,7 @@ WRAPPERS = {
         },
     ),
 }  # fmt: skip
-"""By the model_type of config.json."""
+"""Wrappers by the model_type of config.json."""
 
 SAME_ON_TEXT = {
     "glm4v_text": "glm4", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2",

@@ -32,7 +32,7 @@ from edgeformer.families.llama import QK_NORM_TENSORS, read_attention_bias, read
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Gemma 3n text config.json."""
-    # Of the training, of Gemma 3, and of generate(); transformers' module does not read them.
+    # Fields of the training, of Gemma 3 and of generate(), which transformers' module does not read.
     fields.ignore("altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar", "cache_implementation")
     layers, head_dim = fields.take("num_hidden_layers"), fields.take("head_dim")
     bases = {

@@ -20,7 +20,7 @@ FIXED = {
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Hunyuan config.json."""
-    # The training, token ids, and options of what FIXED switches off.
+    # Fields of the training, token ids, and options of features that FIXED switches off.
     fields.ignore("pretraining_tp", "eod_token_id", "org_vocab_size", "pad_id", "sep_token_id")
     fields.ignore("cla_share_factor", "class_num", "dense_list", "pool_type")
     for name, value in FIXED.items():

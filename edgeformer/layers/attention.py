@@ -23,7 +23,7 @@ from edgeformer.ops.activation import scaled
 Cache = tuple[Tensor, Tensor]
 """Key and value of one layer, each [B, K, tokens, D]."""
 LayerCache = tuple[Tensor, ...]
-"""All that one layer keeps between runs, in the order of `BlockConfig.states`; () for nothing."""
+"""Tensors that one layer keeps between runs, in the order of `BlockConfig.states`; () for nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Embeddings per layer, and what a block does with its own."""
+"""Embeddings per layer: all inputs of blocks, and the branch of a block that reads its own."""
 
 import torch
 from torch import Tensor, nn

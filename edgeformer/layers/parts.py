@@ -1,4 +1,4 @@
-"""Cutting a projection into its parts."""
+"""Cut a projection into its parts."""
 
 from itertools import accumulate
 

@@ -56,7 +56,7 @@ def expert_router(
 
 
 def _within_groups(compared: Tensor, groups: int, groups_per_token: int, group_score: str) -> Tensor:
-    """Replace what is compared [N, X] by −∞ in all groups but the best ones."""
+    """Replace the scores [N, X] of experts by −∞ in all groups but the best ones."""
     grouped = compared.unflatten(-1, (groups, -1))  # [N, groups, X / groups]
     scores = grouped.amax(-1) if group_score == "max" else grouped.topk(2, -1).values.sum(-1)
     best = scores.topk(groups_per_token, -1).indices

@@ -27,7 +27,7 @@ from edgeformer.transformers_backend.rotary import Angles, Rotation, RotationCal
 from edgeformer.transformers_backend.transformers_shim import registered_attention, replaced_functions
 
 Caches = list[tuple[Tensor, ...]]
-"""What each layer keeps, in the order of `CacheGeometry`: keys and values [B, K, T, D], states, or nothing."""
+"""Tensors that each layer keeps, in the order of `CacheGeometry`: keys and values [B, K, T, D], states, or none."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Tensor]
 """A function that transformers composes masks of: (batch, head, query, key) → whether the query sees the key."""
@@ -74,7 +74,7 @@ class AttentionPatch(RecurrentPatch):
             finally:
                 _CURRENT.reset(token)
 
-    # What the plan says; a probe finds it out instead.
+    # A patch reads the plan here. A probe overrides these methods and fills the plan.
 
     def attention_form(self, layer: int, call: AttentionCall) -> AttentionForm:
         """Return how a layer attends."""
@@ -88,7 +88,7 @@ class AttentionPatch(RecurrentPatch):
         """Return the keys and values of a layer before the pass."""
         return self.pasts[layer]["key"], self.pasts[layer]["value"]
 
-    # What patched code calls
+    # Patched code of transformers calls the methods below.
 
     def past_length(self) -> int:
         """Return the number of tokens before the new ones, padding included."""

@@ -23,16 +23,16 @@ from edgeformer.errors import ExportError
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 
 LENGTH_EPSILON = 1e-6
-"""What flash-linear-attention adds to the squared length of queries and keys before it divides by its root."""
+"""flash-linear-attention adds this to the squared length of queries and keys, and divides them by the sum's root."""
 
 Kept = Mapping[str, Tensor]
-"""What a layer keeps, by the names that `edgeformer.contract` gives its tensors."""
+"""Tensors that a layer keeps between runs, by the names that `edgeformer.contract` gives them."""
 
 
 class RecurrentPatch:
     """The convolutions and recurrences of one forward pass.
 
-    presents: what each layer keeps after the pass. token_mask: bool [B, S], False for padding.
+    presents: the tensors that each layer keeps after the pass. token_mask: bool [B, S], False for padding.
     """
 
     def __init__(self, plan: PatchPlan, pasts: Sequence[Kept], attention_mask: Tensor, input_ids: Tensor):
@@ -41,8 +41,8 @@ class RecurrentPatch:
         self.pasts = pasts
         self._tokens = attention_mask, input_ids
         self._token_mask: Tensor | None = None
-        self._convolved: tuple[int, Tensor] | None = None  # the layer that goes on with a convolution, and its input
-        self._scanned: int | None = None  # the layer that goes on with a scan
+        self._convolved: tuple[int, Tensor] | None = None  # the layer whose convolution runs next, and its input
+        self._scanned: int | None = None  # the layer whose scan runs next
 
     @property
     def token_mask(self) -> Tensor:
@@ -55,7 +55,7 @@ class RecurrentPatch:
         """Return a state of a layer before the pass."""
         return self.pasts[layer][state.tensors[0]]
 
-    # What patched code calls
+    # Patched code of transformers calls the methods below.
 
     def update_conv_state(self, x: Tensor, layer: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
         """Remember which layer convolves x [B, C, S] next; `causal_conv1d_fn` adds what was before."""

@@ -17,7 +17,7 @@ Outputs = Sequence[ir.Value]
 
 
 def expert_router(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
-    """The K experts of largest score, and their weights."""
+    """Return the K experts of largest score, and their weights."""
     inputs, attributes = canonical_inputs(node), node.attributes
     logits, dtype = inputs["logits"], dtype_of(inputs.logits)
     count, scoring = attributes.get_int("experts_per_token"), attributes.get_string("scoring")
@@ -42,7 +42,7 @@ def expert_router(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
 
 
 def _weights(emit: NodeBuilder, node: ir.Node, scores: ir.Value, experts: ir.Value) -> ir.Value:
-    """The scores [N, X] of the chosen experts int64 [N, K], normalized or not."""
+    """Return the weights [N, K] of the chosen experts int64 [N, K]: their scores [N, X], normalized or not."""
     attributes, logits = node.attributes, canonical_inputs(node)["logits"]
     dtype, normalized = dtype_of(logits), attributes.get_int("normalized")
     epsilon, floor = attributes.get_float("sum_epsilon"), attributes.get_float("sum_floor")
@@ -57,9 +57,9 @@ def _weights(emit: NodeBuilder, node: ir.Node, scores: ir.Value, experts: ir.Val
 
 
 def _top_k(emit: NodeBuilder, values: ir.Value, count: int, dtype: ir.DataType) -> Sequence[ir.Value]:
-    """The largest values along the last axis and their places. They are compared in float32 where they are float16.
+    """Return the largest values along the last axis and their places.
 
-    ONNX Runtime has no TopK of float16 on the CPU.
+    Those in float16 are compared in float32, since ONNX Runtime has no TopK of float16 on the CPU.
     """
     if dtype == ir.DataType.FLOAT16:
         values = emit("Cast", values, to=ir.DataType.FLOAT)
@@ -67,7 +67,7 @@ def _top_k(emit: NodeBuilder, values: ir.Value, count: int, dtype: ir.DataType) 
 
 
 def _within_groups(emit: NodeBuilder, node: ir.Node, compared: ir.Value) -> ir.Value:
-    """Replace what is compared [N, X] by −∞ in all groups but the best ones."""
+    """Replace the scores [N, X] of experts by −∞ in all groups but the best ones."""
     attributes, logits = node.attributes, canonical_inputs(node)["logits"]
     groups, dtype = attributes.get_int("groups"), dtype_of(logits)
     grouped = emit("Reshape", compared, emit.constant([0, groups, -1]))  # [N, groups, X / groups]
@@ -82,7 +82,7 @@ def _within_groups(emit: NodeBuilder, node: ir.Node, compared: ir.Value) -> ir.V
 
 
 def _sparse_mixer(emit: NodeBuilder, node: ir.Node, logits: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
-    """Expert after expert; see `ops.expert_router`."""
+    """Choose one expert after the other, and weigh each among those near it; see `ops.expert_router`."""
     dtype = dtype_of(logits)
     nothing, limit = (emit.constant(each, dtype) for each in (float("-inf"), 2 * node.attributes.get_float("jitter")))
     magnitude, left, chosen, weights = emit("Abs", logits), logits, [], []
@@ -132,7 +132,7 @@ def mixture_of_experts(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Out
 
 
 def _add_expert(emit: NodeBuilder, node: ir.Node, expert: ir.Value, before: ir.Value) -> ir.Value:
-    """The sum [N, E] before, plus what one expert, int64 [], adds for the tokens that chose it."""
+    """Return the sum [N, E] with the outputs of one expert, int64 [], added for the tokens that chose it."""
     inputs, weighted_input = canonical_inputs(node), node.attributes.get_int("weighted_input")
     chosen = emit("NonZero", emit("Equal", inputs["experts"], expert))  # [2, n]: token, place among its experts
     tokens, places = emit.many("Split", chosen, outputs=2, axis=0, num_outputs=2)
@@ -156,7 +156,7 @@ def _add_expert(emit: NodeBuilder, node: ir.Node, expert: ir.Value, before: ir.V
 
 
 def _inner(emit: NodeBuilder, node: ir.Node, up: ir.Value, gate: ir.Value | None) -> ir.Value:
-    """The intermediate states [n, F] of an expert, from its first layers."""
+    """Return the intermediate states [n, F] of an expert, from its first layers."""
     attributes, dtype = node.attributes, dtype_of(canonical_inputs(node).x)
     activation, beta = attributes.get_string("activation"), attributes.get_float("beta")
     if gate is None:

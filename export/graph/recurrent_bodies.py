@@ -51,7 +51,7 @@ def causal_conv(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
 
 
 def _last_inputs(emit: NodeBuilder, mask: ir.Value, count: int) -> ir.Value:
-    """Places of the last inputs behind which only padding stands, in past and x: int64 [B, count]."""
+    """Return the places of the last inputs before the padding, in past and x: int64 [B, count]."""
     tokens = emit("ReduceSum", emit("Cast", mask, to=ir.DataType.INT64), emit.constant([1]), keepdims=1)
     return emit("Add", tokens, emit.constant(list(range(count))))
 

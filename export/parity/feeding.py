@@ -35,7 +35,7 @@ LARGE = 1e4
 """A number that float16 can hold and that is larger than any key or value."""
 
 Cache = tuple[NDArray[Any], ...]
-"""What a layer keeps, such as keys and values [B, K, n, D]."""
+"""Tensors that a layer keeps between runs, such as keys and values [B, K, n, D]."""
 
 
 @dataclass(frozen=True)

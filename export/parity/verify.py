@@ -124,7 +124,7 @@ class Verification:
         self._start = time.perf_counter()
         self._ran = True
         self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
-        # What the integers of a quantized bundle mean; graph and reference both read that.
+        # The dequantized integers of a quantized bundle; the graph and the reference both read them.
         self._quantized = StoredWeights(folder, manifest, model_spec) if manifest.quantization is not None else None
         stored = self._weights if self._quantized is None else self._quantized
         self._setup = Setup(

@@ -29,7 +29,7 @@ from edgeformer.quantization import WeightFormat
 DAMPING = 0.01
 """Fraction of the mean of the Gram matrix's diagonal that is added to it, against overfitting to few tokens (GPTQ)."""
 RIDGE = 0.1
-"""The same for the error compensation between layers. With 0.03, the loss of tiny-llama in 4 bits depended on the
+"""Damping of the error compensation between layers. With 0.03, the loss of tiny-llama in 4 bits depended on the
 calibration text (a sixth between two of them); with 0.1 it did not."""
 REACH = 4
 """Largest distance, in steps, between an integer and the one that is nearest to its original weight."""

@@ -68,7 +68,7 @@ SHARED = "blocks.4.attention/SharedAttention"
 
 
 def keep_past(graph: GraphProto, folder: Path) -> None:
-    """What a convolution keeps is what it was given, so that the next run does not see this one."""
+    """Return the past of a convolution as its present, so that the next run does not see the tokens of this one."""
     last = node(graph, f"{CONV}/Transpose_47")
     assert last.output[0] == "present_conv.2"
     last.input[0] = node(graph, f"{CONV}/Transpose_0").output[0]
@@ -80,7 +80,7 @@ def exchange_states(graph: GraphProto, folder: Path) -> None:
 
 
 def read_a_token_late(graph: GraphProto, folder: Path) -> None:
-    """The newest tap of a convolution reads what the one before it reads."""
+    """Let the newest tap of a convolution read the same input as the tap before it."""
     newest, before = node(graph, f"{CONV}/Slice_34"), node(graph, f"{CONV}/Slice_25")
     newest.input[1], newest.input[2] = before.input[1], before.input[2]
 

@@ -35,7 +35,7 @@ LANGUAGES = {"en": "English", "fr": "French", "de": "German"}
 DIRECTIONS = [("en", "fr"), ("fr", "en"), ("en", "de"), ("de", "en")]
 
 SKILLS = {"numbers": (number, 20), "dates": (day, 35), "times": (time_of_day, 10), "sentences": (sentence, 35)}
-"""What is translated, and the weight with which each skill is drawn."""
+"""Kinds of texts that are translated, and the weight with which each skill is drawn."""
 
 
 def prefix(source: str, target: str) -> str:

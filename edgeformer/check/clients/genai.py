@@ -33,7 +33,7 @@ NAMES = {
 
 STATES = ("key", "value", "conv", "recurrent")
 FULL = "full_attention"
-"""Its word for a layer with keys and values; a layer with any other word has a convolution state."""
+"""onnxruntime-genai's word for a layer with keys and values; it gives a convolution state to any other layer."""
 
 TOKENIZERS = ("BPE", "Unigram")
 

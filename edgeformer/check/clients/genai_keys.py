@@ -110,7 +110,7 @@ DECODER_TYPES = _types(
 )
 """Types with one decoder graph, whose layers may keep keys and values and states of fixed size."""
 CONV_TYPES = _types("lfm2 lfm2_moe")
-"""Of these, the types without recurrent states, which must be told the types of layers."""
+"""Decoder types whose states are those of convolutions only; their genai_config.json must list the types of layers."""
 OTHER_TYPES = _types(
     """
     gpt2 fara gemma3 mistral3 phi3v qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe videochat_flash_qwen whisper marian-ssru

@@ -30,7 +30,8 @@ _STRICT: dict[str, dict[str, Names]] = {
         "linear_attention": (*(f"past_conv.{{}}.{part}" for part in ("key", "value", "query")), *RECURRENT),
     },
 }
-# The same for types whose layers have no state where it does not know the word, and all of them where there is none.
+# Names of states for types whose layers have no state where the word is unknown, and have all states where config.json
+# has no layer_types.
 _MAMBA: dict[str, Names] = {"mamba": CONV + SSM, "attention": KEY_VALUE}
 _MAMBA_TYPES = ("granitemoehybrid", "falcon_h1", "nemotron_h")
 

@@ -1,9 +1,10 @@
 """Lower linear attention to ONNX Runtime's LinearAttention.
 
-The kernel knows no padding, so keys, values, decays and updates of padding are set to 0 in front of it. It has all four
-rules, and queries and keys that heads share. On the CPU it computes in float32, to which other types are cast; CUDA has
-float16, too, and a state of the type of its queries only. It works through a prompt token by token, and takes about as
-long for it as the chunks of the function body, which takes six times as long for a step (onnxruntime 1.31).
+The kernel takes no mask of padding, so keys, values, decays and updates of padding are set to 0 in front of it. It has
+all four update rules, and lets heads share queries and keys. On the CPU it computes in float32, to which other types
+are cast; CUDA has float16, too, and a state of the type of its queries only. The kernel computes the tokens of a prompt
+one after the other, the function body in chunks. For a prompt both take about the same time; for a step the
+function body takes six times as long (onnxruntime 1.31).
 
 There is no rule for the causal convolution. Its function body takes no longer than CausalConvWithState, which would
 keep padding in its state: for 6144 channels on one thread 45 µs a step and 16 ms for 512 tokens, where the kernel takes

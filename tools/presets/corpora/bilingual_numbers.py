@@ -12,7 +12,7 @@ from presets.corpora.dates import DAYS, MONTHS, YEARS
 from presets.corpora.numbers import in_words, some_number
 
 Meaning = dict[str, str]
-"""The same text in each language: en, fr, de."""
+"""One text in each language: en, fr, de."""
 
 FRENCH = (
     "zéro un deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize dix-sept dix-huit "
