@@ -39,6 +39,10 @@ REPORT = ROOT / "docs" / "reference" / "transformers-backend.md"
 LIMIT = 1e-5
 """Largest error of a logit over the largest logit, against transformers in float64: the limit of the family tests."""
 
+OF_FLOAT32 = 2.0
+"""Largest ratio of a larger error to that of transformers' own module in float32: some random models amplify any
+rounding more than trained ones do."""
+
 PROMPT, STEPS = 40, 8
 """Tokens of the prompt, and single steps after it."""
 
@@ -51,8 +55,8 @@ class Outcome:
     """The result for one architecture.
 
     verdict: passes, refused, fails or untried. way: one of `WAYS`. ops: counts of our ops in the canonical graph.
-    folded: rotations of queries and keys that become part of attention. error: as `compare` returns it. notes: of the
-    export.
+    folded: rotations of queries and keys that become part of attention. error: of the bundle, as `compare` returns it.
+    notes: of the export.
     """
 
     model_type: str
@@ -99,15 +103,17 @@ def survey(model_type: str) -> Outcome:
 
 
 def without_weights(model_type: str, reason: str) -> Outcome:
-    """Return why the backend refuses the default config of a type of which transformers makes no small model."""
-    from checkpoints.tiny_transformers import CONTEXT
+    """Return why edgeformer refuses the default config of a type of which transformers makes no small model."""
+    from checkpoints.tiny_transformers import CONTEXT, tiny_config
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from edgeformer.errors import EdgeformerError
     from edgeformer.export.adapters.from_transformers import plan_patches
+    from edgeformer.source import text_config
 
     try:
-        plan_patches(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
+        if text_config(tiny_config(model_type)) is None:
+            plan_patches(CONFIG_MAPPING[model_type]().to_dict(), CONTEXT)
     except EdgeformerError as error:
         return Outcome(model_type, "refused", str(error))
     return Outcome(model_type, "untried", f"no small model of it could be made: {reason}")
@@ -133,9 +139,10 @@ def attempt(model_type: str, folder: Path, way: str) -> Outcome:
         task = exported.manifest.task
         if task != "causal-lm":
             return Outcome(model_type, "refused", f"its family exports it for {task}, not as a causal LM", way)
-        error = compare(folder, bundle)
+        error, theirs = compare(folder, bundle)
         folded = {report.name: report.changed for report in exported.lowered.passes}["fold_rotary"]
-        verdict, reason = ("passes", "") if error <= LIMIT else ("fails", f"off from transformers by {error:.1e}")
+        off = f"off from transformers by {error:.1e}; its own float32 is off by {theirs:.1e}"
+        verdict, reason = ("passes", "") if error <= max(LIMIT, OF_FLOAT32 * theirs) else ("fails", off)
         return Outcome(model_type, verdict, reason, way, dict(ops), folded, exported.lowered.fallbacks, error)
 
 
@@ -161,8 +168,11 @@ def counted_ops() -> Iterator[Counter[str]]:
         lowering.lower = lower
 
 
-def compare(folder: Path, bundle: Path) -> float:
-    """Run a bundle's graph on a prompt, then token by token; return the largest logit error over the largest logit."""
+def compare(folder: Path, bundle: Path) -> tuple[float, float]:
+    """Run a bundle's graph on a prompt, then in single steps, and compare with transformers in float64.
+
+    Returns the largest error of a logit over the largest logit, of the bundle and of transformers in float32.
+    """
     import numpy as np
     import onnxruntime as ort
     import torch
@@ -171,12 +181,14 @@ def compare(folder: Path, bundle: Path) -> float:
     from edgeformer.transformers_backend.float64 import computing_in_float64
 
     plain: Any = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **plain)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **plain)
     vocabulary = model.get_input_embeddings().num_embeddings
     # Other modalities have tokens of their own at the beginning of the vocabulary of the small models.
     tokens = np.random.default_rng(0).integers(vocabulary // 2, vocabulary, (1, PROMPT + STEPS))
+    with torch.no_grad():
+        rounded = model(torch.from_numpy(tokens), use_cache=False).logits.numpy()
     with torch.no_grad(), computing_in_float64():
-        expected = model(torch.from_numpy(tokens), use_cache=False).logits.numpy()
+        expected = model.double()(torch.from_numpy(tokens), use_cache=False).logits.numpy()
     session = ort.InferenceSession(str(bundle / "onnx" / "model.onnx"))
     # Keys and values start without tokens, and states of fixed size with zeros.
     pasts = {
@@ -190,8 +202,9 @@ def compare(folder: Path, bundle: Path) -> float:
         first, *presents = session.run(None, feeds)
         logits.append(first)
         pasts = dict(zip(pasts, presents, strict=True))
-    difference = np.abs(np.concatenate(logits, 1) - expected).max()
-    return float(difference / np.abs(expected).max())
+    largest = np.abs(expected).max()
+    ours, theirs = (float(np.abs(found - expected).max() / largest) for found in (np.concatenate(logits, 1), rounded))
+    return ours, theirs
 
 
 def work(pipe: Any) -> None:

@@ -61,7 +61,7 @@ FROM_PADDING = {"max_position_embeddings": CONTEXT + 2, "pad_token_id": 1, "bos_
 """Positions that start behind the padding token."""
 
 CHOICES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "longcat_flash"), LATENT),
+    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash"), LATENT),
     **dict.fromkeys(
         ("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"), FROM_PADDING
     ),
@@ -79,11 +79,13 @@ CHOICES: dict[str, dict[str, Any]] = {
         "intermediate_size": [96] * LAYERS,
         "activation_sparsity_pattern": [0.5, 0.0] * 2,
     },
+    "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]], "window_size": WINDOW},
     "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "helium": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "mamba2": {"num_heads": 4, "head_dim": 32, "state_size": 16},
     "minicpm3": LATENT,
     "qwen4_exp_text": {f"indexer_{name}": size for name, size in INDEXER.items()},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local"] * LAYERS},
@@ -144,6 +146,8 @@ def make_model(config: Any, folder: Path, seed: int = 0) -> None:
             if name in stored and buffer.is_floating_point():
                 buffer.add_(0.1 * torch.randn_like(buffer))
         for module in model.modules():
+            if getattr(module, "scaling", None) == 1.0 and hasattr(module, "q_norm"):
+                module.q_norm.weight.mul_(module.head_dim**-0.5)  # nothing scales the scores; trained queries are small
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx] = 0  # some models of transformers do so when they are loaded
     model.save_pretrained(folder)
