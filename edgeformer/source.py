@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.config import EncoderConfig, ModelConfig
+from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
 from edgeformer.families import GENERATION_FIELDS, REFUSED, Family, has_family, read_model_config, text_config
 from edgeformer.manifest import SpecialTokens
@@ -137,6 +137,7 @@ def open_source(
     if head is None:
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
+        config = _with_stored_positions(found, family, config)
         return ModelSource(**vars(found), family=family, config=config)
     family, config = read_model_config(found.hf_config | {"architectures": None}, context_length)
     if not isinstance(config, EncoderConfig):
@@ -147,6 +148,23 @@ def open_source(
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
     return ModelSource(**vars(found), family=family, config=replace(config, head=head, context_length=length))
+
+
+def _with_stored_positions(found: FoundModel, family: Family, config: ModelConfig) -> ModelConfig:
+    """Return a config whose sinusoidal positions are read from the checkpoint by the stacks for which it has a table.
+
+    Whether it has one is known from its weights alone, which are downloaded for that.
+    """
+    if not family.stored_positions or found.random_weights is not None:
+        return config
+    found.fetch_weights()
+    stored, prefix = _stored_names(found.folder), family.optional_prefix
+    rows = found.hf_config.get("max_position_embeddings") or config.output_stack.context_length
+    for half, tensor in family.stored_positions.items():
+        if tensor in stored or tensor.removeprefix(prefix) in stored:
+            stack = replace(getattr(config, half), position_embedding=LearnedPositions(rows=rows))
+            config = replace(config, **{half: stack})
+    return config
 
 
 def find_text_model(found: FoundModel) -> FoundModel:

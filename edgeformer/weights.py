@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer import mxfp4
+from edgeformer import computed_tensors, mxfp4
 from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import is_stacked
@@ -46,8 +46,9 @@ def _second_names(config: ModelConfig) -> dict[str, str]:
 class CheckpointWeights(Mapping[str, Tensor]):
     """The safetensors of a Hugging Face folder (one file, or shards with an index), by edgeformer's parameter names.
 
-    Opening reads headers only and compares names and shapes with the config; one WeightsError reports every missing,
-    unexpected and misshapen tensor. Copies of a tied weight are compared when it is first read; a WeightsError names
+    Opening reads headers, and compares names and shapes with the config; one WeightsError reports every missing,
+    unexpected and misshapen tensor. Tables and masks that the config determines are read, too, and reported where they
+    differ (`computed_tensors`). Copies of a tied weight are compared when it is first read; a WeightsError names
     two that differ.
 
     left_out: what the checkpoint holds for other modalities, where the model is a text model inside a bigger one.
@@ -85,22 +86,43 @@ class CheckpointWeights(Mapping[str, Tensor]):
             # A vector may be stored as a matrix of one row, and one of a single number as that number.
             if _without_ones(found) != _without_ones(shape):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
-        # A parameter that the model has once may be stored more often: a tied head, a shared embedding.
-        self._copies: dict[str, list[str]] = {}
-        first_names = _second_names(config)
-        for name, place in family.places(first_names, stored).items():
-            if place.tensor in stored and place.tensor not in expected:
-                self._copies.setdefault(first_names[name], []).append(place.tensor)
-        read = {copy for copies in self._copies.values() for copy in copies}
-        read |= {name.removesuffix(mxfp4.BLOCKS) + mxfp4.SCALES for name in expected if name.endswith(mxfp4.BLOCKS)}
-        unexpected = stored.keys() - expected.keys() - read
-        problems += [f"unexpected: {name}" for name in sorted(unexpected) if not family.ignores(name)]
+        self._copies = self._find_copies(family)
+        problems += self._unread(family)
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise WeightsError(
                 f"the tensors in {folder} do not fit its config.json:\n  " + "\n  ".join(shown) + "\n"
                 "Check that config.json and the safetensors files belong together."
             )
+
+    def _find_copies(self, family: Family) -> dict[str, list[str]]:
+        """Return further stored tensors by the parameter of which each must be a copy (tied head, shared embedding)."""
+        copies: dict[str, list[str]] = {}
+        first_names = _second_names(self._config)
+        for name, place in family.places(first_names, self._stored).items():
+            if place.tensor in self._stored and place.tensor not in self._expected:
+                copies.setdefault(first_names[name], []).append(place.tensor)
+        # Where nothing is tied, neither are a shared embedding that no half has and a second bias of a head.
+        for name in self._shapes if first_names else ():
+            others = [other for other in family.other_names(name, self._stored) if other not in self._expected]
+            copies.setdefault(name, []).extend(other for other in others if family.ignores(other))
+        return copies
+
+    def _unread(self, family: Family) -> list[str]:
+        """Return the problems of the tensors that no parameter is read from."""
+        read = {copy for copies in self._copies.values() for copy in copies}
+        read |= {
+            name.removesuffix(mxfp4.BLOCKS) + mxfp4.SCALES for name in self._expected if name.endswith(mxfp4.BLOCKS)
+        }
+        problems = []
+        for name in sorted(self._stored.keys() - self._expected.keys() - read):
+            kind = family.computed(name)
+            if kind is not None:
+                problem = computed_tensors.difference(kind, self._slice(name)[...], self._config, name)
+                problems += [f"different: {name} {problem}"] if problem else []
+            elif not family.ignores(name):
+                problems.append(f"unexpected: {name}")
+        return problems
 
     def _part(self, name: str) -> int:
         packed = self._places[name].packed

@@ -154,5 +154,5 @@ LOGITS_BIAS = "final_logits_bias"
 # Nothing reads the shared embedding if encoder and decoder have embeddings of their own.
 IGNORED = (r"model\.shared\.weight", r"model\.(encoder|decoder)\.version")
 
-SINUSOIDS = r"model\.(encoder|decoder)\.embed_positions\.weights?"
-"""Pattern of sinusoidal positions, which are computed, and which some checkpoints store."""
+STORED_POSITIONS = {half: f"model.{half}.embed_positions.weight" for half in ("encoder", "decoder")}
+"""Tables that Marian and PEGASUS read where a checkpoint has them, and compute otherwise."""

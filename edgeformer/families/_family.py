@@ -29,6 +29,9 @@ WITHOUT_EFFECT = {
 
 _REQUIRED = object()
 
+Computed = Literal["positions", "zeros", "masking_value", "causal_mask", "rotary_frequencies", "sinusoids"]
+"""What a stored tensor is that the config determines; `edgeformer.computed_tensors` compares it."""
+
 
 class Fields:
     """A config.json that is read field by field; `finish` raises an error if a field was not read."""
@@ -133,7 +136,10 @@ class Family:
             that is null is not absent.
         transposed: patterns of the checkpoint's modules whose weights are stored [in, out], of experts [X, in, out].
         optional_prefix: prefix of all names that some checkpoints lack.
-        ignored_tensors: patterns of names of tensors that are not used (such as tables in old checkpoints).
+        ignored_tensors: patterns of names of tensors that the model does not use, such as heads of other tasks.
+        computed_tensors: what a tensor is that the config determines, by the pattern of its name (such as tables in old
+            checkpoints). It is not read, but compared with what the config determines.
+        stored_positions: tensor of the checkpoint that replaces sinusoidal positions where it is stored, by stack.
         zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
         nested: whether the checkpoint holds other models beside this one, which has a prefix there (`_nested.py`).
     """
@@ -145,6 +151,8 @@ class Family:
     transposed: tuple[str, ...] = ()
     optional_prefix: str = ""
     ignored_tensors: tuple[str, ...] = ()
+    computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
+    stored_positions: Mapping[str, str] = field(default_factory=dict)
     zero_if_absent: tuple[str, ...] = ()
     nested: bool = False
 
@@ -157,7 +165,14 @@ class Family:
         """Return where the checkpoint stores each parameter; stored: names of all tensors of the checkpoint."""
         return {name: self._place(name, stored) for name in parameters}
 
-    def _place(self, parameter: str, stored: Container[str]) -> Place:
+    def other_names(self, parameter: str, stored: Container[str]) -> list[str]:
+        """Return the tensors of the checkpoint that have another of a parameter's names than the one that is read."""
+        options, suffix = self._options(parameter)
+        found = [path + suffix for path, _ in options if path + suffix in stored]
+        return found[1:]
+
+    def _options(self, parameter: str) -> tuple[list[tuple[str, Packed | None]], str]:
+        """Return the names that a parameter may have in a checkpoint, without their common last part, and that part."""
         numbers = re.findall(r"(?<=\.)\d+(?=\.)", parameter)
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", parameter)
         module, _, last = pattern.rpartition(".")
@@ -170,10 +185,19 @@ class Family:
         ]
         for number in numbers:
             options = [(path.replace("*", number, 1), packed) for path, packed in options]
+        return options, suffix
+
+    def _place(self, parameter: str, stored: Container[str]) -> Place:
+        options, suffix = self._options(parameter)
         known = (option for option in options if (option[0] + suffix).replace("#", "0") in stored)
         path, packed = next(known, options[0])
-        transposed = last == "weight" and any(fnmatchcase(path, module) for module in self.transposed)
+        transposed = parameter.endswith(".weight") and any(fnmatchcase(path, module) for module in self.transposed)
         return Place(path + suffix, transposed, packed)
+
+    def computed(self, tensor: str) -> Computed | None:
+        """Return what a tensor of the checkpoint is if the config determines it; None for another one."""
+        kinds = (kind for pattern, kind in self.computed_tensors.items() if re.fullmatch(pattern, tensor))
+        return next(kinds, None)
 
     def ignores(self, tensor: str) -> bool:
         """Return whether a tensor of the checkpoint is known to be unused."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import HEAD_ACTIVATIONS, layer_norm, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
-from edgeformer.families.bert import read_bert, read_norm
+from edgeformer.families.bert import COUNTED, read_bert, read_norm
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -50,9 +50,9 @@ FAMILY = Family(
     # Defaults of transformers' config class that are not those of BERT.
     defaults={"embedding_size": 128, "hidden_act": "gelu_new"},
     optional_prefix="albert.",
-    # Position ids that old checkpoints store, the pooler, and heads of other tasks.
+    computed_tensors=COUNTED,
+    # The pooler, and heads of other tasks.
     ignored_tensors=(
-        r"albert\.embeddings\.(position|token_type)_ids",
         r"albert\.pooler\.(weight|bias)",
         r"predictions\.(bias|decoder\.(weight|bias)|(dense|LayerNorm)\.(weight|bias|gamma|beta))",
         r"(sop_classifier\.classifier|classifier|qa_outputs)\.(weight|bias)",

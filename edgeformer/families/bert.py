@@ -9,7 +9,7 @@ from edgeformer.config import BlockConfig, EncoderConfig, FeedForwardConfig, Lea
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._encoder import HEAD_ACTIVATIONS, Head, layer_norm, read_head, usual_heads
-from edgeformer.families._family import Family, Fields
+from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._rotary import read_context_length
 
 
@@ -97,8 +97,14 @@ def body_tensors(model: str) -> dict[str, str]:
     }
 
 
-# Position ids that old checkpoints store, and the pooler, which only some heads use.
-BERT_IGNORED = (r"\w+\.embeddings\.(position|token_type)_ids", r"\w+\.pooler\.dense\.(weight|bias)")
+# The pooler, which only some heads use.
+BERT_IGNORED = (r"\w+\.pooler\.dense\.(weight|bias)",)
+
+COUNTED: dict[str, Computed] = {
+    r"\w+\.embeddings\.position_ids": "positions",
+    r"\w+\.embeddings\.token_type_ids": "zeros",
+}
+"""Numbers that old checkpoints store."""
 
 # Heads of other tasks, which a checkpoint may have in addition.
 HEADS_IGNORED = (
@@ -127,4 +133,5 @@ FAMILY = Family(
     tensors={**body_tensors("bert"), **head_tensors("bert")},
     optional_prefix="bert.",
     ignored_tensors=(*BERT_IGNORED, *HEADS_IGNORED),
+    computed_tensors=COUNTED,
 )

@@ -29,5 +29,8 @@ FAMILY = Family(
             for part, name in enumerate(("query", "value", "key"))
         },
     },
-    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(causal_mask|bias|masked_bias)",),
+    computed_tensors={
+        r"transformer\.h\.\d+\.attn\.(causal_mask|bias)": "causal_mask",
+        r"transformer\.h\.\d+\.attn\.masked_bias": "masking_value",
+    },
 )

@@ -6,6 +6,7 @@ Source: transformers/models/deberta/modeling_deberta.py.
 from edgeformer.config import EncoderConfig
 from edgeformer.families._deberta import ATTENTION, IGNORED, TENSORS, read_deberta
 from edgeformer.families._family import Family, Fields, packed_qkv
+from edgeformer.families.bert import COUNTED
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -29,5 +30,6 @@ FAMILY = Family(
     },
     defaults={"layer_norm_eps": 1e-7, "type_vocab_size": 0},
     optional_prefix="deberta.",
+    computed_tensors=COUNTED,
     ignored_tensors=IGNORED,
 )

@@ -6,7 +6,7 @@ Source: transformers/models/deberta_v2/modeling_deberta_v2.py.
 from edgeformer.config import EncoderConfig
 from edgeformer.families._deberta import ATTENTION, IGNORED, TENSORS, read_deberta
 from edgeformer.families._family import Family, Fields
-from edgeformer.families.bert import read_norm
+from edgeformer.families.bert import COUNTED, read_norm
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -35,5 +35,6 @@ FAMILY = Family(
     },
     defaults={"layer_norm_eps": 1e-7, "type_vocab_size": 0},
     optional_prefix="deberta.",
+    computed_tensors=COUNTED,
     ignored_tensors=IGNORED,
 )

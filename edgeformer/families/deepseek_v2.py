@@ -54,5 +54,5 @@ FAMILY = Family(
         "moe_intermediate_size": 1407, "n_shared_experts": 2, "first_k_dense_replace": 0, "topk_method": "greedy",
         "routed_scaling_factor": 1.0,
     },
-    ignored_tensors=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+    computed_tensors={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary_frequencies"},
 )  # fmt: skip

@@ -38,5 +38,6 @@ FAMILY = Family(
         "routed_scaling_factor": 2.5, "rope_interleave": True,
     },
     # The layer behind the last one predicts the token after the next; transformers leaves it out by this name, too.
-    ignored_tensors=(r"model\.layers\.61\..*", r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+    ignored_tensors=(r"model\.layers\.61\..*",),
+    computed_tensors={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary_frequencies"},
 )  # fmt: skip

@@ -9,6 +9,7 @@ from edgeformer.families._attention import multi_head
 from edgeformer.families._encoder import HEAD_ACTIVATIONS, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length
+from edgeformer.families.bert import COUNTED
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -64,9 +65,7 @@ FAMILY = Family(
         "classifier.output": "classifier",
     },
     optional_prefix="distilbert.",
-    # Position ids that old checkpoints store, and heads of other tasks.
-    ignored_tensors=(
-        r"distilbert\.embeddings\.position_ids",
-        r"(vocab_(transform|layer_norm|projector)|pre_classifier|classifier|qa_outputs)\.(weight|bias)",
-    ),
+    computed_tensors=COUNTED,
+    # Heads of other tasks.
+    ignored_tensors=(r"(vocab_(transform|layer_norm|projector)|pre_classifier|classifier|qa_outputs)\.(weight|bias)",),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import layer_norm, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
-from edgeformer.families.bert import BERT_IGNORED, body_tensors, read_bert, read_norm
+from edgeformer.families.bert import BERT_IGNORED, COUNTED, body_tensors, read_bert, read_norm
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -35,6 +35,7 @@ FAMILY = Family(
     },
     defaults={"embedding_size": 128},
     optional_prefix="electra.",
+    computed_tensors=COUNTED,
     # Heads of other tasks; discriminators are published with that of their training.
     ignored_tensors=(
         *BERT_IGNORED,

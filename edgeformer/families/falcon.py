@@ -84,5 +84,5 @@ FAMILY = Family(
         "final_norm": "transformer.ln_f",
         "head": "lm_head",
     },
-    ignored_tensors=(r"transformer\.h\.\d+\.self_attention\.rotary(_emb)?\.inv_freq",),
+    computed_tensors={r"transformer\.h\.\d+\.self_attention\.rotary(_emb)?\.inv_freq": "rotary_frequencies"},
 )

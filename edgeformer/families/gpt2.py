@@ -62,5 +62,8 @@ FAMILY = Family(
     },
     transposed=("transformer.h.*.c_attn", "transformer.h.*.c_proj", "transformer.h.*.c_fc"),
     optional_prefix="transformer.",
-    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+    computed_tensors={
+        r"transformer\.h\.\d+\.attn\.bias": "causal_mask",
+        r"transformer\.h\.\d+\.attn\.masked_bias": "masking_value",
+    },
 )

@@ -26,5 +26,5 @@ FAMILY = Family(
     summary="StarCoder, SantaCoder; multi-query or multi-head",
     read_config=read_config,
     tensors={**gpt2.FAMILY.tensors, **packed_qkv("transformer.h.*.attn.c_attn", "groups")},
-    ignored_tensors=gpt2.FAMILY.ignored_tensors,
+    computed_tensors=gpt2.FAMILY.computed_tensors,
 )

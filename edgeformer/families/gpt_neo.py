@@ -74,5 +74,8 @@ FAMILY = Family(
         "head": "lm_head",
     },
     # Old checkpoints store masks, which the config determines.
-    ignored_tensors=(r"transformer\.h\.\d+\.attn\.attention\.(masked_)?bias",),
+    computed_tensors={
+        r"transformer\.h\.\d+\.attn\.attention\.bias": "causal_mask",
+        r"transformer\.h\.\d+\.attn\.attention\.masked_bias": "masking_value",
+    },
 )

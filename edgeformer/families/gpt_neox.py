@@ -53,5 +53,9 @@ FAMILY = Family(
         "final_norm": "gpt_neox.final_layer_norm",
         "head": "embed_out",
     },
-    ignored_tensors=(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
+    computed_tensors={
+        r"gpt_neox\.layers\.\d+\.attention\.bias": "causal_mask",
+        r"gpt_neox\.layers\.\d+\.attention\.masked_bias": "masking_value",
+        r"gpt_neox\.layers\.\d+\.attention\.rotary_emb\.inv_freq": "rotary_frequencies",
+    },
 )

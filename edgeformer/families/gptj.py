@@ -60,5 +60,8 @@ FAMILY = Family(
         "final_norm": "transformer.ln_f",
         "head": "lm_head",
     },
-    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+    computed_tensors={
+        r"transformer\.h\.\d+\.attn\.bias": "causal_mask",
+        r"transformer\.h\.\d+\.attn\.masked_bias": "masking_value",
+    },
 )

@@ -8,7 +8,7 @@ from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import read_head, usual_heads
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary_bert import read_rotary_bert, rotary_body_tensors
-from edgeformer.families.bert import read_norm
+from edgeformer.families.bert import COUNTED, read_norm
 from edgeformer.families.roberta import HEAD_TENSORS, ROBERTA_IGNORED
 
 
@@ -29,5 +29,6 @@ FAMILY = Family(
     },
     defaults={"layer_norm_eps": 1e-5, "type_vocab_size": 1},
     optional_prefix="roberta.",
+    computed_tensors=COUNTED,
     ignored_tensors=ROBERTA_IGNORED,
 )

@@ -120,5 +120,5 @@ FAMILY = Family(
     read_config=read_config,
     tensors=TENSORS,
     # Old checkpoints store a table that the config determines.
-    ignored_tensors=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+    computed_tensors={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary_frequencies"},
 )

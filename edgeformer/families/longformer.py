@@ -7,7 +7,7 @@ from edgeformer.config import ClassificationHead, EncoderConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import of_each_layer, vary_attention, within
-from edgeformer.families.bert import body_tensors
+from edgeformer.families.bert import COUNTED, body_tensors
 from edgeformer.families.roberta import HEAD_TENSORS, ROBERTA_IGNORED, read_roberta
 
 
@@ -50,6 +50,7 @@ FAMILY = Family(
         **HEAD_TENSORS,
     },
     optional_prefix="longformer.",
+    computed_tensors=COUNTED,
     # Projections of global tokens, for models without these.
     ignored_tensors=(
         *ROBERTA_IGNORED,

@@ -4,7 +4,7 @@ Source: transformers/models/m2m_100/modeling_m2m_100.py.
 """
 
 from edgeformer.config import Seq2SeqConfig, SinusoidalPositions
-from edgeformer.families._bart import IGNORED, SINUSOIDS, TENSORS, read_bart
+from edgeformer.families._bart import IGNORED, TENSORS, read_bart
 from edgeformer.families._family import Family, Fields
 
 
@@ -27,5 +27,6 @@ FAMILY = Family(
     tensors=TENSORS,
     defaults={"activation_function": "relu", "pad_token_id": 1, "scale_embedding": True},
     optional_prefix="model.",
-    ignored_tensors=(*IGNORED, SINUSOIDS),
+    ignored_tensors=IGNORED,
+    computed_tensors={r"model\.(encoder|decoder)\.embed_positions\.weights": "sinusoids"},
 )

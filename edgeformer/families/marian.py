@@ -4,7 +4,7 @@ Source: transformers/models/marian/modeling_marian.py.
 """
 
 from edgeformer.config import Seq2SeqConfig, SinusoidalPositions
-from edgeformer.families._bart import IGNORED, LOGITS_BIAS, SINUSOIDS, TENSORS, read_bart
+from edgeformer.families._bart import IGNORED, LOGITS_BIAS, STORED_POSITIONS, TENSORS, read_bart
 from edgeformer.families._family import Family, Fields
 
 
@@ -28,6 +28,7 @@ FAMILY = Family(
     tensors=TENSORS,
     defaults={"activation_function": "gelu", "scale_embedding": False},
     optional_prefix="model.",
-    ignored_tensors=(*IGNORED, SINUSOIDS),
+    ignored_tensors=IGNORED,
+    stored_positions=STORED_POSITIONS,
     zero_if_absent=(LOGITS_BIAS,),
 )

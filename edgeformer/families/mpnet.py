@@ -9,7 +9,7 @@ from edgeformer.config import EncoderConfig, T5BiasConfig
 from edgeformer.families._encoder import layer_norm, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import vary_attention
-from edgeformer.families.bert import read_bert, read_norm
+from edgeformer.families.bert import COUNTED, read_bert, read_norm
 from edgeformer.families.roberta import HEAD_TENSORS, ROBERTA_IGNORED
 
 FIRST_POSITION = 2
@@ -46,5 +46,6 @@ FAMILY = Family(
         **HEAD_TENSORS,
     },
     optional_prefix="mpnet.",
+    computed_tensors=COUNTED,
     ignored_tensors=ROBERTA_IGNORED,
 )

@@ -9,7 +9,7 @@ from edgeformer.families._encoder import HEAD_ACTIVATIONS, read_head, usual_head
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import vary_attention, vary_feed_forward
 from edgeformer.families._rotary_bert import read_rotary_bert, rotary_body_tensors
-from edgeformer.families.bert import BERT_IGNORED, HEADS_IGNORED, head_tensors, read_norm
+from edgeformer.families.bert import BERT_IGNORED, COUNTED, HEADS_IGNORED, head_tensors, read_norm
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -34,6 +34,7 @@ FAMILY = Family(
     },
     defaults={"hidden_act": "silu"},
     optional_prefix="nomic_bert.",
+    computed_tensors=COUNTED,
     ignored_tensors=(
         *BERT_IGNORED, *HEADS_IGNORED, r"cls\.predictions\.transform\.layer_norm\.(weight|bias)",
     ),

@@ -8,7 +8,7 @@ from typing import Any
 from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import layer_norm, read_head, usual_heads
 from edgeformer.families._family import Family, Fields
-from edgeformer.families.bert import BERT_IGNORED, body_tensors, read_bert, read_norm
+from edgeformer.families.bert import BERT_IGNORED, COUNTED, body_tensors, read_bert, read_norm
 
 
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
@@ -37,7 +37,7 @@ HEAD_TENSORS = {
     "classifier.output": "classifier.out_proj|classifier",
 }
 
-# Position ids, the pooler, and heads of other tasks, which a checkpoint may have in addition.
+# The pooler, and heads of other tasks, which a checkpoint may have in addition.
 ROBERTA_IGNORED = (
     *BERT_IGNORED,
     r"lm_head\.((decoder\.)?bias|decoder\.weight|(dense|layer_norm)\.(weight|bias))",
@@ -49,5 +49,6 @@ FAMILY = Family(
     read_config=read_config,
     tensors={**body_tensors("roberta"), **HEAD_TENSORS},
     optional_prefix="roberta.",
+    computed_tensors=COUNTED,
     ignored_tensors=ROBERTA_IGNORED,
 )

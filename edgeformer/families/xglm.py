@@ -51,5 +51,5 @@ FAMILY = Family(
         "head": "lm_head",
     },
     optional_prefix="model.",
-    ignored_tensors=(r"model\.embed_positions\.weights",),
+    computed_tensors={r"model\.embed_positions\.weights": "sinusoids"},
 )

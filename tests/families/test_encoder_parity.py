@@ -406,6 +406,15 @@ def test_a_checkpoint_of_the_hub_holds_the_same_weights(models, tmp_path, family
     assert all(torch.equal(plain[name], hub[name]) for name in plain)
 
 
+@pytest.mark.parametrize(("ids", "words"), [("position", "does not count from 0"), ("token_type", "is not zero")])
+def test_stored_ids_may_not_be_other_ones(models, tmp_path, ids, words):
+    def change(tensors):
+        return tensors | {f"bert.embeddings.{ids}_ids": torch.arange(48).flip(0).unsqueeze(0)}
+
+    with pytest.raises(WeightsError, match=f"different: bert.embeddings.{ids}_ids {words}"):
+        open_source(stored_otherwise(models("bert")["masked-lm"], tmp_path / "hub", change)).weights()
+
+
 @pytest.mark.parametrize(
     ("family", "unknown"),
     [

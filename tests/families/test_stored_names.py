@@ -1,18 +1,37 @@
 """Checkpoints as the hub has them: without a prefix, with masks and tables that are not used, with packed tensors."""
 
 import json
+import math
 
 import pytest
 import torch
+import transformers
 from rows import FAMILIES
 from safetensors.torch import load_file, save_file
 from seq2seq_rows import FAMILIES as SEQ2SEQ
 
 from edgeformer.errors import WeightsError
+from edgeformer.export.reference.reference import Reference
+from edgeformer.model_spec import model_spec_of
 from edgeformer.source import open_source
+from edgeformer.transformers_backend.float64 import computing_in_float64
 
-MASK = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+MASK = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
 TABLE = torch.zeros(4)
+
+
+def sinusoids(rows, width):
+    """The table of M2M100 and XGLM, in float32 as transformers computes it."""
+    frequencies = torch.exp(torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1)))
+    angles = torch.arange(rows).float()[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), 1)
+
+
+def padded(table, row):
+    """Return a table with a row of zeros, that of the padding."""
+    table[row] = 0
+    return table
+
 
 # By family: the prefix that names lack, and tensors that are stored in addition.
 STORED = {
@@ -21,21 +40,23 @@ STORED = {
     "gpt2": ("transformer.", {"h.0.attn.bias": MASK, "h.2.attn.masked_bias": torch.tensor(-1e4)}),
     "gpt_bigcode": ("", {"transformer.h.1.attn.bias": MASK}),
     "gpt_neox": (
-        "", {"gpt_neox.layers.1.attention.bias": MASK, "gpt_neox.layers.0.attention.rotary_emb.inv_freq": TABLE},
+        "",
+        {
+            "gpt_neox.layers.1.attention.bias": MASK,
+            "gpt_neox.layers.0.attention.rotary_emb.inv_freq": torch.tensor([1, 0.01]),  # of 4 in 16 elements
+        },
     ),
     "gptj": ("", {"transformer.h.2.attn.bias": MASK, "transformer.h.0.attn.masked_bias": torch.tensor(-1e9)}),
     "opt": ("model.", {}),
     "qwen3_5_text": ("", {"mtp.layers.0.self_attn.q_proj.weight": TABLE, "mtp.fc.weight": TABLE}),
     "qwen3_next": ("", {"mtp.norm.weight": TABLE}),
-    "xglm": ("model.", {"embed_positions.weights": TABLE}),
+    "xglm": ("model.", {"embed_positions.weights": padded(sinusoids(66, 64), 1)}),
 }  # fmt: skip
 
 # As above, for encoder-decoders.
 STORED_PAIRS = {
     "bart": ("model.", {"encoder.version": TABLE, "decoder.version": TABLE}),
-    "m2m_100": ("", {"model.encoder.embed_positions.weights": TABLE}),
-    "marian": ("", {"model.encoder.embed_positions.weight": TABLE, "model.decoder.embed_positions.weight": TABLE}),
-    "pegasus": ("", {"model.decoder.embed_positions.weight": TABLE}),
+    "m2m_100": ("", {"model.encoder.embed_positions.weights": padded(sinusoids(66, 64), 1).half()}),
     "t5": ("", {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": TABLE}),
     "whisper": ("model.", {}),
 }
@@ -179,3 +200,57 @@ def test_of_two_names_the_one_that_is_stored_is_meant(make_folder):
     text = refusal(make_folder("falcon", change))
     assert "missing: transformer.h.1.input_layernorm.weight [64]" in text
     assert "unexpected: transformer.h.1.norm.weight" in text
+
+
+# By family: a tensor that the config determines, values that are other ones, and what the error says.
+DIFFERENT = {
+    "gpt2": ("transformer.h.1.attn.bias", MASK.flip(2), "is neither a causal mask nor one of the window of a layer"),
+    "gpt_neox": ("gpt_neox.layers.1.attention.masked_bias", torch.tensor(0.0), "is not one number below -10000"),
+    "llama": ("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(8), "does not hold the frequencies that"),
+    "m2m_100": ("model.encoder.embed_positions.weights", sinusoids(66, 64) * 1.01, "differs from sines and cosines by"),
+    "xglm": ("model.embed_positions.weights", sinusoids(66, 64).flip(0), "differs from sines and cosines by"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", DIFFERENT)
+def test_a_table_that_the_config_determines_may_not_be_another_one(family, make_folder):
+    name, values, words = DIFFERENT[family]
+    text = refusal(make_folder(family, lambda stored: stored | {name: values}))
+    assert f"different: {name} {words}" in text
+
+
+def test_the_shared_embedding_is_not_left_out_where_it_differs_from_those_that_are_read(make_folder):
+    def change(stored):
+        shared = stored["model.shared.weight"]
+        copies = {f"model.{half}.embed_tokens.weight": shared.clone() for half in ("encoder", "decoder")}
+        shared[5, 7] += 1e-3
+        return stored | copies
+
+    weights = open_source(make_folder("bart", change)).weights()
+    with pytest.raises(WeightsError, match="model.shared.weight, which differ"):
+        weights["encoder.embedding.weight"]
+
+
+@pytest.mark.parametrize("halves", [("encoder", "decoder"), ("encoder",), ()])
+@pytest.mark.parametrize("family", ["marian", "pegasus"])
+def test_stored_positions_are_read_and_absent_ones_computed_as_transformers_does(family, halves, make_folder):
+    def change(stored):
+        kept = {name: tensor for name, tensor in stored.items() if "embed_positions" not in name}
+        generator = torch.Generator().manual_seed(1)
+        tables = {f"model.{half}.embed_positions.weight": torch.randn(64, 64, generator=generator) for half in halves}
+        return kept | tables
+
+    folder = make_folder(family, change)
+    source = open_source(folder)
+    reference, ids = Reference(model_spec_of(source.config), source.weights()), torch.arange(3, 24).reshape(3, 7)
+    with reference.loaded():
+        ours, _ = reference.module.encode(ids, torch.ones_like(ids))
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager"
+    )
+    with torch.no_grad(), computing_in_float64():
+        expected = theirs.get_encoder()(input_ids=ids).last_hidden_state
+    # Computed tables are rounded to float32 by transformers.
+    assert (ours - expected).abs().max() <= (1e-12 if "encoder" in halves else 1e-6) * expected.abs().max()
+    stored = {half for half in ("encoder", "decoder") if f"{half}.position_embedding.weight" in source.weights()}
+    assert stored == set(halves)
