@@ -103,7 +103,8 @@ class CheckpointWeights(Mapping[str, Tensor]):
             if place.tensor in self._stored and place.tensor not in self._expected:
                 copies.setdefault(first_names[name], []).append(place.tensor)
         # Where nothing is tied, neither are a shared embedding that no half has and a second bias of a head.
-        for name in self._shapes if first_names else ():
+        tied = any("embedding" in name for name in first_names.values())
+        for name in self._shapes if tied else ():
             others = [other for other in family.other_names(name, self._stored) if other not in self._expected]
             copies.setdefault(name, []).extend(other for other in others if family.ignores(other))
         return copies

@@ -30,7 +30,7 @@ WITHOUT_EFFECT = {
 _REQUIRED = object()
 
 Computed = Literal["positions", "zeros", "masking_value", "causal_mask", "rotary_frequencies", "sinusoids"]
-"""What a stored tensor is that the config determines; `edgeformer.computed_tensors` compares it."""
+"""Kind of a stored tensor that the config determines; `edgeformer.computed_tensors` compares it."""
 
 
 class Fields:
