@@ -116,11 +116,13 @@ class Judge:
             )
             for tensor, ours, theirs, exact in zip(geometry.tensors(), *kept, strict=True)
         ]
-        ratios = [error.graph / max(error.eager, UNIT_ROUNDOFF[self.precision]) for error in errors]
-        worst = float(np.max(ratios))  # NaN if any is
-        kinds = ", ".join(dict.fromkeys(error.tensor for error in errors))
-        figure = "state ratio" if geometry.recurrent else "cache ratio"
-        self.check(f"{run}: {figure}", f"{kinds}, at the worst layer", figure, worst, None)
+        per_token = {(tensor.layer, tensor.name): tensor.per_token for tensor in geometry.tensors()}
+        for figure, kind in (("cache ratio", True), ("state ratio", False)):
+            judged = [error for error in errors if per_token[error.layer, error.tensor] is kind]
+            if judged:
+                ratios = [error.graph / max(error.eager, UNIT_ROUNDOFF[self.precision]) for error in judged]
+                what = f"{', '.join(dict.fromkeys(error.tensor for error in judged))}, at the worst layer"
+                self.check(f"{run}: {figure}", what, figure, float(np.max(ratios)), None)  # NaN if any is
         return errors
 
     def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -24,6 +25,7 @@ from edgeformer.config import (
     StateSpaceConfig,
 )
 from edgeformer.export.parity import verify_graph
+from edgeformer.export.parity.judge import Judge
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.plan import make_plan
 from edgeformer.model_spec import model_spec_of
@@ -122,6 +124,32 @@ def test_wrong_recurrent_layers_are_not(export, name):
     weights = Changed(*WRONG_WEIGHTS[name]) if name in WRONG_WEIGHTS else WEIGHTS
     bundle = export(model_spec_of(WRONG_CONFIGS.get(name, CONFIG)), weights)
     assert not verify_graph(bundle.path, bundle.manifest, SPEC, WEIGHTS, mode="quick").passed
+
+
+def scaled_errors(factors):
+    """Return the failed checks of caches whose tensors err `factors[name]` times as much as eager PyTorch's."""
+    random, geometry = np.random.default_rng(1), SPEC.cache
+    tensors = geometry.tensors()
+    expected = [random.standard_normal(tensor.shape(1, 5)[1:]) for tensor in tensors]
+    errors = [1e-3 * random.standard_normal(each.shape) for each in expected]
+    eager = [each + error for each, error in zip(expected, errors, strict=True)]
+    graph = [
+        each + factors.get(tensor.name, 1.0) * error
+        for tensor, each, error in zip(tensors, expected, errors, strict=True)
+    ]
+    judge = Judge("fp32")
+    judge.caches("prefill", geometry, *map(geometry.by_layer, (graph, eager, expected)))
+    return [check.name for check in judge.checks if not check.passed]
+
+
+def test_only_states_of_fixed_size_have_the_wider_limit():
+    """Keys and values of a model with recurrent layers are held to the limit of any other model's."""
+    assert scaled_errors({}) == []
+    assert scaled_errors({"conv": 4.5, "recurrent": 4.5, "ssm": 4.5}) == []
+    for name in ("key", "value"):
+        assert scaled_errors({name: 2.5}) == ["prefill: cache ratio"]
+    for name in ("conv", "recurrent", "ssm"):
+        assert scaled_errors({name: 5.5}) == ["prefill: state ratio"]
 
 
 def test_a_state_that_is_not_carried_is_found(export):
