@@ -1,0 +1,43 @@
+// SIMD levels: the same kernels, compiled for one instruction set each, and chosen when the library is loaded.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "activations.h"
+#include "panels.h"
+
+namespace edgeformer {
+
+// Rounds one row of x, of `inputs` floats.
+using QuantizeRow = void (*)(const float* x, int inputs, const Activations& to, std::size_t row);
+
+// y[0, panel's outputs] = activations[0] times the panels from `begin` to `end`; y has all outputs.
+using MultiplyRow = void (*)(const Panels&, const Activations&, int begin, int end, float* y);
+
+// The same for rows `row` to `row + rows` of the activations, at most kMostRows; y is [all rows][outputs].
+using MultiplyRows = void (*)(const Panels&, const Activations&, int begin, int end, int row, int rows, float* y);
+
+// Rows that one call of MultiplyRows takes: their results of a panel stay in the first-level cache.
+inline constexpr int kMostRows = 96;
+
+// The largest block of 4-bit weights: MultiplyRows unpacks it onto the stack.
+inline constexpr int kMostNibbles = 256;
+
+struct Level {
+  const char* name;
+  bool (*runs_here)();
+  int columns;    // outputs of a panel
+  int byte_bias;  // see Panels
+  QuantizeRow quantize_row;
+  MultiplyRow multiply_row;
+  MultiplyRows multiply_rows;
+};
+
+// Levels of this build, the fastest first. The last one is plain C++ and runs everywhere.
+std::span<const Level* const> levels();
+
+// The fastest level that runs here; or the one that EDGEFORMER_KERNELS_LEVEL names, if it runs here.
+const Level& best_level();
+
+}  // namespace edgeformer

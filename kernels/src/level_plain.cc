@@ -1,0 +1,9 @@
+#include "levels.h"
+#include "simd/plain.h"
+#include "simd_gemm.h"
+
+namespace edgeformer {
+
+constinit const Level kPlainLevel = level_of<Plain>("plain", [] { return true; });
+
+}  // namespace edgeformer

@@ -1,0 +1,10 @@
+// The levels of this build, each in a file of its own that is compiled for its instruction set.
+#pragma once
+
+#include "level.h"
+
+namespace edgeformer {
+
+extern const Level kAvx512Level, kAvx2VnniLevel, kAvx2Level, kNeonLevel, kPlainLevel;
+
+}  // namespace edgeformer

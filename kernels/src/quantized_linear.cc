@@ -1,0 +1,79 @@
+#include "quantized_linear.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgeformer {
+namespace {
+
+// Chunks of work for each thread: enough that one that finishes early finds something to take over.
+constexpr std::size_t kChunksPerThread = 4;
+
+// Bytes of weights that are worth a chunk of their own, about a microsecond of reading.
+constexpr std::size_t kChunkBytes = 32 << 10;
+
+// Rows that one chunk of quantization takes.
+constexpr std::size_t kRowsAtOnce = 8;
+
+// The largest block: sums of it, 255 * 127 * block, stay below 2^31.
+constexpr int kMostBytes = 65536;
+
+}  // namespace
+
+std::string why_unsupported(const Weights& weights) {
+  if (weights.bits != 4 && weights.bits != 8) return "bits must be 4 or 8, not " + std::to_string(weights.bits);
+  const int most = weights.bits == 4 ? kMostNibbles : kMostBytes;
+  if (weights.block < 16 || weights.block > most || weights.block % 8 != 0) {
+    return "block_size must be a multiple of 8 from 16 to " + std::to_string(most) + ", not " +
+           std::to_string(weights.block);
+  }
+  if (weights.outputs < 1 || weights.inputs < 1) return "N and K must be positive";
+  for (std::size_t i = 0; i < static_cast<std::size_t>(weights.outputs) * weights.blocks(); ++i) {
+    if (!std::isfinite(weights.scales[i])) return "a scale is not finite";
+  }
+  return "";
+}
+
+QuantizedLinear::QuantizedLinear(const Weights& weights, const Level& level)
+    : inputs_(weights.inputs), level_(level), panels_(weights, level.columns, level.byte_bias) {}
+
+void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
+  if (rows == 0) return;
+  static thread_local ActivationBuffer buffer;
+  const Activations activations = buffer.make(rows, panels_.block(), panels_.blocks());
+  Serial serial;
+  Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
+  few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
+            const std::size_t end = std::min(rows, (chunk + 1) * kRowsAtOnce);
+            for (std::size_t row = chunk * kRowsAtOnce; row < end; ++row) {
+              level_.quantize_row(x + row * inputs_, inputs_, activations, row);
+            }
+          }));
+  if (rows == 1) return run_row(activations, y, parallel);
+  run_rows(activations, rows, y, parallel);
+}
+
+void QuantizedLinear::run_row(const Activations& activations, float* y, Parallel& parallel) const {
+  const std::size_t panels = panels_.count();
+  const std::size_t most = std::max<std::size_t>(1, panels * panels_.panel_bytes() / kChunkBytes);
+  const std::size_t chunks = std::min({panels, most, kChunksPerThread * parallel.threads()});
+  parallel.run(chunks, Task([&](std::size_t chunk) {
+                 const int begin = chunk * panels / chunks, end = (chunk + 1) * panels / chunks;
+                 level_.multiply_row(panels_, activations, begin, end, y);
+               }));
+}
+
+void QuantizedLinear::run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const {
+  const std::size_t parts = (rows + kMostRows - 1) / kMostRows, panels = panels_.count();
+  // Chunks of neighbouring rows read the same panels, so rows are the inner index.
+  const std::size_t wanted = 2 * kChunksPerThread * parallel.threads();
+  const std::size_t groups = std::min(panels, std::max<std::size_t>(1, (wanted + parts - 1) / parts));
+  parallel.run(groups * parts, Task([&](std::size_t chunk) {
+                 const std::size_t group = chunk / parts, part = chunk % parts;
+                 const int row = part * rows / parts, next_row = (part + 1) * rows / parts;
+                 const int begin = group * panels / groups, end = (group + 1) * panels / groups;
+                 level_.multiply_rows(panels_, activations, begin, end, row, next_row - row, y);
+               }));
+}
+
+}  // namespace edgeformer

@@ -1,0 +1,40 @@
+// A product of activations and quantized weights: y = x W^T, for one row of x to many.
+//
+// Activations are rounded to signed bytes block by block, as onnxruntime's MatMulNBits does with accuracy_level 4.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "level.h"
+#include "panels.h"
+#include "parallel.h"
+#include "weights.h"
+
+namespace edgeformer {
+
+// Says why weights of this form cannot be multiplied; empty if they can.
+std::string why_unsupported(const Weights& weights);
+
+class QuantizedLinear {
+ public:
+  // Packs the weights, which may be freed afterwards. They must be supported.
+  explicit QuantizedLinear(const Weights& weights, const Level& level = best_level());
+
+  int inputs() const { return inputs_; }
+  int outputs() const { return panels_.outputs(); }
+
+  // x: [rows][inputs()]. y: [rows][outputs()]. May be called by several threads at once. Results do not depend on the
+  // number of threads. A row with a number that is not finite becomes NaN in every column.
+  void run(const float* x, std::size_t rows, float* y, Parallel& parallel) const;
+
+ private:
+  void run_row(const Activations& activations, float* y, Parallel& parallel) const;
+  void run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const;
+
+  int inputs_;
+  const Level& level_;
+  Panels panels_;
+};
+
+}  // namespace edgeformer

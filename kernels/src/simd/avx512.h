@@ -1,0 +1,67 @@
+// AVX-512 with VNNI: Intel from Ice Lake on, AMD from Zen 4 on.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace edgeformer {
+
+struct Avx512 {
+  static constexpr int kLanes = 16, kBytes = 64;
+  static constexpr int kTileRows = 12;  // 24 of 32 registers hold sums
+  static constexpr int kByteBias = 0;
+  using Ints = __m512i;
+  using Floats = __m512;
+  using Bytes = __m512i;
+
+  static void prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
+
+  static Bytes load_bytes(const std::uint8_t* from) { return _mm512_load_si512(from); }
+  static void store_bytes(std::uint8_t* to, Bytes bytes) { _mm512_store_si512(to, bytes); }
+  static Bytes broadcast4(const std::int8_t* from) {
+    std::int32_t four;
+    std::memcpy(&four, from, 4);
+    return _mm512_set1_epi32(four);
+  }
+  static Bytes low_nibbles(Bytes both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
+  static Bytes high_nibbles(Bytes both) { return low_nibbles(_mm512_srli_epi16(both, 4)); }
+
+  static Ints dot4(Ints sums, Bytes w, Bytes a) { return _mm512_dpbusd_epi32(sums, w, a); }
+  static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }
+
+  static Ints splat(std::int32_t value) { return _mm512_set1_epi32(value); }
+  static Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+  static Ints subtract(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+  static Ints multiply(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+  static Ints widen(const std::uint8_t* from) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static Ints widen_signed(const std::uint8_t* from) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static std::int32_t reduce_add(Ints a) { return _mm512_reduce_add_epi32(a); }
+
+  static Floats splat(float value) { return _mm512_set1_ps(value); }
+  static Floats load(const float* from) { return _mm512_loadu_ps(from); }
+  static void store(float* to, Floats a) { _mm512_storeu_ps(to, a); }
+  static Floats load_halves(const std::uint8_t* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static Floats abs(Floats a) { return _mm512_abs_ps(a); }
+  static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static float reduce_max(Floats a) { return _mm512_reduce_max_ps(a); }
+  static float reduce_add(Floats a) { return _mm512_reduce_add_ps(a); }
+
+  static Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+  static Ints round(Floats a) { return _mm512_cvtps_epi32(a); }
+  // Values from -128 to 127, as bytes.
+  static void store_narrow(std::int8_t* to, Ints a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(a));
+  }
+};
+
+}  // namespace edgeformer

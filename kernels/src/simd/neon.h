@@ -1,0 +1,77 @@
+// NEON with dotprod: 64-bit ARM from 2018 on: phones, Apple's M1, Raspberry Pi 5.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace edgeformer {
+
+struct Neon {
+  static constexpr int kLanes = 4, kBytes = 16;
+  static constexpr int kTileRows = 10;  // 20 of 32 registers hold sums
+  static constexpr int kByteBias = 128;  // its dot product multiplies signed bytes only
+  using Ints = int32x4_t;
+  using Floats = float32x4_t;
+  using Bytes = int8x16_t;
+
+  static void prefetch(const void* at) { __builtin_prefetch(at); }
+
+  static Bytes load_bytes(const std::uint8_t* from) { return vreinterpretq_s8_u8(vld1q_u8(from)); }
+  static void store_bytes(std::uint8_t* to, Bytes bytes) { vst1q_u8(to, vreinterpretq_u8_s8(bytes)); }
+  static Bytes broadcast4(const std::int8_t* from) {
+    std::int32_t four;
+    std::memcpy(&four, from, 4);
+    return vreinterpretq_s8_s32(vdupq_n_s32(four));
+  }
+  static Bytes low_nibbles(Bytes both) { return vandq_s8(both, vdupq_n_s8(15)); }
+  static Bytes high_nibbles(Bytes both) { return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(both), 4)); }
+
+  static Ints dot4(Ints sums, Bytes w, Bytes a) { return vdotq_s32(sums, w, a); }
+  static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }
+
+  static Ints splat(std::int32_t value) { return vdupq_n_s32(value); }
+  static Ints add(Ints a, Ints b) { return vaddq_s32(a, b); }
+  static Ints subtract(Ints a, Ints b) { return vsubq_s32(a, b); }
+  static Ints multiply(Ints a, Ints b) { return vmulq_s32(a, b); }
+  static Ints widen(const std::uint8_t* from) {
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(four_bytes(from)))));
+  }
+  static Ints widen_signed(const std::uint8_t* from) {
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(four_bytes(from)))));
+  }
+  static std::int32_t reduce_add(Ints a) { return vaddvq_s32(a); }
+
+  static Floats splat(float value) { return vdupq_n_f32(value); }
+  static Floats load(const float* from) { return vld1q_f32(from); }
+  static void store(float* to, Floats a) { vst1q_f32(to, a); }
+  static Floats load_halves(const std::uint8_t* from) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
+  }
+  static Floats abs(Floats a) { return vabsq_f32(a); }
+  static Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
+  static Floats multiply(Floats a, Floats b) { return vmulq_f32(a, b); }
+  static Floats multiply_add(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
+  static float reduce_max(Floats a) { return vmaxvq_f32(a); }
+  static float reduce_add(Floats a) { return vaddvq_f32(a); }
+
+  static Floats to_floats(Ints a) { return vcvtq_f32_s32(a); }
+  static Ints round(Floats a) { return vcvtnq_s32_f32(a); }
+  // Values from -128 to 127, as bytes.
+  static void store_narrow(std::int8_t* to, Ints a) {
+    const int16x4_t words = vqmovn_s32(a);
+    const int32x2_t four = vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(words, words)));
+    const std::int32_t bytes = vget_lane_s32(four, 0);
+    std::memcpy(to, &bytes, 4);
+  }
+
+ private:
+  static uint8x8_t four_bytes(const std::uint8_t* from) {
+    std::uint32_t four;
+    std::memcpy(&four, from, 4);
+    return vreinterpret_u8_u32(vdup_n_u32(four));
+  }
+};
+
+}  // namespace edgeformer

@@ -1,0 +1,138 @@
+// Products of many rows, a tile of kTileRows rows and one panel at a time, over a SIMD level V (see simd_kernels.h).
+//
+// A block of a panel is unpacked to bytes once for up to kMostRows rows; bytes, activations and results of these rows
+// stay in the first-level cache.
+#pragma once
+
+#include "simd_kernels.h"
+
+namespace edgeformer {
+
+// What a tile reads and writes beside the weights. Strides are from row to row.
+struct TileRows {
+  const std::int8_t* values;
+  std::size_t value_stride;
+  const float* scales;
+  const std::int32_t* sums;
+  std::size_t block_stride;
+  float* results;  // [rows][columns]
+};
+
+// One block of a panel: its integers as bytes, and the scales and zero points (or null) of its columns.
+struct BlockOfBytes {
+  const std::uint8_t* bytes;
+  const std::uint8_t* scales;
+  const std::uint8_t* zero_points;
+  int size, common_zero_point;
+  bool is_signed;
+};
+
+// results += rows times block.
+template <class V, int kRows, bool kNibbles>
+void multiply_tile(const BlockOfBytes& block, const TileRows& rows) {
+  typename V::Ints sums[kRows][2];
+  for (int row = 0; row < kRows; ++row) {
+    const std::int32_t start = block.zero_points ? 0 : -block.common_zero_point * rows.sums[row * rows.block_stride];
+    sums[row][0] = sums[row][1] = V::splat(start);
+  }
+  const std::uint8_t* w = block.bytes;
+  for (int input = 0; input < block.size; input += 4, w += 2 * V::kBytes) {
+    const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) {
+      const typename V::Bytes a = V::broadcast4(rows.values + row * rows.value_stride + input);
+      if constexpr (kNibbles) {
+        sums[row][0] = V::dot4_nibbles(sums[row][0], left, a);
+        sums[row][1] = V::dot4_nibbles(sums[row][1], right, a);
+      } else {
+        sums[row][0] = V::dot4(sums[row][0], left, a);
+        sums[row][1] = V::dot4(sums[row][1], right, a);
+      }
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    for (int half = 0; half < 2; ++half) {
+      const std::uint8_t* points = block.zero_points ? block.zero_points + half * V::kLanes : nullptr;
+      const typename V::Floats exact =
+          corrected<V>(sums[row][half], points, block.is_signed, rows.sums[row * rows.block_stride]);
+      const typename V::Floats scale = V::multiply(V::splat(rows.scales[row * rows.block_stride]),
+                                                   V::load_halves(block.scales + half * V::kLanes * sizeof(Half)));
+      float* result = rows.results + (row * 2 + half) * V::kLanes;
+      V::store(result, V::multiply_add(exact, scale, V::load(result)));
+    }
+  }
+}
+
+template <class V, bool kNibbles, int... kRows>
+constexpr auto tiles_of(std::integer_sequence<int, kRows...>) {
+  return std::array{&multiply_tile<V, kRows + 1, kNibbles>...};
+}
+
+// Tiles of one row to kTileRows rows.
+template <class V, bool kNibbles>
+inline constexpr auto kTiles = tiles_of<V, kNibbles>(std::make_integer_sequence<int, V::kTileRows>());
+
+// 4-bit weights of a block, one in a byte, in the order of 8-bit weights.
+template <class V>
+void unpack_nibbles(const std::uint8_t* w, int block, std::uint8_t* bytes) {
+  for (int input = 0; input < block; input += 8, w += 2 * V::kBytes, bytes += 4 * V::kBytes) {
+    for (int half = 0; half < 2; ++half) {
+      V::prefetch(w + half * V::kBytes + kPrefetchDistance);
+      const typename V::Bytes both = V::load_bytes(w + half * V::kBytes);
+      V::store_bytes(bytes + half * V::kBytes, V::low_nibbles(both));
+      V::store_bytes(bytes + (2 + half) * V::kBytes, V::high_nibbles(both));
+    }
+  }
+}
+
+template <class V, bool kNibbles>
+void multiply_rows_of(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
+                      float* y) {
+  constexpr int kColumns = 2 * V::kLanes;
+  alignas(kCacheLine) std::uint8_t unpacked[kNibbles ? kMostNibbles * kColumns : 1];
+  alignas(kCacheLine) float results[kMostRows * kColumns];
+  const std::size_t row_bytes = static_cast<std::size_t>(activations.blocks) * activations.block;
+  for (int panel = begin; panel < end; ++panel) {
+    std::memset(results, 0, rows * kColumns * sizeof(float));
+    const std::uint8_t* w = panels.panel(panel);
+    for (int index = 0; index < panels.blocks(); ++index, w += panels.block_bytes()) {
+      if constexpr (kNibbles) unpack_nibbles<V>(w, panels.block(), unpacked);
+      const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * kColumns : nullptr;
+      const BlockOfBytes block{kNibbles ? unpacked : w,          w + panels.integer_bytes(), points, panels.block(),
+                               panels.common_zero_point(), panels.bias() != 0};
+      for (int first = 0; first < rows; first += V::kTileRows) {
+        const TileRows of_tile{activations.row(row + first) + static_cast<std::size_t>(index) * activations.block,
+                               row_bytes,
+                               activations.scales_of(row + first) + index,
+                               activations.sums_of(row + first) + index,
+                               static_cast<std::size_t>(activations.blocks),
+                               results + first * kColumns};
+        kTiles<V, kNibbles>[std::min(rows - first, V::kTileRows) - 1](block, of_tile);
+      }
+    }
+    for (int each = 0; each < rows; ++each) {
+      const float* from = results + each * kColumns;
+      const typename V::Floats halves[2] = {V::load(from), V::load(from + V::kLanes)};
+      store_results<V>(panels, panel, halves, y + static_cast<std::size_t>(row + each) * panels.outputs());
+    }
+  }
+}
+
+template <class V>
+void multiply_rows(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
+                   float* y) {
+  if (panels.bits() == 4) {
+    multiply_rows_of<V, true>(panels, activations, begin, end, row, rows, y);
+  } else {
+    multiply_rows_of<V, false>(panels, activations, begin, end, row, rows, y);
+  }
+}
+
+// The level that a SIMD level V makes.
+template <class V>
+constexpr Level level_of(const char* name, bool (*runs_here)()) {
+  return {name, runs_here, 2 * V::kLanes, V::kByteBias, quantize_row<V>, multiply_row<V>, multiply_rows<V>};
+}
+
+}  // namespace edgeformer

@@ -1,0 +1,161 @@
+// The kernels, written once over a SIMD level V (simd/*.h). Each simd level's file in src/ instantiates them.
+//
+// V has kLanes 32-bit lanes a vector and the types Ints, Floats, Bytes. Its one unusual operation is
+//     dot4(sums, w, a): sums[i] + w[4i] a[4i] + … + w[4i+3] a[4i+3], with w unsigned bytes and a signed bytes.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "level.h"
+
+namespace edgeformer {
+
+// Bytes between what is multiplied and what is prefetched. The hardware's own prefetchers stop at the end of a page and
+// reach about 2/3 of the bandwidth; see docs/explanation/kernels.md.
+inline constexpr int kPrefetchDistance = 8192;
+
+template <class V>
+void quantize_block(const float* x, int size, int block, std::int8_t* values, float& scale, std::int32_t& sum) {
+  typename V::Floats largest_lanes = V::splat(0.0f), nan_lanes = V::splat(0.0f);
+  int i = 0;
+  for (; i + V::kLanes <= size; i += V::kLanes) {
+    const typename V::Floats part = V::load(x + i);
+    largest_lanes = V::max(largest_lanes, V::abs(part));
+    // 0 for finite numbers and NaN for all others, which the maximum of some processors drops.
+    nan_lanes = V::multiply_add(part, V::splat(0.0f), nan_lanes);
+  }
+  float largest = V::reduce_max(largest_lanes), nan = V::reduce_add(nan_lanes);
+  for (int j = i; j < size; ++j) {
+    largest = std::max(largest, std::fabs(x[j]));
+    nan += x[j] * 0.0f;
+  }
+  // Below the normal floats 127 / largest would overflow.
+  const float inverse = largest >= std::numeric_limits<float>::min() && nan == 0 ? 127.0f / largest : 0.0f;
+  typename V::Ints sum_lanes = V::splat(0);
+  for (i = 0; i + V::kLanes <= size; i += V::kLanes) {
+    const typename V::Floats scaled = inverse == 0 ? V::splat(0.0f) : V::multiply(V::load(x + i), V::splat(inverse));
+    const typename V::Ints rounded = V::round(scaled);
+    V::store_narrow(values + i, rounded);
+    sum_lanes = V::add(sum_lanes, rounded);
+  }
+  sum = V::reduce_add(sum_lanes);
+  for (; i < size; ++i) {
+    values[i] = static_cast<std::int8_t>(inverse == 0 ? 0.0f : std::nearbyint(x[i] * inverse));
+    sum += values[i];
+  }
+  std::memset(values + size, 0, block - size);
+  scale = largest / 127.0f + nan;
+}
+
+template <class V>
+void quantize_row(const float* x, int inputs, const Activations& to, std::size_t row) {
+  for (int block = 0; block < to.blocks; ++block) {
+    const int first = block * to.block;
+    const std::size_t at = row * to.blocks + block;
+    quantize_block<V>(x + first, std::min(to.block, inputs - first), to.block, to.values + at * to.block, to.scales[at],
+                      to.sums[at]);
+  }
+}
+
+// The results of a panel for one row, which need not have all of the panel's columns.
+template <class V>
+void store_results(const Panels& panels, int panel, const typename V::Floats (&results)[2], float* y) {
+  const float* factors = panels.factors(panel);
+  const int first = panel * panels.columns(), left = panels.outputs() - first;
+  alignas(kCacheLine) float padded[2 * V::kLanes];
+  float* to = left >= panels.columns() ? y + first : padded;
+  for (int half = 0; half < 2; ++half) {
+    V::store(to + half * V::kLanes, V::multiply(results[half], V::load(factors + half * V::kLanes)));
+  }
+  if (to == padded) std::memcpy(y + first, padded, left * sizeof(float));
+}
+
+// Integers of a block, ready to be multiplied by the scale: corrected for zero points of their own.
+template <class V>
+typename V::Floats corrected(typename V::Ints sums, const std::uint8_t* zero_points, bool is_signed, std::int32_t sum) {
+  if (zero_points == nullptr) return V::to_floats(sums);
+  const typename V::Ints points = is_signed ? V::widen_signed(zero_points) : V::widen(zero_points);
+  return V::to_floats(V::subtract(sums, V::multiply(points, V::splat(sum))));
+}
+
+// A block of 4-bit weights times one row: adds to sums. Low and high halves of bytes have sums of their own, since one
+// dot4 takes as long as several can be started.
+template <class V>
+void multiply_nibbles(const std::uint8_t* w, const std::int8_t* a, int block, typename V::Ints (&sums)[2]) {
+  typename V::Ints high_sums[2] = {V::splat(0), V::splat(0)};
+  for (int input = 0; input < block; input += 8, a += 8, w += 2 * V::kBytes) {
+    const typename V::Bytes a_low = V::broadcast4(a), a_high = V::broadcast4(a + 4);
+    for (int half = 0; half < 2; ++half) {
+      V::prefetch(w + half * V::kBytes + kPrefetchDistance);
+      const typename V::Bytes both = V::load_bytes(w + half * V::kBytes);
+      sums[half] = V::dot4_nibbles(sums[half], V::low_nibbles(both), a_low);
+      high_sums[half] = V::dot4_nibbles(high_sums[half], V::high_nibbles(both), a_high);
+    }
+  }
+  for (int half = 0; half < 2; ++half) sums[half] = V::add(sums[half], high_sums[half]);
+}
+
+// The same for 8-bit weights, with sums of their own for every second step.
+template <class V>
+void multiply_bytes(const std::uint8_t* w, const std::int8_t* a, int block, typename V::Ints (&sums)[2]) {
+  typename V::Ints odd_sums[2] = {V::splat(0), V::splat(0)};
+  for (int input = 0; input < block; input += 8, a += 8, w += 4 * V::kBytes) {
+    const typename V::Bytes a_even = V::broadcast4(a), a_odd = V::broadcast4(a + 4);
+    for (int half = 0; half < 2; ++half) {
+      const std::uint8_t* even = w + half * V::kBytes;
+      const std::uint8_t* odd = even + 2 * V::kBytes;
+      V::prefetch(even + kPrefetchDistance);
+      V::prefetch(odd + kPrefetchDistance);
+      sums[half] = V::dot4(sums[half], V::load_bytes(even), a_even);
+      odd_sums[half] = V::dot4(odd_sums[half], V::load_bytes(odd), a_odd);
+    }
+  }
+  for (int half = 0; half < 2; ++half) sums[half] = V::add(sums[half], odd_sums[half]);
+}
+
+template <class V, int kBits>
+void multiply_row_of(const Panels& panels, const Activations& activations, int begin, int end, float* y) {
+  const float* a_scales = activations.scales_of(0);
+  const std::int32_t* a_sums = activations.sums_of(0);
+  const bool own_zero_points = panels.has_zero_points();
+  for (int panel = begin; panel < end; ++panel) {
+    const std::uint8_t* w = panels.panel(panel);
+    const std::uint8_t* zero_points = own_zero_points ? panels.zero_points(panel) : nullptr;
+    typename V::Floats results[2] = {V::splat(0.0f), V::splat(0.0f)};
+    for (int block = 0; block < panels.blocks(); ++block) {
+      const typename V::Ints start = V::splat(own_zero_points ? 0 : -panels.common_zero_point() * a_sums[block]);
+      typename V::Ints sums[2] = {start, start};
+      const std::int8_t* a = activations.values + static_cast<std::size_t>(block) * panels.block();
+      if constexpr (kBits == 4) {
+        multiply_nibbles<V>(w, a, panels.block(), sums);
+      } else {
+        multiply_bytes<V>(w, a, panels.block(), sums);
+      }
+      w += panels.integer_bytes();
+      for (int half = 0; half < 2; ++half, w += V::kLanes * sizeof(Half)) {
+        const std::uint8_t* points =
+            own_zero_points ? zero_points + block * panels.columns() + half * V::kLanes : nullptr;
+        const typename V::Floats exact = corrected<V>(sums[half], points, panels.bias() != 0, a_sums[block]);
+        const typename V::Floats scale = V::multiply(V::splat(a_scales[block]), V::load_halves(w));
+        results[half] = V::multiply_add(exact, scale, results[half]);
+      }
+    }
+    store_results<V>(panels, panel, results, y);
+  }
+}
+
+template <class V>
+void multiply_row(const Panels& panels, const Activations& activations, int begin, int end, float* y) {
+  if (panels.bits() == 4) {
+    multiply_row_of<V, 4>(panels, activations, begin, end, y);
+  } else {
+    multiply_row_of<V, 8>(panels, activations, begin, end, y);
+  }
+}
+
+}  // namespace edgeformer

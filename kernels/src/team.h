@@ -1,0 +1,56 @@
+// A team of threads of our own.
+//
+// Each member is given an equal share of neighbouring chunks, which it takes from the front, so that it reads memory in
+// order. A member without chunks left takes them from the end of another's share: a thread that sleeps or was
+// descheduled costs no more than the chunk it holds. After a job, members spin for a while, which makes the next start
+// cheap, and then sleep.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "aligned.h"
+#include "parallel.h"
+
+namespace edgeformer {
+
+class Team final : public Parallel {
+ public:
+  explicit Team(int threads);
+  ~Team() override;
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int threads() const override { return threads_; }
+  // At most 2^32 - 1 chunks. A call while another thread's job runs does its work by itself. Tasks must not throw.
+  void run(std::size_t chunks, Task task) override;
+
+  // The team of this size that the process shares. It is never destroyed: threads may outlive static objects.
+  static Team& shared(int threads);
+
+ private:
+  // Chunks that a member still has: the first in the lower half, the end in the upper one.
+  struct alignas(kCacheLine) Share {
+    std::atomic<std::uint64_t> chunks{0};
+  };
+
+  void work(int member);
+  void live(int member);
+  bool take(Share& from, bool front, std::uint32_t& chunk);
+
+  const int threads_;
+  std::mutex one_job_;
+  std::unique_ptr<Share[]> shares_;
+  std::atomic<const Task*> task_{nullptr};
+  alignas(kCacheLine) std::atomic<std::uint32_t> done_{0};
+  alignas(kCacheLine) std::atomic<int> jobs_{0};
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> quit_{false};
+  std::vector<std::thread> others_;
+};
+
+}  // namespace edgeformer

@@ -1,0 +1,140 @@
+// Every level that runs here against the plain loops, for odd shapes, tails, both widths and both kinds of zero points.
+#include "quantized_linear.h"
+
+#include <cstring>
+#include <limits>
+
+#include "check.h"
+#include "oracle.h"
+#include "random_weights.h"
+#include "team.h"
+
+using namespace edgeformer;
+
+namespace {
+
+// Scales are halves, with 11 bits; the sum over blocks is a float's. Relative to the sum of magnitudes of blocks.
+constexpr double kTolerance = 0x1p-11 + 1e-5;
+
+// The largest error of y, relative to what rounding every block's scale could cost.
+double error_of(const Weights& weights, const std::vector<float>& x, std::size_t rows, const std::vector<float>& y) {
+  double worst = 0;
+  const std::vector<double> expected = oracle(weights, x.data(), rows);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (int output = 0; output < weights.outputs; ++output) {
+      // Bound: sum over blocks of |partial result|.
+      double bound = 0;
+      for (int block = 0; block < weights.blocks(); ++block) {
+        const int first = block * weights.block, end = std::min(first + weights.block, weights.inputs);
+        const float* from = x.data() + row * weights.inputs;
+        double sum = 0;
+        float largest = 0;
+        for (int input = first; input < end; ++input) largest = std::max(largest, std::fabs(from[input]));
+        for (int input = first; input < end; ++input) {
+          sum += std::nearbyint(from[input] * (127.0f / largest)) *
+                 (weights.integer(output, input) - weights.zero_point(output, block));
+        }
+        bound += std::fabs(sum * weights.scale(output, block) * largest / 127.0);
+      }
+      const std::size_t at = row * weights.outputs + output;
+      worst = std::max(worst, std::fabs(y[at] - expected[at]) / std::max(bound, 1e-300));
+    }
+  }
+  return worst;
+}
+
+std::vector<float> multiply(const Level& level, const Weights& weights, const std::vector<float>& x, std::size_t rows,
+                            Parallel& parallel) {
+  std::vector<float> y(rows * weights.outputs, std::numeric_limits<float>::quiet_NaN());
+  QuantizedLinear(weights, level).run(x.data(), rows, y.data(), parallel);
+  return y;
+}
+
+void check_shape(const Level& level, int outputs, int inputs, int bits, int block, bool points, std::size_t rows) {
+  const RandomWeights weights(outputs, inputs, bits, block, points, outputs * 31 + inputs);
+  const std::vector<float> x = random_activations(rows * inputs, static_cast<unsigned>(rows));
+  Serial serial;
+  Team team(3);
+  const std::vector<float> y = multiply(level, weights.view, x, rows, serial);
+  const double error = error_of(weights.view, x, rows, y);
+  CHECK(error < kTolerance, "%s N=%d K=%d bits=%d block=%d zero_points=%d rows=%zu: error %.2e", level.name, outputs,
+        inputs, bits, block, points, rows, error);
+  CHECK(multiply(level, weights.view, x, rows, team) == y, "%s: three threads differ from one", level.name);
+}
+
+void check_shapes(const Level& level) {
+  for (int bits : {4, 8}) {
+    for (bool points : {false, true}) {
+      for (int block : {16, 32, 64, 128, 256}) {
+        for (auto [outputs, inputs] : {std::pair{1, 8}, {33, 100}, {64, 256}, {95, 515}, {7, 1}}) {
+          for (std::size_t rows : {1, 2, 5, 13}) check_shape(level, outputs, inputs, bits, block, points, rows);
+        }
+      }
+      check_shape(level, 70, 300, bits, 64, points, 2 * kMostRows + 7);
+    }
+    check_shape(level, 40, 1000, 8, 1000, bits == 8, 3);  // one scale for each output
+  }
+}
+
+void check_unusual_activations(const Level& level) {
+  const RandomWeights weights(50, 200, 4, 32, true, 1);
+  Serial serial;
+  std::vector<float> x(3 * 200, 0.0f);
+  for (float y : multiply(level, weights.view, x, 3, serial)) CHECK(y == 0, "%s: zeros give %g", level.name, y);
+  for (float& each : x) each = 1e-42f;  // too small to be divided by
+  for (float y : multiply(level, weights.view, x, 3, serial)) CHECK(std::isfinite(y), "%s: subnormal", level.name);
+  x = random_activations(3 * 200, 5);
+  const std::vector<float> good = multiply(level, weights.view, x, 3, serial);
+  for (int at : {200, 207, 399}) {
+    for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      std::vector<float> with = x;
+      with[at] = bad;
+      const std::vector<float> y = multiply(level, weights.view, with, 3, serial);
+      for (int i = 50; i < 100; ++i) CHECK(std::isnan(y[i]), "%s: %g at %d is lost", level.name, bad, at);
+      CHECK(!std::memcmp(y.data(), good.data(), 200) && !std::memcmp(&y[100], &good[100], 200), "other rows changed");
+    }
+  }
+}
+
+// A test that could not fail would prove nothing: wrong products must be seen.
+void check_that_faults_are_seen() {
+  RandomWeights weights(40, 300, 4, 64, true, 3);
+  const std::vector<float> x = random_activations(300, 4);
+  Serial serial;
+  const std::vector<float> y = multiply(best_level(), weights.view, x, 1, serial);
+  CHECK(error_of(weights.view, x, 1, y) < kTolerance, "before");
+  weights.integers[7] ^= 0x10;
+  CHECK(error_of(weights.view, x, 1, y) > kTolerance, "one step of one weight is not seen");
+  weights.integers[7] ^= 0x10;
+  weights.zero_points[0] ^= 1;
+  CHECK(error_of(weights.view, x, 1, y) > kTolerance, "one step of one zero point is not seen");
+}
+
+void check_refusals() {
+  RandomWeights weights(8, 64, 4, 32, false, 0);
+  CHECK(why_unsupported(weights.view).empty(), "good weights");
+  weights.view.block = 512;
+  CHECK(why_unsupported(weights.view) == "block_size must be a multiple of 8 from 16 to 256, not 512", "block");
+  weights.view.block = 32;
+  weights.view.bits = 2;
+  CHECK(why_unsupported(weights.view) == "bits must be 4 or 8, not 2", "bits");
+  weights.view.bits = 4;
+  weights.scales[3] = std::numeric_limits<float>::infinity();
+  CHECK(why_unsupported(weights.view) == "a scale is not finite", "scale");
+}
+
+}  // namespace
+
+int main() {
+  check_refusals();
+  check_that_faults_are_seen();
+  for (const Level* level : levels()) {
+    if (!level->runs_here()) {
+      std::printf("%s does not run here\n", level->name);
+      continue;
+    }
+    check_shapes(*level);
+    check_unusual_activations(*level);
+    std::printf("%s is right\n", level->name);
+  }
+}

@@ -1,0 +1,56 @@
+"""Build edgeformer-kernels with CMake from kernels/, once for each state of its sources, or say what is missing."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+KERNELS = Path(__file__).parent.parent.parent / "kernels"
+BUILDS = KERNELS.parent / "build" / "kernels"
+COMPILERS = ("clang++-19", "clang++", "g++")
+"""Compilers that are tried, the fastest code first; the environment's CXX goes before them."""
+
+
+def what_is_missing() -> str | None:
+    """Return why the library cannot be built here, or None."""
+    if shutil.which("cmake") is None:
+        return "cmake"
+    if compiler() is None:
+        return "a C++20 compiler"
+    if headers() is None:
+        return "onnxruntime's C++ headers in the folder that EDGEFORMER_ONNXRUNTIME names"
+    return None
+
+
+def compiler() -> str | None:
+    """Return the path of the compiler, or None."""
+    return next(filter(None, map(shutil.which, [os.environ.get("CXX") or "c++-of-the-user", *COMPILERS])), None)
+
+
+def headers() -> Path | None:
+    """Return the folder that has include/onnxruntime_cxx_api.h, or None."""
+    folder = os.environ.get("EDGEFORMER_ONNXRUNTIME", "")
+    return Path(folder) if folder and (Path(folder) / "include/onnxruntime_cxx_api.h").is_file() else None
+
+
+def build(source: Path = KERNELS, *, op: bool = True, options: tuple[str, ...] = ()) -> Path:
+    """Build the library and the C++ tests; return the folder that has them.
+
+    op: with the binding to onnxruntime. options: for CMake. Raises AssertionError with the compiler's output.
+    """
+    line = ["cmake", "-S", str(source), f"-DCMAKE_CXX_COMPILER={compiler()}", "-DEDGEFORMER_KERNELS_TESTS=ON", *options]
+    line += [f"-DEDGEFORMER_KERNELS_OP={'ON' if op else 'OFF'}", f"-DEDGEFORMER_ONNXRUNTIME={headers()}"]
+    files = sorted(path for path in source.rglob("*") if path.is_file() and "build" not in path.parts)
+    state = b"".join(path.read_bytes() for path in files) + repr(line).encode()
+    folder = BUILDS / hashlib.sha256(state).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            for command in ([*line, "-B", str(folder)], ["cmake", "--build", str(folder), "--parallel", "2"]):
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+            (folder / "complete").touch()
+    return folder

@@ -1,0 +1,76 @@
+"""The C++ tests of kernels/, as they are and with sanitizers; and faults in the C++ code that they must find."""
+
+import shutil
+import subprocess
+
+import pytest
+from build_kernels import KERNELS, build
+
+PROGRAMS = ("test_half", "test_quantized_linear", "test_team")
+
+
+def run(folder, program):
+    return subprocess.run([folder / program], capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_tests_in_cpp_pass(built, program):
+    done = run(built, program)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_they_pass_with_sanitizers(built, sanitizer):
+    folder = build(op=False, options=(f"-DEDGEFORMER_KERNELS_SANITIZER={sanitizer}",))
+    for program in PROGRAMS:
+        done = run(folder, program)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+
+ROWS = "(part + 1) * rows / parts;"
+FAULTS = {
+    "a block that is dropped": (
+        "simd_kernels.h",
+        "block < panels.blocks(); ++block",
+        "block + 1 < panels.blocks(); ++block",
+    ),
+    "a tail without its last number": ("simd_kernels.h", "for (; i < size; ++i) {", "for (; i + 1 < size; ++i) {"),
+    "columns beyond the last": ("simd_kernels.h", "if (to == padded) std::", "if (to == nullptr) std::"),
+    "high halves of bytes for low ones": ("panels.cc", "within % 8 >= 4;", "within % 8 < 4;"),
+    "zero points that are ignored": ("simd_kernels.h", "(zero_points == nullptr)", "(zero_points != nullptr)"),
+    "rows that are left out": ("quantized_linear.cc", ROWS, f"std::max<int>(row, {ROWS[:-1]} - 1);"),
+    "scales that leave the range of halves": ("panels.cc", "std::ilogb(largest) - 14", "0 * std::ilogb(largest)"),
+    "a number that is not finite": ("simd_kernels.h", "scale = largest / 127.0f + nan;", "scale = largest / 127.0f;"),
+}
+
+
+def with_fault(folder, file, right, wrong):
+    """A copy of kernels/ in which a file of src/ is changed."""
+    source = shutil.copytree(KERNELS, folder / "kernels")
+    text = (source / "src" / file).read_text()
+    assert right in text
+    (source / "src" / file).write_text(text.replace(right, wrong))
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(built, tmp_path, fault):
+    file, right, wrong = FAULTS[fault]
+    source = with_fault(tmp_path, file, right, wrong)
+    assert run(build(source, op=False), "test_quantized_linear").returncode != 0
+
+
+@pytest.mark.slow
+def test_a_race_in_the_team_is_found(built, tmp_path):
+    """Chunks that are taken without an atomic exchange run twice, or TSan sees them."""
+    source = shutil.copytree(KERNELS, tmp_path / "kernels")
+    text = (source / "src/team.cc").read_text()
+    right = (
+        "if (from.chunks.compare_exchange_weak(chunks, left, std::memory_order_acq_rel, std::memory_order_acquire)) {"
+    )
+    assert right in text
+    (source / "src/team.cc").write_text(text.replace(right, "from.chunks = left;\n    {"))
+    folder = build(source, op=False, options=("-DEDGEFORMER_KERNELS_SANITIZER=thread",))
+    assert run(folder, "test_team").returncode != 0
