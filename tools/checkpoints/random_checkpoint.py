@@ -4,7 +4,8 @@
     python tools/checkpoints/random_checkpoint.py path/to/config.json --output /tmp/model
 
 The result is a checkpoint that transformers, edgeformer and other exporters read alike. Tensors
-are created and written shard by shard, so that memory holds one shard instead of the model. Prints the number of
+are created and written shard by shard, so that memory holds one shard instead of the model. A model whose checkpoints
+store several parameters interleaved in one tensor is made and written by transformers, as a whole. Prints the number of
 parameters and the size in MB.
 """
 
@@ -33,6 +34,23 @@ LLAMA = {
     "mlp_bias": False, "rms_norm_eps": 1e-5, "initializer_range": 0.02, "use_cache": True,
 }  # fmt: skip
 
+GRANITE_HYBRID = {
+    "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "hidden_act": "silu",
+    "attention_bias": False, "position_embedding_type": "nope", "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+    "vocab_size": 100352, "max_position_embeddings": 32768, "bos_token_id": 100257, "eos_token_id": 100257,
+    "pad_token_id": 100256, "num_attention_heads": 12, "num_key_value_heads": 4, "num_local_experts": 0,
+    "num_experts_per_tok": 0, "mamba_n_heads": 48, "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_conv": 4,
+    "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False,
+    "initializer_range": 0.1, "logits_scaling": 6, "embedding_multiplier": 12, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.015625, "use_cache": True,
+}  # fmt: skip
+
+
+def with_attention_at(layers: int, *places: int) -> list[str]:
+    """Return the kinds of a hybrid's layers: attention at some places, Mamba-2 elsewhere."""
+    return ["attention" if layer in places else "mamba" for layer in range(layers)]
+
+
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "smollm2-135m": LLAMA | {
         "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
@@ -50,6 +68,15 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 64, "num_experts_per_tok": 8,
         "norm_topk_prob": False, "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": 50279,
+    },
+    # Sizes by the model cards, which do not say where the four attentions stand: at places like those of Granite 4.0 H.
+    "granite-4.0-h-350m": GRANITE_HYBRID | {
+        "hidden_size": 768, "num_hidden_layers": 32, "layer_types": with_attention_at(32, 5, 13, 21, 29),
+        "intermediate_size": 2048, "shared_intermediate_size": 2048, "mamba_d_head": 32,
+    },
+    "granite-4.0-h-1b": GRANITE_HYBRID | {
+        "hidden_size": 1536, "num_hidden_layers": 40, "layer_types": with_attention_at(40, 5, 15, 25, 35),
+        "intermediate_size": 4096, "shared_intermediate_size": 4096, "mamba_d_head": 64,
     },
     # About 100,000 parameters, for tests.
     "tiny": LLAMA | {
@@ -79,7 +106,10 @@ def write_checkpoint(
         raise click.ClickException(f"{folder} exists; give --output a new folder.") from None
     family, config = read_model_config(hf_config)
     shapes = parameter_shapes(config)
-    write_tensors(folder, family, shapes, RandomWeights(config, seed), DTYPES[dtype])
+    if is_writable(family, shapes):
+        write_tensors(folder, family, shapes, RandomWeights(config, seed), DTYPES[dtype])
+    else:
+        hf_config = write_with_transformers(folder, hf_config, DTYPES[dtype], seed)
     if tokenizer is not None:
         for name in TOKENIZER_FILES:
             if (tokenizer / name).is_file():
@@ -100,13 +130,28 @@ def check_tokenizer(folder: Path, vocab_size: int) -> None:
         raise click.ClickException(f"{path} has {tokens} tokens, and this geometry has embeddings for {vocab_size}.")
 
 
+def is_writable(family: Family, shapes: Shapes) -> bool:
+    """Return whether every stored tensor is one parameter, or the rows of several one after another."""
+    places = family.places(shapes).values()
+    return not any(place.transposed or (place.packed and place.packed.layout != "rows") for place in places)
+
+
+def write_with_transformers(folder: Path, hf_config: dict[str, Any], dtype: torch.dtype, seed: int) -> dict[str, Any]:
+    """Write the tensors of transformers' own causal LM with its initial weights; return that model's config.json."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    options = {name: value for name, value in hf_config.items() if name != "transformers_version"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**options), dtype=dtype)
+    model.save_pretrained(folder, max_shard_size=SHARD_BYTES)
+    saved: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return saved
+
+
 def write_tensors(folder: Path, family: Family, shapes: Shapes, weights: RandomWeights, dtype: torch.dtype) -> None:
     """Write the safetensors under the family's names, and an index if there is more than one shard."""
     shards = list(split(shapes, dtype.itemsize))
     stored_in = family.places(shapes)
-    for name, place in stored_in.items():
-        if place.transposed or (place.packed is not None and place.packed.layout != "rows"):
-            raise click.ClickException(f"{place.tensor} stores {name} in a layout that this tool does not write.")
     members: dict[str, list[str]] = {}
     for name, place in stored_in.items():
         members.setdefault(place.tensor, []).append(name)

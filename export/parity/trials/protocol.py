@@ -197,6 +197,10 @@ class TextTrial(Trial):
     text = "text"
     """The name of a row's tokens in descriptions."""
 
+    def __init__(self, setup: Setup, sessions: Sequence[Any]):
+        super().__init__(setup, sessions)
+        self._beginnings: dict[bytes, Row] = {}
+
     @abstractmethod
     def graph_for(self, rows: Sequence[Row]) -> Graph:
         """Return the graph that is fed these rows."""
@@ -239,9 +243,20 @@ class TextTrial(Trial):
         """
         geometry = self.setup.manifest.cache
         if geometry.recurrent and length < len(row.tokens):
-            [row] = self.text_rows(row.tokens[None, :length])
+            row = self._beginning(row.tokens[:length])
         eager, expected = (first_tokens(outputs.caches, geometry, length) for outputs in (row.eager, row.expected))
         return self.judge.caches(run, geometry, graph, eager, expected)
+
+    def _beginning(self, tokens: Array) -> Row:
+        """Return what both references keep of a text, without logits; a text is run once, however often it is judged.
+
+        Batches padded on either side and single steps end at the same tokens.
+        """
+        key = tokens.tobytes()
+        if key not in self._beginnings:
+            [row] = self.text_rows(tokens[None])
+            self._beginnings[key] = Row(tokens, Outputs({}, row.expected.caches), Outputs({}, row.eager.caches))
+        return self._beginnings[key]
 
     def judge_batch(self, rows: Sequence[Row], longest: int) -> None:
         """Judge padded prompts of `longest` tokens and less in one run, then single steps of all rows.

@@ -1,13 +1,18 @@
-"""llama.cpp: a GGUF file written here in float32, quantized by llama.cpp itself and run through its C API.
+"""llama.cpp: a GGUF file, quantized by llama.cpp itself and run through its C API.
 
-llama.cpp's own converter is not part of the package llama-cpp-python. A GGUF file of a plain Llama holds the sizes and
-the tensors under other names, with the rows of queries and keys in the order of interleaved RoPE. int4 is Q4_0 and int8
-is Q8_0, as llama-quantize makes them (a Q4_0 model has a Q6_K head, or Q8_0 where Q6_K does not fit).
+llama.cpp's own converter is not part of the wheel of llama-cpp-python, so the file of a plain Llama is written here, in
+float32: it holds the sizes and the tensors under other names, with the rows of queries and keys in the order of
+interleaved RoPE. Other models are written by that converter, if LLAMA_CPP_SOURCE names the folder that has its
+convert_hf_to_gguf.py: the source distribution of llama-cpp-python has it in vendor/llama.cpp. It needs torch,
+transformers, and the gguf of the same source (gguf-py). int4 is Q4_0 and int8 is Q8_0, as llama-quantize makes them (a Q4_0 model has a Q6_K head, or Q8_0 where
+Q6_K does not fit).
 """
 
 import ctypes
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,9 @@ from numpy.typing import NDArray
 from benchmarks.peers.generation import Generate, Generation, Logits, timed
 
 FILE = "model.gguf"
+
+SOURCE = "LLAMA_CPP_SOURCE"
+"""The environment variable with the folder of llama.cpp's source."""
 
 FILE_TYPES = {"int4": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, "int8": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
 
@@ -41,14 +49,15 @@ TENSORS = {
 
 
 def convert(checkpoint: Path, folder: Path, precision: str) -> None:
-    """Write the GGUF file. Raises ValueError if the checkpoint is not a plain Llama."""
+    """Write the GGUF file. Raises ValueError if neither this module nor llama.cpp's converter can."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     folder.mkdir(exist_ok=True)
+    write = write_float32 if config["model_type"] == "llama" or SOURCE not in os.environ else write_by_converter
     if precision == "fp32":
-        write_float32(checkpoint, config, folder / FILE)
+        write(checkpoint, config, folder / FILE)
         return
     exact = folder / "float32.gguf"
-    write_float32(checkpoint, config, exact)
+    write(checkpoint, config, exact)
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FILE_TYPES[precision]
     if llama_cpp.llama_model_quantize(bytes(exact), bytes(folder / FILE), ctypes.byref(params)):
@@ -90,12 +99,30 @@ def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
     writer.close()
 
 
+def write_by_converter(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
+    """Have llama.cpp's converter write float32 tensors, without a tokenizer: it refuses those that it does not know."""
+    sys.path.insert(0, os.environ[SOURCE])
+    import torch
+    from conversion import get_model_class
+
+    def set_vocab(model: Any) -> None:
+        model._set_vocab_none()
+        model.gguf_writer.add_vocab_size(config["vocab_size"])
+
+    model_class = get_model_class(config["architectures"][0])
+    model_class.set_vocab = set_vocab
+    with torch.inference_mode():
+        model_class(checkpoint, gguf.LlamaFileType.ALL_F32, file).write()
+
+
 def rope_theta(config: dict[str, Any]) -> float:
     """Return the RoPE base, from where transformers 4 or 5 stores it. Raises ValueError for other kinds of RoPE."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if config["model_type"] != "llama" or kind != "default":
-        raise ValueError(f"only a plain Llama becomes a GGUF file here, not {config['model_type']} with {kind} RoPE.")
+        raise ValueError(
+            f"only a plain Llama becomes a GGUF file here, not {config['model_type']} with {kind} RoPE; set {SOURCE}."
+        )
     return float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
 
 
