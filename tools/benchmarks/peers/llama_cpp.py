@@ -56,7 +56,7 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     if precision == "fp32":
         write(checkpoint, config, folder / FILE)
         return
-    exact = folder / "float32.gguf"
+    exact = folder / "exact.gguf"
     write(checkpoint, config, exact)
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FILE_TYPES[precision]
@@ -100,7 +100,10 @@ def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
 
 
 def write_by_converter(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
-    """Have llama.cpp's converter write float32 tensors, without a tokenizer: it refuses those that it does not know."""
+    """Have llama.cpp's converter write tensors of the checkpoint's type, or float32, without a tokenizer.
+
+    It refuses tokenizers that it does not know.
+    """
     sys.path.insert(0, os.environ[SOURCE])
     import torch
     from conversion import get_model_class
@@ -111,8 +114,10 @@ def write_by_converter(checkpoint: Path, config: dict[str, Any], file: Path) -> 
 
     model_class = get_model_class(config["architectures"][0])
     model_class.set_vocab = set_vocab
+    stored_bf16 = config.get("dtype", config.get("torch_dtype")) == "bfloat16" and file.name != FILE
+    kind = gguf.LlamaFileType.MOSTLY_BF16 if stored_bf16 else gguf.LlamaFileType.ALL_F32
     with torch.inference_mode():
-        model_class(checkpoint, gguf.LlamaFileType.ALL_F32, file).write()
+        model_class(checkpoint, kind, file).write()
 
 
 def rope_theta(config: dict[str, Any]) -> float:
