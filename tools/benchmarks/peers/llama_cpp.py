@@ -4,8 +4,8 @@ llama.cpp's own converter is not part of the wheel of llama-cpp-python, so the f
 float32: it holds the sizes and the tensors under other names, with the rows of queries and keys in the order of
 interleaved RoPE. Other models are written by that converter, if LLAMA_CPP_SOURCE names the folder that has its
 convert_hf_to_gguf.py: the source distribution of llama-cpp-python has it in vendor/llama.cpp. It needs torch,
-transformers, and the gguf of the same source (gguf-py). int4 is Q4_0 and int8 is Q8_0, as llama-quantize makes them (a Q4_0 model has a Q6_K head, or Q8_0 where
-Q6_K does not fit).
+transformers, and the gguf of the same source (gguf-py). int4 is Q4_0 and int8 is Q8_0, as llama-quantize makes them (a
+Q4_0 model has a Q6_K head, or Q8_0 where Q6_K does not fit).
 """
 
 import ctypes
