@@ -54,7 +54,9 @@ def export_model(
     from edgeformer.export.adapters.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
 
-    return run_export(open_checkpoint(source), plan, _destination(source, output), progress)
+    destination = _destination(source, output)
+    opened = open_checkpoint(source, progress, compare=plan.verify is not None)
+    return run_export(opened, plan, destination, progress)
 
 
 def _export_with_transformers(

@@ -257,6 +257,7 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
     report = verify_graph(
         export.folder, manifest, model.model_spec, model.weights, mode=export.plan.verify, progress=export.progress
     )
+    report = replace(report, comparison=model.comparison)
     if not report.passed:
         code, option = ("code", "verify=None") if manifest.model is None else ("config.json", "--no-verify")
         raise ParityError(

@@ -43,7 +43,7 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
             "its weights are quantized (quantization_config in config.json); --backend transformers reads plain "
             "weights. Give the model that it was quantized from."
         )
-    values = {name: _decoded(value) for name, value in hf_config.items() if name not in ("model_type", "auto_map")}
+    values = {name: decoded(value) for name, value in hf_config.items() if name not in ("model_type", "auto_map")}
     try:
         config = CONFIG_MAPPING[model_type].from_dict(values)
     except Exception as error:  # transformers' own validation may raise anything
@@ -61,12 +61,12 @@ def read_config(hf_config: Mapping[str, Any]) -> Any:
     return config
 
 
-def _decoded(value: Any) -> Any:
+def decoded(value: Any) -> Any:
     """Return a value of config.json with the numbers that JSON lacks, which transformers writes as {"__float__": …}."""
     if isinstance(value, list):
-        return [_decoded(each) for each in value]
+        return [decoded(each) for each in value]
     if isinstance(value, Mapping):
-        return float(value[FLOAT]) if value.keys() == {FLOAT} else {key: _decoded(each) for key, each in value.items()}
+        return float(value[FLOAT]) if value.keys() == {FLOAT} else {key: decoded(each) for key, each in value.items()}
     return value
 
 

@@ -4,20 +4,31 @@ from typing import Any
 
 from edgeformer.config import DecoderConfig
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.export.progress import Progress, no_progress
 from edgeformer.manifest import TextModelOf
 from edgeformer.model_spec import model_spec_of
 from edgeformer.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.weights import CheckpointWeights
 
 
-def open_checkpoint(source: ModelSource) -> OpenedModel:
-    """Open the weights of a model whose config is read. Raises WeightsError for tensors that do not fit it."""
-    weights = source.weights()
+def open_checkpoint(source: ModelSource, progress: Progress = no_progress, *, compare: bool = False) -> OpenedModel:
+    """Open the weights of a model whose config is read. Raises WeightsError for tensors that do not fit it.
+
+    compare: compare edgeformer's module with that of transformers; an ExportError says where they differ.
+    """
+    weights, comparison = source.weights(), None
+    if compare:
+        # Imported here, because only a comparison needs the references.
+        from edgeformer.export.adapters.library_comparison import compare_modules
+
+        progress("comparing with transformers", 0)
+        comparison = compare_modules(source, weights)
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
     whole = source.text_model_of
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
+        comparison=comparison,
         provenance=Provenance(
             name=source.name,
             origin=source.origin,

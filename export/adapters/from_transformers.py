@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from edgeformer.clients.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
-from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.export.adapters.opened_model import Comparison, OpenedModel, Provenance
 from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
 from edgeformer.source import FoundModel
-from edgeformer.transformers_backend.hf_module import build, context_length, read_config
+from edgeformer.transformers_backend.hf_module import INSTALLED, build, context_length, read_config
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
 from edgeformer.transformers_backend.planning import make_plan
@@ -38,15 +38,15 @@ class PatchedCheckpoint:
     plan: PatchPlan
     model_spec: ModelSpec
 
-    def open_weights(self, folder: Path) -> Mapping[str, Tensor]:
+    def open_weights(self, folder: Path) -> tuple[Mapping[str, Tensor], Comparison]:
         """Open the checkpoint in a folder by the names of the patched module, and prove that module with it.
 
         Raises WeightsError for tensors that do not fit, and ExportError where the patched module computes something
         else than transformers' own.
         """
         weights = checkpoint_tensors(folder, build(self.config, torch.float32, "eager"))
-        prove(self.config, self.plan, weights)
-        return patched_tensors(weights, self.plan)
+        difference = prove(self.config, self.plan, weights)
+        return patched_tensors(weights, self.plan), Comparison(library=INSTALLED, difference=difference)
 
 
 def plan_patches(hf_config: Mapping[str, Any], asked_context_length: int | None = None) -> PatchedCheckpoint:
@@ -85,7 +85,7 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
     patched = plan_patches(found.hf_config, context_length)
     found.fetch_weights()
     progress("comparing with transformers", 0)
-    weights = patched.open_weights(found.folder)
+    weights, comparison = patched.open_weights(found.folder)
     provenance = Provenance(
         name=found.name,
         origin=found.origin,
@@ -95,7 +95,9 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
         backend="transformers",
     )
     notes = tuple(patched.plan.notes)
-    return OpenedModel(model_spec=patched.model_spec, weights=weights, provenance=provenance, notes=notes)
+    return OpenedModel(
+        model_spec=patched.model_spec, weights=weights, provenance=provenance, notes=notes, comparison=comparison
+    )
 
 
 def reopen(folder: Path, manifest: Manifest) -> PatchedCheckpoint:
@@ -127,7 +129,7 @@ def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> tupl
             f"{found.origin} is another model than the one that {folder} was exported from: their configs differ."
         )
     found.fetch_weights()
-    return patched.model_spec, patched.open_weights(found.folder)
+    return patched.model_spec, patched.open_weights(found.folder)[0]
 
 
 def _limited(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:

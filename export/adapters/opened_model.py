@@ -34,14 +34,37 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Whether the eager module was compared with the one that another library has for the same checkpoint.
+
+    library: name and version. difference: the largest difference of an output over the largest output; None where
+    nothing was compared, and `reason` says why, to follow "because".
+    """
+
+    library: str | None = None
+    difference: float | None = None
+    reason: str | None = None
+
+    def describe(self) -> str:
+        """Describe the comparison in a sentence."""
+        if self.difference is None:
+            return f"Eager PyTorch was not compared with transformers' own module, because {self.reason}."
+        return (
+            f"Eager PyTorch differs from the module of {self.library} by {self.difference:.1e} of the largest output, "
+            "in float64 on the same checkpoint."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenedModel:
     """A model that is ready to be exported.
 
     weights: the parameters of the module by name, each read when it is needed. notes: what people should know about how
-    the module was opened.
+    the module was opened. comparison: with the module of transformers; None where there is nothing to compare.
     """
 
     model_spec: ModelSpec
     weights: Mapping[str, Tensor]
     provenance: Provenance
     notes: tuple[str, ...] = ()
+    comparison: Comparison | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer import schema
+from edgeformer.export.adapters.opened_model import Comparison
 
 REPORT_VERSION = 2
 
@@ -122,6 +123,7 @@ class Report:
     environment: versions, provider, threads, TF32, machine. rounding: the effect of storing the weights; quantization:
     that effect together with all rounding of the graph in use, of activations and of an int8 cache. orders: the number
     of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was checked again.
+    comparison: of eager PyTorch with the module of transformers, at export; None where there was none to compare.
     """
 
     version: int
@@ -138,6 +140,7 @@ class Report:
     rounding: Rounding | None
     quantization: Rounding | None = None
     orders: int = 1
+    comparison: Comparison | None = None
 
     @property
     def passed(self) -> bool:

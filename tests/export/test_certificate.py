@@ -367,6 +367,7 @@ def test_summary_is_what_a_manifest_keeps():
     assert summary(report()) == {
         "passed": True, "mode": "full", "reference": "float64 PyTorch, the checkpoint",
         "worst": {"name": "prefill: worst ratio", "value": 1.25, "limit": 2.0},
+        "comparison": None,
         "greedy": {"steps": 256, "divergence": None, "excused": True},
     }  # fmt: skip
     failed = json.loads(json.dumps(summary(failing()), allow_nan=False))

@@ -71,13 +71,14 @@ def summary(report: Report) -> dict[str, Any]:
         "passed": report.passed,
         "mode": report.mode,
         "reference": report.reference,
+        "comparison": report.comparison,
         "worst": {"name": worst.name, "value": worst.value, "limit": worst.limit},
         "greedy": {"steps": greedy.steps, "divergence": greedy.divergence, "excused": greedy.excused},
     })  # fmt: skip
 
 
 def paragraph(report: Report) -> str:
-    """Return two to four Markdown sentences for the README of a bundle."""
+    """Return two to five Markdown sentences for the README of a bundle."""
     worst, failures = worst_check(report), len(report.failures())
     checks = f"{_count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
     verdict = (
@@ -90,6 +91,8 @@ def paragraph(report: Report) -> str:
         f"The figure {'closest to' if report.passed else 'furthest beyond'} its limit is “{_markdown(worst.name)}”: "
         f"{figures(worst)}.",
     ]
+    if report.comparison is not None:
+        sentences.append(_markdown(report.comparison.describe()))
     if report.greedy.steps:
         sentences.append(greedy_words(report))
     if report.quantization is not None:
