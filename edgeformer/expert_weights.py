@@ -1,7 +1,8 @@
-"""Reading a stacked parameter [X, out, in] of X experts one expert at a time: as a whole it may not fit into memory.
+"""Reading parts of large parameters, which may not fit into memory as a whole.
 
-Weights are mappings from parameter names to tensors. One that can read an expert by itself has a method
-`read_expert(name, expert)`; of any other the whole parameter is read.
+A stacked parameter [X, out, in] is read one expert at a time, a table of embeddings [V, E] some rows at a time. Weights
+are mappings from parameter names to tensors. One that can read parts by itself has the methods `read_expert(name,
+expert)` and `read_rows(name, rows)`; of any other the whole parameter is read, and the part is cut from it.
 """
 
 import math
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 LARGE = 2**24
-"""Elements of a stacked parameter above which its experts are read one by one: 64 MiB in float32."""
+"""Elements of a parameter above which its experts, or some of its rows, are read by themselves: 64 MiB in float32."""
 
 
 def is_stacked(name: str) -> bool:
@@ -31,9 +32,27 @@ def is_large(shape: Sequence[int]) -> bool:
     return len(shape) == 3 and math.prod(shape) > LARGE
 
 
+def read_rows(weights: Mapping[str, Tensor], name: str, rows: slice | Tensor) -> Tensor:
+    """Return weights[name][rows]; rows: a slice, or indices int64."""
+    reader = getattr(weights, "read_rows", None)
+    part: Tensor = weights[name][rows] if reader is None else reader(name, rows)
+    return part
+
+
+def row_slices(shape: Sequence[int]) -> list[slice]:
+    """Return the slices of rows in which a matrix is read, of `LARGE` elements at most; one for a small matrix."""
+    rows, width = shape
+    size = max(1, LARGE // max(1, width)) if rows * width > LARGE else max(1, rows)
+    return [slice(start, start + size) for start in range(0, max(1, rows), size)]
+
+
 class FirstOf(ChainMap[str, Tensor]):
     """Several mappings of weights as one; each name means the first that has it."""
 
     def read_expert(self, name: str, expert: int) -> Tensor:
         """Return one expert of a stacked parameter."""
         return read_expert(next(weights for weights in self.maps if name in weights), name, expert)
+
+    def read_rows(self, name: str, rows: slice | Tensor) -> Tensor:
+        """Return some rows of a parameter."""
+        return read_rows(next(weights for weights in self.maps if name in weights), name, rows)

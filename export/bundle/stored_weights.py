@@ -78,6 +78,27 @@ class StoredWeights(Mapping[str, Tensor]):
             value = dequantized(self._parts(name, stored, expert), stored.quantized)
         return split_stored(value[None], _source(stored), self._shapes)[parameter][0]
 
+    def read_rows(self, parameter: str, rows: slice | Tensor) -> Tensor:
+        """Return some rows of a parameter."""
+        if not self.has_rows(parameter):
+            return self[parameter][rows]
+        name, stored = self._place[parameter]
+        if stored.quantized is None:
+            return self._read(name, rows)
+        return dequantized(self._parts(name, stored, rows), stored.quantized)
+
+    def has_rows(self, parameter: str) -> bool:
+        """Whether a parameter is a matrix whose rows can be read by themselves."""
+        stored = self._place[parameter][1]
+        by_rows = not stored.transposed if stored.quantized is None else stored.transposed == stored.columns
+        divided = stored.quantized is None or stored.quantized.block is not None
+        whole = len(stored.parameters) == 1 and stored.scaled is None and not stored.interleaved
+        return len(self._shapes[parameter]) == 2 and by_rows and divided and whole
+
+    def shape_of(self, parameter: str) -> tuple[int, ...]:
+        """Return the shape of a parameter."""
+        return self._shapes[parameter]
+
     def experts_of(self, parameter: str) -> int | None:
         """Return the number of experts of a stacked parameter that is quantized or large, and None for any other."""
         shape = self._shapes[parameter]
@@ -103,11 +124,11 @@ class StoredWeights(Mapping[str, Tensor]):
         rows = slice(before, before + self._shapes[parameter][0])
         return scales[rows], zeros[rows]
 
-    def _read(self, name: str, expert: int | None = None) -> Tensor:
-        """Read a stored tensor, or one expert of it."""
+    def _read(self, name: str, part: int | slice | Tensor | None = None) -> Tensor:
+        """Read a stored tensor, or a part of it: one expert, or rows."""
         tensor = self._initializers[name].const_value
         assert tensor is not None
-        numbers = tensor.numpy() if expert is None else tensor.numpy()[expert]
+        numbers = tensor.numpy() if part is None else tensor.numpy()[part]
         if tensor.dtype == ir.DataType.BFLOAT16:  # numpy lacks the type, so torch cannot convert it
             return torch.from_numpy(numbers.view("uint16").copy()).view(torch.bfloat16)
         return torch.from_numpy(numbers.copy())
@@ -118,17 +139,17 @@ class StoredWeights(Mapping[str, Tensor]):
         rows = dequantized(self._parts(name, stored), stored.quantized)
         return rows.t() if stored.columns else rows
 
-    def _parts(self, name: str, stored: StoredWeight, expert: int | None = None) -> dict[str, Tensor]:
-        """Return the parts of a quantized matrix, or of one expert, without the factor of `scaled` outputs.
+    def _parts(self, name: str, stored: StoredWeight, part: int | slice | Tensor | None = None) -> dict[str, Tensor]:
+        """Return the parts of a quantized matrix, of one expert or of rows, without the factor of `scaled` outputs.
 
         name: of its integers.
         """
         assert stored.quantized is not None
         matrix = name.removesuffix(".flat").removesuffix(".integers")
-        scales = unscaled(self._read(f"{matrix}.scales", expert), stored.scaled, 0)
-        parts = {"integers": self._read(name, expert), "scales": scales}
+        scales = unscaled(self._read(f"{matrix}.scales", part), stored.scaled, 0)
+        parts = {"integers": self._read(name, part), "scales": scales}
         if not stored.quantized.symmetric:
-            parts["zero_points"] = self._read(f"{matrix}.zero_points", expert)
+            parts["zero_points"] = self._read(f"{matrix}.zero_points", part)
         return parts
 
     def __iter__(self) -> Iterator[str]:

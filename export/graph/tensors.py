@@ -2,8 +2,8 @@
 
 A `StreamedTensor` has a name, a dtype, a shape and a source: the parameters of the module that it is joined from along
 its last axis, transposed or not. Passes rearrange weights by rewriting sources; bytes are read, rearranged and released
-one tensor at a time (of stacked experts, one expert), when the bundle is written. The manifest lists the sources, so
-that the parameters can be read back from a bundle.
+one tensor at a time (of stacked experts one expert, of large tables some rows), when the bundle is written. The
+manifest lists the sources, so that the parameters can be read back from a bundle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import is_large, read_expert
+from edgeformer.expert_weights import is_large, read_expert, read_rows, row_slices
 from edgeformer.manifest import Arithmetic, ScaledOutputs, StoredWeight
 
 TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
@@ -101,12 +101,17 @@ class StreamedTensor(ir.LazyTensor):
         return multiplied(joined, self.source.scaled, -1).contiguous()
 
     def chunks(self) -> Iterator[Tensor]:
-        """Yield the tensor in parts along its first axis: expert by expert if it is large, else as a whole."""
-        if not is_large(self.sizes):
+        """Yield the tensor in parts along its first axis: experts of a large stack, rows of a large table, or all."""
+        source, dtype = self.source, TORCH_DTYPES[self.dtype]
+        if is_large(self.sizes):
+            for expert in range(self.sizes[0]):
+                yield self.read_expert(expert).contiguous()
+        elif len(self.sizes) == 2 and len(source.parameters) == 1 and not source.transposed and source.scaled is None:
+            (parameter,) = source.parameters
+            for rows in row_slices(self.sizes):
+                yield self._cast(parameter, read_rows(self.values, parameter, rows), dtype).contiguous()
+        else:
             yield self.read()
-            return
-        for expert in range(self.sizes[0]):
-            yield self.read_expert(expert).contiguous()
 
     def read_expert(self, expert: int) -> Tensor:
         """Read one expert of a tensor [X, …] of X experts."""

@@ -3,6 +3,8 @@
 A `QuantizedMatrix` becomes up to three tensors of the graph: `W.integers`, `W.scales` and, in an asymmetric format,
 `W.zero_points`. The matrix owns the blocks that they share, and holds them only inside `with matrix.quantized()`.
 Whoever reads many tensors takes them from `by_matrix`: each matrix is quantized once, and one at a time is in memory.
+A large matrix whose parameter has its outputs as rows is quantized some rows at a time, and only their scales and zero
+points are held: a table of embeddings may be larger than all other weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.expert_weights import read_rows, row_slices
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, pack, round_blocks, unpack
@@ -39,7 +42,12 @@ class QuantizedMatrix:
 
     def __post_init__(self) -> None:
         self.outputs, self.inputs = reversed(self.tensor.sizes) if self.columns else self.tensor.sizes
-        self._blocks: QuantizedBlocks | None = None
+        source = self.tensor.source
+        self._by_rows = source.transposed == self.columns  # the parameters are [N, K]
+        divided = self._by_rows and len(source.parameters) == 1 and source.scaled is None
+        divided = divided and self.form.block is not None and self.form.rounding != "gptq"
+        self._slices = row_slices((self.outputs, self.inputs)) if divided else [slice(0, self.outputs)]
+        self._kept: dict[int, QuantizedBlocks] | None = None
 
     def parts(self, *, flat: bool = False) -> list["QuantizedTensor"]:
         """Return new tensors for the integers, the scales and, in an asymmetric format, the zero points."""
@@ -47,29 +55,43 @@ class QuantizedMatrix:
         return parts if self.form.symmetric else [*parts, QuantizedTensor(self, "zero_points")]
 
     @contextmanager
-    def quantized(self) -> Iterator[QuantizedBlocks]:
-        """Hold the quantized blocks for the length of a `with` block. In a nested one they are not computed again.
+    def quantized(self) -> Iterator[None]:
+        """Keep blocks that are quantized in a `with` block until its end; integers only of a matrix in one piece."""
+        outer = self._kept
+        self._kept = {} if outer is None else outer
+        try:
+            yield
+        finally:
+            self._kept = outer
+
+    def pieces(self, part: Part) -> Iterator[QuantizedBlocks]:
+        """Yield the quantized blocks of all outputs, of a large matrix some outputs at a time, for the sake of a part.
 
         Raises ExportError for weights that are not finite.
         """
-        outer = self._blocks
-        self._blocks = outer or self._quantize()
-        try:
-            yield self._blocks
-        finally:
-            self._blocks = outer
+        for rows in self._slices:
+            blocks = self._kept.get(rows.start) if self._kept is not None else None
+            if blocks is None or (part == "integers" and not len(blocks.integers)):
+                blocks = self._quantize(rows)
+                if self._kept is not None:
+                    divided = len(self._slices) > 1
+                    self._kept[rows.start] = replace(blocks, integers=blocks.integers[:0]) if divided else blocks
+            yield blocks
 
-    def _quantize(self) -> QuantizedBlocks:
+    def _quantize(self, rows: slice) -> QuantizedBlocks:
+        """Quantize some outputs, or all of them."""
         source, values = self.tensor.source, self.tensor.values
-        by_rows = source.transposed == self.columns  # the parameters are [N, K]
         if self.form.rounding == "gptq":
-            assert self.calibrated is not None and by_rows
+            assert self.calibrated is not None and self._by_rows
             return concatenate([self.calibrated[name] for name in source.parameters])
-        parameters = [values[name].float() for name in source.parameters]
-        joined = torch.cat(parameters, 0 if by_rows else -1) if len(parameters) > 1 else parameters[0]
-        rows = joined if by_rows else joined.t()
-        check_finite(rows, source.parameters)
-        return round_blocks(rows.reshape(self.outputs, -1, self.form.block or self.inputs), self.form)
+        if len(self._slices) > 1:
+            weights = read_rows(values, source.parameters[0], rows).float()
+        else:
+            parameters = [values[name].float() for name in source.parameters]
+            joined = torch.cat(parameters, 0 if self._by_rows else -1) if len(parameters) > 1 else parameters[0]
+            weights = joined if self._by_rows else joined.t()
+        check_finite(weights, source.parameters)
+        return round_blocks(weights.reshape(len(weights), -1, self.form.block or self.inputs), self.form)
 
 
 class Quantized(Protocol):
@@ -115,21 +137,24 @@ class QuantizedTensor(QuantizedPart):
         return QuantizedTensor(self.matrix, self.part, flat=self.name != self.storage)
 
     def chunks(self) -> Iterator[Tensor]:
-        """Yield the tensor as a whole: its three dimensions are no experts."""
-        yield self.read()
+        """Yield the tensor in the pieces in which its matrix is quantized, unless `matrix.quantized()` holds them."""
+        return map(self._stored_part, self.matrix.pieces(self.part))
 
     def read(self) -> Tensor:
-        """Return the tensor; its matrix is quantized for that, unless `matrix.quantized()` holds it."""
+        """Return the tensor."""
+        chunks = list(self.chunks())
+        return torch.cat(chunks) if len(chunks) > 1 else chunks[0]
+
+    def _stored_part(self, blocks: QuantizedBlocks) -> Tensor:
         form = self.matrix.form
-        with self.matrix.quantized() as blocks:
-            if self.part == "scales":
-                return self._stored_scales(multiplied(blocks.scales, self.source.scaled, 0))
-            if form.block is None:
-                return (blocks.integers[:, 0].t().to(torch.int16) - form.zero).to(torch.int8).contiguous()
-            return pack(blocks.integers if self.part == "integers" else blocks.zeros, form.bits).contiguous()
+        if self.part == "scales":
+            return self._stored_scales(multiplied(blocks.scales, self.source.scaled, 0))
+        if form.block is None:
+            return (blocks.integers[:, 0].t().to(torch.int16) - form.zero).to(torch.int8).contiguous()
+        return pack(blocks.integers if self.part == "integers" else blocks.zeros, form.bits).contiguous()
 
     def _stored_scales(self, scales: Tensor) -> Tensor:
-        stored = scales.reshape(self.sizes).to(TORCH_DTYPES[self.dtype])
+        stored = scales.reshape(-1, *self.sizes[1:]).to(TORCH_DTYPES[self.dtype])
         if torch.isinf(stored).any():
             raise ExportError(
                 f"{', '.join(self.source.parameters)} holds values whose scales are beyond float16's 65504. "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import StateTensor
-from edgeformer.expert_weights import read_expert
+from edgeformer.expert_weights import read_expert, read_rows
 from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
@@ -164,6 +164,10 @@ class CastWeights(Mapping[str, Tensor]):
     def read_expert(self, name: str, expert: int) -> Tensor:
         """Return one expert of a stacked parameter."""
         return read_expert(self._weights, name, expert).to(self._dtype)
+
+    def read_rows(self, name: str, rows: slice | Tensor) -> Tensor:
+        """Return some rows of a parameter."""
+        return read_rows(self._weights, name, rows).to(self._dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

@@ -1,7 +1,7 @@
 """Run a module whose parameters are on the meta device: each is read while its layer runs, and released afterwards.
 
 So a reference needs memory for the largest single matrix of a model rather than for all of its weights. Of a mixture
-of experts one expert is in memory at a time.
+of experts one expert is in memory at a time, and of a table of embeddings the rows of the tokens.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgeformer.expert_weights import read_expert
+from edgeformer.expert_weights import read_expert, read_rows
 from edgeformer.layers.experts import StackedFeedForward
 
 LARGE = 2**24
@@ -53,7 +53,7 @@ def _forward(
     if isinstance(module, StackedFeedForward):
         return _expert_by_expert(module, forward, names, weights, dtype, *args)
     if type(module) is nn.Embedding:
-        return F.embedding(args[0], weights[names["weight"]]).to(dtype)
+        return read_rows(weights, names["weight"], args[0].flatten()).to(dtype).unflatten(0, args[0].shape)
     if type(module) is nn.Linear and module.weight.numel() > LARGE:
         weight, bias = weights[names["weight"]], weights[names["bias"]].to(dtype) if "bias" in names else None
         parts = [F.linear(args[0], rows.to(dtype)) for rows in weight.split(ROWS)]

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from safetensors.torch import load_file, save_file
 
-from edgeformer import schema
+from edgeformer import expert_weights, schema
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError, ExportError
-from edgeformer.export import export_model
+from edgeformer.export import export_model, verify
+from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.export.parity.trials.quantized_weights import BLOCK_ERROR_LIMIT, _block_error
+from edgeformer.export.parity.trials.quantized_weights import BLOCK_ERROR_LIMIT, _block_error, judge_weights
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
@@ -316,6 +317,60 @@ def test_parts_of_a_matrix_by_rows_and_of_the_same_by_columns_are_the_same():
 def test_a_format_knows_what_a_matrix_takes(form):
     parts = parts_of(torch.randn(OUTPUTS, 3 * form.block), form)
     assert sum(part.nbytes for part in parts) == form.bytes_of(OUTPUTS, 3 * form.block)
+
+
+class Rows(dict):
+    """Weights of which only rows are read, a given number of elements at most."""
+
+    def __init__(self, weights, most):
+        super().__init__(weights)
+        self.most = most
+
+    def __getitem__(self, name):
+        raise AssertionError(f"{name} is read as a whole")
+
+    def read_rows(self, name, rows):
+        part = self.get(name)[rows]
+        assert part.numel() <= self.most
+        return part
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("form", [*FORMATS, None], ids=str)
+def test_a_large_table_is_written_some_rows_at_a_time(form, flat, monkeypatch):
+    """Each piece is quantized once for all parts, and the bytes are those of a table that is read as a whole."""
+    matrix = drawn("normal", (OUTPUTS, 96 if form is None else 3 * form.block), 0)
+    whole = streamed(matrix)
+    expected = [whole] if form is None else QuantizedMatrix(whole, form, columns=False).parts(flat=flat)
+    expected = [tensor.read() for tensor in expected]
+    monkeypatch.setattr(expert_weights, "LARGE", 5 * matrix.shape[1])
+    rounded = []
+    monkeypatch.setattr(weights, "round_blocks", lambda *args: rounded.append(0) or round_blocks(*args))
+    table = whole.of(Rows({"w": matrix}, 5 * matrix.shape[1]))
+    parts = [table] if form is None else QuantizedMatrix(table, form, columns=False).parts(flat=flat)
+    chunks = [list(part.chunks()) for _, part in by_matrix(dict(enumerate(parts)))]
+    assert {len(each) for each in chunks} == {5}
+    assert all(torch.equal(torch.cat(found), value) for found, value in zip(chunks, expected, strict=True))
+    assert len(rounded) == (0 if form is None else 5)
+
+
+def test_a_bundle_with_a_large_table_reads_and_verifies_rows(monkeypatch, make_model, tmp_path):
+    """The file is that of small tables; a wrong row of the table in the last piece fails its check."""
+    sizes = {"vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    folder = make_model("llama", **sizes, num_attention_heads=4, max_position_embeddings=128)
+    export_model(folder, tmp_path / "whole", precision="int4", verify=None)
+    monkeypatch.setattr(expert_weights, "LARGE", 512)
+    bundle = export_model(folder, tmp_path / "rows", precision="int4", verify=None)
+    for name in ("model.onnx", "model.onnx_data"):
+        assert (tmp_path / "rows/onnx" / name).read_bytes() == (tmp_path / "whole/onnx" / name).read_bytes()
+    report = verify(tmp_path / "rows", folder, mode="quick")
+    assert report.passed, report.describe()
+    original = dict(open_source(folder).weights())
+    changed = original | {"embedding.weight": original["embedding.weight"].clone()}
+    changed["embedding.weight"][-1] += 0.5
+    stored = StoredWeights(tmp_path / "rows", bundle.manifest, model_spec_of(bundle.manifest.model))
+    assert all(check.passed for check in judge_weights(original, stored))
+    assert not all(check.passed for check in judge_weights(changed, stored))
 
 
 def test_float16_scales_that_overflow_are_refused_by_name():

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from edgeformer.expert_weights import read_expert
+from edgeformer.expert_weights import read_expert, read_rows, row_slices
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.quantize.gptq import REACH
@@ -90,10 +90,14 @@ def _check(figure: str, found: list[tuple[float, str]], limit: float, what: str,
 
 
 def _pairs(original: Mapping[str, Tensor], stored: StoredWeights, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a parameter of the original and of the stored weights; expert by expert if it is a large stack of them."""
+    """Yield a parameter of the original and of the stored weights: its experts one by one, or its rows in pieces."""
     experts = stored.experts_of(name)
     if experts is None:
-        yield original[name], stored[name]
+        if not stored.has_rows(name):
+            yield original[name], stored[name]
+            return
+        for rows in row_slices(stored.shape_of(name)):
+            yield read_rows(original, name, rows), stored.read_rows(name, rows)
         return
     for expert in range(experts):
         yield read_expert(original, name, expert), stored.read_expert(name, expert)
