@@ -49,6 +49,11 @@ class Errors:
         self.largest_logit += np.abs(expected).max(-1).tolist()
         self.margins += margins(graph, expected).tolist()
 
+    @property
+    def has_scale(self) -> bool:
+        """Whether any expected number differs from 0, so that errors can be relative to the largest one."""
+        return max(self.largest_logit) != 0
+
     def figures(self, worst: "Worst | None" = None) -> dict[str, tuple[float, float | None]]:
         """Return each figure as a pair: the graph's, and eager's own, or None for a ratio of both.
 
@@ -117,5 +122,11 @@ def log_softmax(logits: Logits) -> NDArray[np.float64]:
 
 
 def relative_rmse(actual: NDArray[np.floating], expected: NDArray[np.float64]) -> float:
-    """Return the root mean square error, divided by the root mean square of `expected`."""
+    """Return the root mean square error, divided by the root mean square of `expected`.
+
+    Where `expected` is all zeros, it is 0 for zeros, and infinite for anything else but NaN.
+    """
+    if not expected.any():
+        error = float(np.square(actual).mean())
+        return error if error == 0 or np.isnan(error) else float("inf")
     return float(np.sqrt(np.square(actual - expected).mean() / np.square(expected).mean()))

@@ -52,6 +52,9 @@ class Judge:
         errors = self._errors(run, pieces)
         if behind is not None:
             self.curves[-1] = replace(self.curves[-1], first_position=behind)
+        if not errors.has_scale:
+            self._fail_zeros(run, what)
+            return 0.0
         figures = errors.figures(self.eager_worst if behind is None else None)
         for figure, (value, eager) in figures.items():
             row = figure if behind is None or "ratio" not in figure else f"far {figure}"
@@ -75,7 +78,11 @@ class Judge:
         such vectors in all runs.
         """
         left_out = (*ONLY_LOGITS, "median ratio") if few else ONLY_LOGITS
-        for figure, (value, eager) in self._errors(run, pieces).figures(worst).items():
+        errors = self._errors(run, pieces)
+        if not errors.has_scale:
+            self._fail_zeros(run, what)
+            return
+        for figure, (value, eager) in errors.figures(worst).items():
             if figure not in left_out:
                 self.check(f"{run}: {figure}", what, figure, value, eager)
 
@@ -91,6 +98,16 @@ class Judge:
                     )
                 )  # fmt: skip
         return errors
+
+    def _fail_zeros(self, name: str, what: str) -> None:
+        """Add a failed check of vectors that are all 0 in float64, to which no error can be relative."""
+        reason = "where PyTorch computes nothing but zeros, most faults have no effect: a verification proves nothing"
+        self.checks.append(
+            Check(
+                name=f"{name}: zeros", what=f"{what}: all numbers are 0 in float64 PyTorch", value=float("nan"),
+                limit=0.0, eager=None, reason=reason,
+            )
+        )  # fmt: skip
 
     def check(self, name: str, what: str, figure: str, value: float, eager: float | None) -> None:
         """Compare one figure with its row of the table of limits."""
@@ -128,8 +145,11 @@ class Judge:
     def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:
         """Check that two ways to compute the same vectors agree; eager's error against `expected` sets the limit."""
         scale = max(expected.max(), -expected.min())
-        value = float(max(largest_difference(left, right) for left, right in pairs) / scale)
         what = "largest difference of an element, relative to the largest element"
+        if scale == 0:
+            self._fail_zeros(name, what)
+            return
+        value = float(max(largest_difference(left, right) for left, right in pairs) / scale)
         self.check(name, what, "difference", value, float(largest_difference(eager, expected) / scale))
 
     def identical(self, name: str, what: str, once: Array, again: Array) -> None:

@@ -126,6 +126,37 @@ def test_wrong_recurrent_layers_are_not(export, name):
     assert not verify_graph(bundle.path, bundle.manifest, SPEC, WEIGHTS, mode="quick").passed
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_logits_that_are_all_zero_fail_in_plain_words(export, precision):
+    weights = Changed("head.weight", lambda weight: 0 * weight)
+    bundle = export(weights=weights, precision=precision)
+    report = verify_graph(bundle.path, bundle.manifest, SPEC, weights, mode="full")
+    failed = {check.name for check in report.failures()}
+    assert {"prefill: zeros", "steps: zeros", "steps against prefill: zeros", "decode: zeros"} <= failed
+    assert "FAIL prefill: zeros" in report.describe() and "all numbers are 0 in float64 PyTorch" in report.describe()
+    assert {check.name.rpartition(" ")[2] for check in report.checks} == {"zeros", "ratio", "values"}
+
+
+def test_values_that_are_all_zero_are_compared(export):
+    """A layer may add nothing; a graph in which it adds something fails."""
+    zeros = Changed("blocks.1.attention.value.weight", lambda weight: 0 * weight)
+    bundle = export(weights=zeros)
+    report = verify_graph(bundle.path, bundle.manifest, SPEC, zeros, mode="quick")
+    assert report.passed, report.describe()
+    other = Changed("blocks.1.attention.value.weight", lambda weight: 0 * weight + 1e-3)
+    report = verify_graph(bundle.path, bundle.manifest, SPEC, other, mode="quick")
+    assert "prefill: cache ratio" in {check.name for check in report.failures()}
+    path = bundle.path / "onnx" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    (node,) = (each for each in model.graph.node if "present.1.value" in each.output)
+    node.output[list(node.output).index("present.1.value")] = "kept"
+    model.graph.node.append(onnx.helper.make_node("Add", ["kept", "tiny"], ["present.1.value"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e-6), "tiny"))
+    onnx.save(model, path)
+    report = verify_graph(bundle.path, bundle.manifest, SPEC, zeros, mode="quick")
+    assert "prefill: cache ratio" in {check.name for check in report.failures()}
+
+
 def scaled_errors(factors):
     """Return the failed checks of caches whose tensors err `factors[name]` times as much as eager PyTorch's."""
     random, geometry = np.random.default_rng(1), SPEC.cache

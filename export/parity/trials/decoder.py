@@ -153,7 +153,7 @@ class DecoderTrial(TextTrial):
         self.judge.logits(run, what, (row.piece(each) for each in logits), behind=length)
 
     def rounding(self, original: Mapping[str, Tensor], *, by_graph: bool = False) -> Rounding | None:
-        """Compare stored with original weights on random tokens; None where storing them changed nothing."""
+        """Compare stored with original weights on random tokens; None where nothing changed or all logits are 0."""
         manifest, arithmetic = self.setup.manifest, self.setup.manifest.arithmetic
         stored = torch.bfloat16 if manifest.precision == "bf16" else TORCH_PRECISIONS[arithmetic]
         given = next(iter(original.values())).dtype
@@ -165,6 +165,8 @@ class DecoderTrial(TextTrial):
         logits = feeding.prefill(self.graphs[0], tokens)[0] if by_graph else self.float64.run(ids)[0][0].numpy()
         errors = Errors(UNIT_ROUNDOFF[arithmetic])
         errors.add(logits, logits, expected)
+        if not errors.has_scale:
+            return None
         figures = errors.figures()
         return Rounding(
             mean_kl=figures["mean KL"][0],
