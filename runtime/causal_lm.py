@@ -116,16 +116,18 @@ class CausalLM(Model):
         self,
         messages: Sequence[Message],
         *,
+        allow_special: bool = False,
         config: GenerationConfig | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
         """Answer a conversation, laid out by the model's chat template; return an iterator over pieces of text.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. The other arguments are those of
-        `generate`. Raises RequestError for a model without a chat template.
+        messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
+        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other. The other
+        arguments are those of `generate`. Raises RequestError for a model without a chat template.
         """
-        prompt = self.require_tokenizer().encode_chat(messages)
+        prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
         return self.stream(prompt, config=config, logits_processors=logits_processors, **options)
 
     def _config(self, config: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:

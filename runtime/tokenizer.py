@@ -11,6 +11,7 @@ import tokenizers
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.runtime import chat_text
 
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
@@ -62,12 +63,18 @@ class Tokenizer:
         """Return the text of token ids, without special tokens."""
         return self.backend.decode(list(ids), skip_special_tokens=True)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message], *, allow_special: bool = False) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. Raises RequestError as `render_chat`.
+        messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
+        spells a special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text
+        like any other. Raises RequestError as `render_chat`.
         """
-        return self.encode(self.render_chat(messages), add_special_tokens=False)
+        hidden = chat_text.hide(messages, [] if allow_special else list(chat_text.special_tokens(self.backend)))
+        rendered = self.render_chat(hidden.messages)
+        if not hidden.texts:
+            return self.encode(rendered, add_special_tokens=False)
+        return chat_text.encode_hidden(self.backend, rendered, hidden)
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """Return a conversation as text, by the chat template.

@@ -1,0 +1,101 @@
+"""Keep the special tokens of a chat template apart from what the messages spell.
+
+A template writes `<|im_end|>` where a turn ends; a user who writes the same characters must not end a turn. The special
+tokens inside the messages are hidden while the template runs. What the template wrote is then marked by strings that
+nobody can guess, as tokens of a copy of the tokenizer, and that copy takes the spelled ones for plain text.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+
+
+@dataclass(frozen=True)
+class HiddenTokens:
+    """Messages whose special tokens are hidden. texts: what was hidden, by the string in its place."""
+
+    messages: list[dict[str, Any]]
+    texts: dict[str, str]
+
+    def shown(self, text: str) -> str:
+        """Return a rendered text with what was hidden."""
+        for mark, hidden in self.texts.items():
+            text = text.replace(mark, hidden)
+        return text
+
+
+def special_tokens(backend: tokenizers.Tokenizer) -> dict[str, tokenizers.AddedToken]:
+    """Return the special tokens of a tokenizer by what they look like in a text."""
+    return {token.content: token for token in backend.get_added_tokens_decoder().values() if token.special}
+
+
+def hide(messages: Sequence[Mapping[str, Any]], spelled: Sequence[str]) -> HiddenTokens:
+    """Hide every occurrence of the strings `spelled` in the messages, in any of their fields."""
+    pattern, texts = _pattern(spelled), {}
+
+    def replaced(match: re.Match[str]) -> str:
+        mark = _mark()
+        texts[mark] = match.group()
+        return mark
+
+    def hidden(value: Any) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(replaced, value) if spelled else value
+        if isinstance(value, Mapping):
+            return {key: hidden(each) for key, each in value.items()}
+        return [hidden(each) for each in value] if isinstance(value, list | tuple) else value
+
+    return HiddenTokens([hidden(message) for message in messages], texts)
+
+
+def encode_hidden(backend: tokenizers.Tokenizer, rendered: str, hidden: HiddenTokens) -> list[int]:
+    """Return the token ids of a rendered conversation, in which only what the template wrote is a special token."""
+    special = special_tokens(backend)
+    ids = _encode(backend, rendered, hidden, special, split=False)
+    written = len(_pattern(list(special)).findall(rendered))
+    found = {backend.token_to_id(content) for content in special}
+    # A Unigram model has its special tokens among its pieces: what spells one is divided, then.
+    return ids if sum(id in found for id in ids) == written else _encode(backend, rendered, hidden, special, split=True)
+
+
+def _encode(
+    backend: tokenizers.Tokenizer,
+    rendered: str,
+    hidden: HiddenTokens,
+    special: Mapping[str, tokenizers.AddedToken],
+    *,
+    split: bool,
+) -> list[int]:
+    """Encode with a mark for every special token of the template. split: divide what spells one after a character."""
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.encode_special_tokens = True
+    gap, marks = _mark(), {content: _mark() for content in special}
+    copy.add_tokens([_plain_token(marks[content], like=token) for content, token in special.items()])
+    copy.add_tokens([tokenizers.AddedToken(gap, normalized=False)])
+    text = _pattern(list(special)).sub(lambda match: marks[match.group()], rendered)
+    for mark, spelled in hidden.texts.items():
+        text = text.replace(mark, spelled[:1] + gap + spelled[1:] if split else spelled)
+    meant = {copy.token_to_id(mark): [backend.token_to_id(content)] for content, mark in marks.items()}
+    meant[copy.token_to_id(gap)] = []
+    ids = copy.encode(text, add_special_tokens=False).ids
+    return [each for id in ids for each in meant.get(id, [id])]
+
+
+def _plain_token(mark: str, like: tokenizers.AddedToken) -> tokenizers.AddedToken:
+    return tokenizers.AddedToken(
+        mark, single_word=like.single_word, lstrip=like.lstrip, rstrip=like.rstrip, normalized=False
+    )
+
+
+def _pattern(spelled: Sequence[str]) -> re.Pattern[str]:
+    """Return a pattern of any of these strings, the longest first."""
+    return re.compile("|".join(re.escape(each) for each in sorted(spelled, key=len, reverse=True)) or "(?!)")
+
+
+def _mark() -> str:
+    """Return a string that no message holds: letters and digits, which filters such as `tojson` leave alone."""
+    return f"mark{secrets.token_hex(16)}"
