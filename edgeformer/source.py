@@ -5,7 +5,7 @@ command must find the same model again. `./tiny-llama` always means the folder.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
-from edgeformer.families import GENERATION_FIELDS, REFUSED, Family, has_family, read_model_config, text_config
+from edgeformer.families import REFUSED, Family, has_family, read_model_config, text_config
+from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.manifest import SpecialTokens
 from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
 
@@ -24,6 +25,8 @@ CONTEXT_FIELDS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
 )  # fmt: skip
 """Names of the number of positions in config.json; they depend on the family."""
+
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -61,8 +64,14 @@ class FoundModel:
             _download(self.hub_id, HUB_WEIGHTS)
 
     def special_tokens(self) -> SpecialTokens:
-        """Return the token ids from generation_config.json, which overrides config.json."""
-        found = self._generation_fields(("bos_token_id", "eos_token_id", "pad_token_id"))
+        """Return the token ids from generation_config.json, and those that it does not name from config.json."""
+        generation = self._generation_config()
+        found = {
+            name: value
+            for fields in (self.hf_config, generation or {})  # the second overrides
+            for name, value in fields.items()
+            if value is not None and name in SPECIAL_TOKENS
+        }
         eos = found.get("eos_token_id", [])
         return SpecialTokens(
             eos=tuple(eos if isinstance(eos, list) else [eos]),
@@ -71,19 +80,31 @@ class FoundModel:
         )
 
     def generation_defaults(self) -> dict[str, Any]:
-        """Return the defaults of generation of an encoder-decoder, with the keys of generation_config.json."""
-        return self._generation_fields(GENERATION_FIELDS)
+        """Return the defaults of generation of an encoder-decoder, with the keys of generation_config.json.
 
-    def _generation_fields(self, names: Sequence[str]) -> dict[str, Any]:
+        That file replaces what config.json says of generation whole, as in transformers 5; only the first token, and
+        what config.json says of single tasks, are read there in any case. Raises ConfigError for fields that change
+        what is generated and that the runtime does not have.
+        """
+        generation = self._generation_config()
+        if generation is None:
+            generation = dict(self.hf_config)
+            if generation.get("force_bos_token_to_be_generated"):  # of the first BART
+                generation["forced_bos_token_id"] = generation.get("bos_token_id")
+        lacking = unsupported_fields(generation)
+        if lacking:
+            listed = ", ".join(f"{name} = {generation[name]!r}" for name in lacking)
+            raise ConfigError(
+                f"{self.origin} generates with {listed}, which the runtime does not have, and which would change what "
+                "is generated. Take it out of generation_config.json, or of config.json, where there is no such file."
+            )
+        kept = {name: self.hf_config.get(name) for name in ("decoder_start_token_id", "task_specific_params")}
+        found = kept | {name: value for name, value in generation.items() if value is not None}
+        return {name: found[name] for name in GENERATION_FIELDS if found.get(name) is not None}
+
+    def _generation_config(self) -> dict[str, Any] | None:
         path = self.folder / "generation_config.json"
-        generation = _read_json(path) if path.is_file() else {}
-        found = {
-            name: value
-            for fields in (self.hf_config, generation)  # the second overrides
-            for name, value in fields.items()
-            if value is not None
-        }
-        return {name: found[name] for name in names if name in found}
+        return _read_json(path) if path.is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.generation_fields import unsupported_fields
 from edgeformer.runtime.beam_search import BeamSearch
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
@@ -77,6 +78,7 @@ class GenerationConfig:
         no_repeat_ngram_size: ≥ 0; no n tokens in a row come twice, 0 allows it.
         bad_words_ids: sequences of token ids that may not come; an end token by itself is never one of them.
         min_length, min_new_tokens: ≥ 0; no end token before the whole sequence, or its new part, has this many tokens.
+            A min_new_tokens above 0 replaces min_length.
         forced_bos_token_id: the token after a prompt of one token.
         forced_eos_token_id: the last token, where the length limit allows no more.
         suppress_tokens: token ids that never come; ids outside the vocabulary are ignored.
@@ -126,9 +128,10 @@ class GenerationConfig:
     def from_folder(cls, folder: str | Path) -> Self:
         """Read the generation_config.json of a checkpoint or a bundle.
 
-        Fields that this runtime does not have are ignored. `do_sample` decides about sampling as in transformers:
-        without it the config is greedy, whatever its temperature; with it temperature is 1 and top_k is 50 where the
-        file names none. Raises BundleError if the file cannot be read and RequestError for a value outside its range.
+        Fields that change no token (of caches, outputs, assistants) are ignored. `do_sample` decides about sampling as
+        in transformers: without it the config is greedy, whatever its temperature; with it temperature is 1 and top_k
+        is 50 where the file names none. Raises BundleError if the file cannot be read, and RequestError for a value
+        outside its range and for a field that this runtime does not have.
         """
         path = Path(folder) / FILE_NAME
         try:
@@ -142,9 +145,19 @@ class GenerationConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Make a config of the fields of a generation_config.json, as `from_folder` does."""
+        lacking = unsupported_fields(data)
+        if lacking:
+            listed = ", ".join(f"{name} = {data[name]!r}" for name in lacking)
+            raise RequestError(
+                f"the generation config has {listed}, which this runtime does not have, and which would change what is "
+                "generated. Take it out."
+            )
         sampled = {"temperature": 1.0, "top_k": DEFAULT_TOP_K} if data.get("do_sample") else {}
         names = FIELDS - {"stop", "seed"} - (set() if sampled else SAMPLING_FIELDS)
-        return cls(**sampled | {name: data[name] for name in names if data.get(name) is not None})
+        given = {name: data[name] for name in names if data.get(name) is not None}
+        if "min_new_tokens" in given:  # even where it is 0
+            given.pop("min_length", None)
+        return cls(**sampled | given)
 
     def override(self, options: Mapping[str, Any]) -> Self:
         """Return this config with other values; max_new_tokens=None leaves the value that it has.
@@ -157,6 +170,8 @@ class GenerationConfig:
             known = ", ".join(sorted(FIELDS - {"max_new_tokens", "stop"}))
             raise UnknownOptionError(f"there is no option {unknown[0]}; there are {known}, max_new_tokens, stop.")
         changes = {name: value for name, value in options.items() if name != "max_new_tokens" or value is not None}
+        if "min_new_tokens" in changes:
+            changes.setdefault("min_length", 0)
         if changes.get("temperature", 0):
             changes.setdefault("num_beams", 1)
         return replace(self, **changes)
@@ -169,7 +184,8 @@ class GenerationConfig:
     @cached_property
     def rules(self) -> Rules:
         """The fields that forbid, force or penalise tokens."""
-        return Rules(**{name: getattr(self, name) for name in RULES_FIELDS})
+        fields = {name: getattr(self, name) for name in RULES_FIELDS}
+        return Rules(**fields | ({"min_length": 0} if self.min_new_tokens else {}))
 
     def beam_search(self, num_return_sequences: int = 1) -> BeamSearch:
         """Return the fields of beam search. Raises RequestError for more sequences than beams."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ConfigError
-from edgeformer.source import open_source, preset_names
+from edgeformer.source import find_model, open_source, preset_names
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -73,6 +74,54 @@ def test_generation_config_overrides_the_ids_of_the_config(tmp_path, llama_folde
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 5], "bos_token_id": None}))
     tokens = open_source(tmp_path).special_tokens()
     assert (tokens.eos, tokens.bos, tokens.pad) == ((4, 5), 1, 9)
+
+
+def generation(folder, config, generation_config=None):
+    """Return what a folder with these files generates with by default."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bart"} | config))
+    if generation_config is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation_config))
+    return find_model(folder).generation_defaults()
+
+
+OLD = {"num_beams": 4, "forced_eos_token_id": 2, "decoder_start_token_id": 2, "min_length": 56, "torchscript": False}
+
+
+def test_generation_config_replaces_what_config_says_of_generation_whole(tmp_path):
+    assert generation(tmp_path / "old", OLD) == {name: OLD[name] for name in OLD if name != "torchscript"}
+    new = {"num_beams": 2, "forced_eos_token_id": None, "do_sample": False}
+    expected = {"num_beams": 2, "do_sample": False, "decoder_start_token_id": 2}
+    assert generation(tmp_path / "new", OLD, new) == expected
+    assert generation(tmp_path / "empty", OLD, {}) == {"decoder_start_token_id": 2}
+    first = {"force_bos_token_to_be_generated": True, "bos_token_id": 0}
+    assert generation(tmp_path / "first", first) == {"forced_bos_token_id": 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"encoder_no_repeat_ngram_size": 3}, "encoder_no_repeat_ngram_size = 3"),
+        ({"diversity_penalty": 0.5, "num_beam_groups": 2}, "diversity_penalty = 0.5, num_beam_groups = 2"),
+        ({"do_sample": True, "typical_p": 0.9}, "typical_p = 0.9"),
+        ({"do_sample": True, "num_beams": 4}, "num_beams = 4"),
+        ({"sequence_bias": [[[5], -1.0]]}, "sequence_bias = "),
+        ({"guidance_scale": 1.5}, "guidance_scale = 1.5"),
+    ],
+)
+def test_a_generation_that_the_runtime_does_not_have_is_refused_by_name(tmp_path, config, named):
+    for files in ((config,), ({}, config)):
+        with pytest.raises(ConfigError, match=re.escape(f"generates with {named}")):
+            generation(tmp_path / str(len(files)), *files)
+
+
+def test_fields_of_generation_that_change_nothing_are_no_reason_to_refuse(tmp_path):
+    neutral = {
+        "encoder_no_repeat_ngram_size": 0, "diversity_penalty": 0.0, "num_beam_groups": 1, "typical_p": 1.0,
+        "guidance_scale": 1, "renormalize_logits": False, "epsilon_cutoff": 3e-4, "cache_implementation": "static",
+        "num_return_sequences": 1, "output_scores": True, "sequence_bias": None,
+    }  # fmt: skip
+    assert generation(tmp_path / "config", neutral) == generation(tmp_path / "generation", {}, neutral) == {}
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ConfigError, ContextLengthError
-from edgeformer.families._family import GENERATION_FIELDS, Computed, Family, Fields
+from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._nested import find_tensors, text_config
 from edgeformer.families._refused import REFUSED
 
@@ -23,7 +23,7 @@ OTHER_WAY = " transformers' own module may be tried instead: --backend transform
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
-    "GENERATION_FIELDS", "REFUSED", "Computed", "Family", "Fields", "family_names", "find_tensors", "has_family",
+    "REFUSED", "Computed", "Family", "Fields", "family_names", "find_tensors", "has_family",
     "load_family", "read_model_config", "text_config",
 ]  # fmt: skip
 

@@ -61,12 +61,12 @@ def usual_heads(
 def read_labels(fields: Fields) -> tuple[str, ...]:
     """Return the names in `id2label` in the order of their ids.
 
-    Without it they are LABEL_0, LABEL_1 … up to `num_labels`, whose default is 2, as in transformers. Raises
-    ConfigError if the ids are not 0, 1, 2 …
+    Without it, or where it names another number of labels than `num_labels`, they are LABEL_0, LABEL_1 … up to
+    `num_labels`, whose default is 2, as in transformers. Raises ConfigError if the ids are not 0, 1, 2 …
     """
     named: dict[str, str] | None = fields.take("id2label", None)
     count = fields.take("num_labels", 2 if named is None else len(named))
-    if named is None:
+    if named is None or len(named) != count:
         named = {str(number): f"LABEL_{number}" for number in range(count)}
     by_number = {int(number): name for number, name in named.items()}
     if sorted(by_number) != list(range(count)):

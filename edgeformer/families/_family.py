@@ -8,23 +8,30 @@ from typing import Any, Literal, get_type_hints
 
 from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import ConfigError
-
-# Generation settings, which older config.json files hold instead of generation_config.json.
-GENERATION_FIELDS = (
-    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "early_stopping", "forced_bos_token_id",
-    "forced_decoder_ids", "forced_eos_token_id", "lang_to_id", "length_penalty", "max_length", "max_new_tokens",
-    "min_length", "min_new_tokens", "no_repeat_ngram_size", "no_timestamps_token_id", "num_beams", "repetition_penalty",
-    "suppress_tokens", "task_specific_params", "task_to_id",
-)  # fmt: skip
+from edgeformer.generation_fields import (
+    GENERATION_FIELDS,
+    UNSUPPORTED,
+    UNSUPPORTED_SAMPLING,
+    WITHOUT_EFFECT_ON_TOKENS,
+)
 
 # Fields that do not change what any model computes in inference.
 WITHOUT_EFFECT = {
-    *GENERATION_FIELDS,
+    *GENERATION_FIELDS, *UNSUPPORTED, *UNSUPPORTED_SAMPLING, *WITHOUT_EFFECT_ON_TOKENS,
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
     "chunk_size_feed_forward", "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range",
     "label2id", "model_type", "output_attentions", "output_hidden_states", "pad_token_id", "problem_type",
     "return_dict", "tokenizer_class", "torch_dtype", "transformers_version",
     "transformers.js_config", "use_cache",
+    # Of transformers 2 to 4.
+    "_num_labels", "finetuning_task", "num_labels", "output_past", "prefix", "sep_token_id", "tf_legacy_loss",
+    "torchscript", "use_bfloat16", "xla_device",
+}  # fmt: skip
+
+# Fields of transformers 2 to 4 that older files hold, whether or not a model reads them, at these values.
+NEUTRAL: dict[str, Any] = {
+    "add_cross_attention": False, "cross_attention_hidden_size": None, "is_decoder": False,
+    "is_encoder_decoder": False, "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
 
 _REQUIRED = object()
@@ -39,6 +46,7 @@ class Fields:
     def __init__(self, data: dict[str, Any], defaults: Mapping[str, Any] | None = None):
         self._data = {**(defaults or {}), **data}
         self._unread = set(data) - WITHOUT_EFFECT
+        self._unread -= {name for name, value in NEUTRAL.items() if name in data and data[name] in (None, value)}
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
         """Return a field. If it is null, or absent and not in `Family.defaults`, return `default`.

@@ -54,7 +54,7 @@ REFUSALS = [
     ),
     ("xlm-roberta", {"architectures": ["RobertaModel"]}, r"has those of XLMRobertaModel, XLMRobertaForMaskedLM"),
     ("roberta", LABELS | {"id2label": {"0": "no", "2": "yes"}}, "must name the labels 0 to 1, each once"),
-    ("roberta", LABELS | {"id2label": {"0": "no"}, "num_labels": 2}, "must name the labels 0 to 1, each once"),
+    ("bert", {"pruned_heads": {"0": [1]}}, "fields that the bert family does not know: pruned_heads"),
     ("roberta", LABELS | {"num_labels": 0}, "ClassificationHead.labels is .*; it must be at least one label"),
     ("roberta", {"position_embedding_type": "relative_key_query"}, "position_embedding_type = 'relative_key_query'"),
     ("xlm-roberta-xl", {"architectures": ["XLMRobertaModel"]}, r"has those of XLMRobertaXLModel, XLMRobertaXLForMask"),
@@ -162,6 +162,29 @@ def test_a_context_beyond_the_positions_is_refused(family, length):
     with pytest.raises(ConfigError, match=f"--context-length is {length}; this model has positions 1 to 48"):
         read(family, length)
     assert read(family, 20).context_length == 20
+
+
+@pytest.mark.parametrize("labels", [{"0": "a", "1": "b", "2": "c"}, {"0": "a"}])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_id2label_of_another_count_is_read_as_transformers_reads_it(labels, count):
+    theirs = transformers.RobertaConfig.from_dict({"id2label": dict(labels), "num_labels": count})
+    ours = read("roberta", **LABELS, id2label=labels, num_labels=count)
+    assert ours.head.labels == tuple(theirs.id2label[number] for number in range(theirs.num_labels))
+
+
+OLD = {
+    "pruned_heads": {}, "torchscript": False, "use_bfloat16": False, "do_sample": False, "top_k": 50, "top_p": 1.0,
+    "temperature": 1.0, "num_return_sequences": 1, "diversity_penalty": 0.0, "num_beam_groups": 1, "prefix": None,
+    "encoder_no_repeat_ngram_size": 0, "is_encoder_decoder": False, "is_decoder": False, "sep_token_id": None,
+    "tie_encoder_decoder": False, "cross_attention_hidden_size": None, "add_cross_attention": False, "xla_device": None,
+    "remove_invalid_values": False, "return_dict_in_generate": False, "output_scores": False, "typical_p": 1.0,
+    "exponential_decay_length_penalty": None, "tf_legacy_loss": False, "finetuning_task": None, "num_labels": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "albert", "mpnet"])
+def test_fields_of_old_versions_that_do_nothing_are_read_past(family):
+    assert read(family, **OLD) == read(family)
 
 
 def test_labels_are_in_the_order_of_their_numbers():

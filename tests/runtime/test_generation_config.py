@@ -7,6 +7,12 @@ import pytest
 import transformers
 
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.generation_fields import (
+    GENERATION_FIELDS,
+    UNSUPPORTED,
+    UNSUPPORTED_SAMPLING,
+    WITHOUT_EFFECT_ON_TOKENS,
+)
 from edgeformer.runtime import GenerationConfig, load_causal_lm
 from edgeformer.runtime.beam_search import BeamSearch
 from edgeformer.runtime.generation_config import GenerationOptions
@@ -114,6 +120,36 @@ def test_the_file_of_a_checkpoint_is_read_as_transformers_reads_it(tmp_path):
 
 def test_the_file_of_a_bundle_can_be_read(model):
     assert GenerationConfig.from_folder(model.folder) == GenerationConfig() == model.generation_config
+
+
+def test_min_new_tokens_replaces_min_length_as_in_transformers():
+    assert GenerationConfig(min_length=9, min_new_tokens=2).rules == Rules(min_new_tokens=2)
+    assert GenerationConfig.from_dict({"min_length": 9, "min_new_tokens": 0}) == GenerationConfig()
+    assert GenerationConfig(min_length=9).override({"min_new_tokens": 0}) == GenerationConfig()
+    assert GenerationConfig(min_length=9).rules == Rules(min_length=9)
+
+
+def test_every_field_of_transformers_is_read_refused_or_known_to_change_no_token():
+    elsewhere = {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "transformers_version"}
+    elsewhere |= {"output_attentions", "output_hidden_states", "_from_model_config"}
+    kinds = [set(GENERATION_FIELDS), set(UNSUPPORTED), set(UNSUPPORTED_SAMPLING), set(WITHOUT_EFFECT_ON_TOKENS)]
+    known = set(transformers.GenerationConfig().to_dict())
+    assert known - elsewhere <= set.union(*kinds)
+    assert sum(map(len, kinds)) == len(set.union(*kinds))
+    of_single_models = {
+        "forced_decoder_ids",
+        "lang_to_id",
+        "no_timestamps_token_id",
+        "task_specific_params",
+        "task_to_id",
+    }
+    assert set.union(*kinds) - known <= of_single_models | {"max_matching_ngram_size"}
+
+
+def test_fields_that_the_runtime_does_not_have_are_refused_by_name():
+    with pytest.raises(RequestError, match="the generation config has typical_p = 0.5, which this runtime does not"):
+        GenerationConfig.from_dict({"do_sample": True, "typical_p": 0.5})
+    assert GenerationConfig.from_dict({"typical_p": 0.5}) == GenerationConfig()  # only sampling reads it
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])
