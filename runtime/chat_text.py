@@ -79,10 +79,10 @@ def _encode(
     text = _pattern(list(special)).sub(lambda match: marks[match.group()], rendered)
     for mark, spelled in hidden.texts.items():
         text = text.replace(mark, spelled[:1] + gap + spelled[1:] if split else spelled)
-    meant = {copy.token_to_id(mark): [backend.token_to_id(content)] for content, mark in marks.items()}
-    meant[copy.token_to_id(gap)] = []
-    ids = copy.encode(text, add_special_tokens=False).ids
-    return [each for id in ids for each in meant.get(id, [id])]
+    meant: dict[int | None, int | None] = {copy.token_to_id(gap): None}
+    meant |= {copy.token_to_id(mark): backend.token_to_id(content) for content, mark in marks.items()}
+    ids = [meant.get(id, id) for id in copy.encode(text, add_special_tokens=False).ids]
+    return [id for id in ids if id is not None]
 
 
 def _plain_token(mark: str, like: tokenizers.AddedToken) -> tokenizers.AddedToken:

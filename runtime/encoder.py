@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
+from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
@@ -26,7 +27,9 @@ BATCH = 32
 class Class:
     """A label and its probability.
 
-    The probabilities of all labels sum to 1; of a model with a single label, it is the probability that it applies.
+    The probabilities of all labels sum to 1. Where labels apply or not by themselves (`problem_type` is
+    `multi_label_classification`), and of a model with a single label, each is the probability that the label applies.
+    Of a `regression` it is no probability, but the number that the model computes.
     """
 
     label: str
@@ -76,15 +79,20 @@ class Encoder(Model):
             feeds["token_type_ids"] = pad_right([types for _, types in encoded], 0)[0]
         return dict(zip(names, self.session.run(names, feeds), strict=True))
 
-    def embed(self, texts: Text | Pair | Sequence[Text | Pair], *, batch_size: int = BATCH) -> NDArray[np.float32]:
+    def embed(
+        self, texts: Text | Pair | Sequence[Text | Pair], *, batch_size: int = BATCH, truncate: bool = True
+    ) -> NDArray[np.float32]:
         """Return one vector for each text: float32 [N, E], or [E] for one text.
 
         It is what the model pools itself (`sentence_embedding` of a sentence encoder), or else the mean of its last
         hidden states over the text's tokens. Texts of similar length run together, `batch_size` at once; the order of
-        the results is that of the texts. Raises RequestError for texts beyond the model's context.
+        the results is that of the texts.
+
+        truncate: cut texts to the tokens that the model has positions for, or to its max_seq_length, as
+        sentence-transformers does; otherwise, and for token ids in any case, longer texts are a RequestError.
         """
         pooled = isinstance(self.config.head, PoolingHead)
-        return self._by_length(texts, batch_size, self._pooled if pooled else self._mean)
+        return self._by_length(texts, batch_size, self._pooled if pooled else self._mean, truncate)
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
@@ -109,7 +117,7 @@ class Encoder(Model):
         if head.pooling is None:
             found = [[_classes(head.labels, token)[0] for token in row] for row in rows]
         else:
-            found = [_classes(head.labels, row) for row in rows]
+            found = [_classes(head.labels, row, head.problem_type) for row in rows]
         return found if self._is_batch(texts) else found[0]
 
     def fill_mask(self, text: Text, *, top_k: int = 5) -> list[Filling]:
@@ -143,8 +151,12 @@ class Encoder(Model):
             for token in best
         ]
 
-    def _encode(self, text: Text | Pair) -> Encoded:
-        if _is_pair(text):
+    def _encode(self, text: Text | Pair, truncate: bool = False) -> Encoded:
+        if truncate and (isinstance(text, str) or _is_pair(text)):
+            parts = (text,) if isinstance(text, str) else text
+            ids, types = self.require_tokenizer().encode_truncated(parts, self.config.context_length)
+            self.encode(ids, "text")
+        elif _is_pair(text):
             ids, types = self.require_tokenizer().encode_pair(*text)
         else:
             ids = self.encode(text, "text")  # type: ignore[arg-type]
@@ -156,11 +168,13 @@ class Encoder(Model):
     def _is_batch(texts: Text | Pair | Sequence[Text | Pair]) -> TypeGuard[Sequence[Text | Pair]]:
         return is_batch(texts) and not _is_pair(texts)
 
-    def _by_length(self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any]) -> Any:
+    def _by_length(
+        self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any], truncate: bool = False
+    ) -> Any:
         """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
         if not self._is_batch(texts):
-            return run([self._encode(texts)])[0]
-        encoded = [self._encode(text) for text in texts]
+            return run([self._encode(texts, truncate)])[0]
+        encoded = [self._encode(text, truncate) for text in texts]
         order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
         results: list[Any] = [None] * len(encoded)
         for batch in _pieces(order, batch_size):
@@ -202,9 +216,16 @@ def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
         yield items[start : start + size]
 
 
-def _classes(labels: Sequence[str], logits: NDArray[np.float32]) -> list[Class]:
-    # A single label is a sigmoid, which is a softmax against logit 0, as in transformers' pipelines.
-    probabilities = _softmax(logits) if len(labels) > 1 else _softmax(np.append(logits, np.float32(0)))
+def _classes(
+    labels: Sequence[str], logits: NDArray[np.float32], problem_type: ProblemType | None = None
+) -> list[Class]:
+    """Return all labels by falling logit, as transformers' pipelines compute their probabilities."""
+    if problem_type == "regression":
+        probabilities = logits.astype(np.float64)
+    elif problem_type == "multi_label_classification" or len(labels) == 1:
+        probabilities = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))  # the sigmoid, which cannot overflow so
+    else:
+        probabilities = _softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     return [Class(label=labels[index], probability=float(probabilities[index])) for index in order]
 

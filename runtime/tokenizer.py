@@ -39,6 +39,7 @@ class Tokenizer:
         elif isinstance(template, list):  # a list of named templates
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         self._template: str | None = template
+        self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
 
     @property
     def has_chat_template(self) -> bool:
@@ -52,6 +53,20 @@ class Tokenizer:
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second."""
         encoding = self.backend.encode(first, second)
+        return encoding.ids, encoding.type_ids
+
+    def encode_truncated(self, texts: Sequence[Any], max_length: int) -> tuple[list[int], list[int]]:
+        """Return the token ids and token types of one text or a pair, cut to `max_length` tokens.
+
+        Special tokens are kept; of a pair the longer text is cut first. The end is cut off, or the beginning where
+        tokenizer_config.json has `truncation_side` = left.
+        """
+        if self._truncating is None or (self._truncating.truncation or {}).get("max_length") != max_length:
+            copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+            side = "left" if self.config.get("truncation_side") == "left" else "right"
+            copy.enable_truncation(max_length, strategy="longest_first", direction=side)
+            self._truncating = copy
+        encoding = self._truncating.encode(*texts)
         return encoding.ids, encoding.type_ids
 
     def special_token(self, name: str) -> str | None:

@@ -202,6 +202,10 @@ class MaskedLMHead:
         check(self.norm is None or self.activation is not None, self, "norm", "None without a dense layer")
 
 
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+"""The problem_type of config.json, by its names there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassificationHead:
     """Classification head: logits of `labels`, [B, labels], or [B, S, labels] where every token is classified.
@@ -210,6 +214,8 @@ class ClassificationHead:
         pooling: the state that is classified is that of the `first` token or the `mean` of all; None: every token.
         dense: activation of a dense layer before the projection, activation(dense(x)); None without that layer.
         norm: normalizes the output of the dense layer.
+        problem_type: how logits are read: as those of one label among all, of labels that each apply or not, or as
+            numbers. None: a single label applies or not, of several one does. It changes nothing in a graph.
     """
 
     kind: Literal["classification"] = "classification"
@@ -219,6 +225,7 @@ class ClassificationHead:
     dense_bias: bool = True
     norm: NormConfig | None = None
     bias: bool = True
+    problem_type: ProblemType | None = None
 
     def __post_init__(self) -> None:
         check(len(self.labels) > 0, self, "labels", "at least one label")

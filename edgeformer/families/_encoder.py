@@ -1,8 +1,11 @@
 """Functions that encoders share: the head that `architectures` names, its labels, and the tensor names of norms."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import get_args
 
 from edgeformer.config import Activation, ClassificationHead, MaskedLMHead, NormConfig
+from edgeformer.config.model import ProblemType
 from edgeformer.errors import ConfigError
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Fields
@@ -37,7 +40,11 @@ def read_head(fields: Fields, model: str, heads: Mapping[str, Callable[[], Head]
             f"config.json has architectures = {classes!r}, whose head edgeformer does not have; it has those of "
             f"{', '.join(makers)}. For the states alone, which every head reads, change it to [{plain!r}]."
         )
-    return makers[classes[0]]()
+    head = makers[classes[0]]()
+    if not isinstance(head, ClassificationHead) or head.pooling is None:
+        return head
+    problem_type = fields.choice("problem_type", {None: None} | {name: name for name in get_args(ProblemType)}, None)
+    return replace(head, problem_type=problem_type)
 
 
 def usual_heads(

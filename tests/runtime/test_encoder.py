@@ -25,6 +25,15 @@ MODELS = {
     "masked": ("BertForMaskedLM", {}),
     "text": ("BertForSequenceClassification", {"id2label": dict(enumerate(LABELS))}),
     "score": ("BertForSequenceClassification", {"num_labels": 1}),
+    "several": (
+        "BertForSequenceClassification",
+        {
+            "id2label": dict(enumerate(LABELS)),
+            "problem_type": "multi_label_classification",
+        },
+    ),
+    "numbers": ("BertForSequenceClassification", {"id2label": dict(enumerate(LABELS)), "problem_type": "regression"}),
+    "number": ("BertForSequenceClassification", {"num_labels": 1, "problem_type": "regression"}),
     "token": ("BertForTokenClassification", {"id2label": {0: "O", 1: "NAME"}}),
     "sentence": ("BertModel", {}),
 }
@@ -160,7 +169,7 @@ def assert_like_the_pipeline(found, expected):
     assert np.allclose([each.probability for each in found], [each["score"] for each in expected], atol=CLOSE)
 
 
-@pytest.mark.parametrize("name", ["text", "score"])
+@pytest.mark.parametrize("name", ["text", "score", "several", "numbers", "number"])
 def test_labels_and_probabilities_are_those_of_transformers(models, name):
     model = models[name]
     pipeline = transformers.pipeline("text-classification", model=model.theirs, tokenizer=model.tokenizer, top_k=None)
@@ -257,8 +266,10 @@ def test_run_gives_the_outputs_of_the_graph(models):
         ("masked", lambda model: model.fill_mask("[MASK] [MASK]"), r"^the text has 2 masks; give it one \[MASK\].$"),
         ("masked", lambda model: model.fill_mask("[MASK]", top_k=0), "^top_k is 0; it must be at least 1.$"),
         ("masked", lambda model: model.fill_mask("[MASK]", top_k=-1), "^top_k is -1; it must be at least 1.$"),
-        ("masked", lambda model: model.embed("w9 " * 23), "^the text has 25 tokens, and the model takes 24 at most."),
-        ("masked", lambda model: model.embed(["w9", ("w9 " * 11, "w8 " * 11)]), "^the text has 25 tokens, and the"),
+        ("masked", lambda model: model.embed("w9 " * 23, truncate=False), "^the text has 25 tokens, and the model tak"),
+        ("masked", lambda model: model.embed([("w9 " * 11, "w8 " * 11)], truncate=False), "^the text has 25 tokens"),
+        ("masked", lambda model: model.embed([9] * 25), "^the text has 25 tokens, and the model takes 24 at most."),
+        ("text", lambda model: model.classify("w9 " * 23), "^the text has 25 tokens, and the model takes 24 at most."),
         ("text", lambda model: model.classify([["w9"] * 0]), "^the text is empty; give at least one token."),
         ("masked", lambda model: model.embed([]), "^the text is empty"),
         ("masked", lambda model: model.embed([[64]]), "^the text has token ids outside 0 to 63, the model's vocab"),
@@ -271,6 +282,23 @@ def test_run_gives_the_outputs_of_the_graph(models):
 def test_what_a_model_cannot_do_it_says(models, name, call, message):
     with pytest.raises(RequestError, match=message):
         call(models[name].ours)
+
+
+@pytest.mark.parametrize("text", ["w9 w8 w7 " * 20, ("w9 w8 " * 20, "w7 w6 w5"), ("w9 w8", "w7 w6 w5 " * 20)])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_longer_texts_are_cut_as_by_the_tokenizer_of_transformers(models, monkeypatch, text, side):
+    ours, theirs = models["masked"].ours, models["masked"].tokenizer
+    monkeypatch.setitem(ours.tokenizer.config, "truncation_side", side)
+    monkeypatch.setattr(ours.tokenizer, "_truncating", None)
+    monkeypatch.setattr(theirs, "truncation_side", side)
+    parts = [text] if isinstance(text, str) else text
+    cut = theirs(*parts, truncation=True, max_length=24)
+    assert ours.tokenizer.encode_truncated(parts, 24) == (cut["input_ids"], cut["token_type_ids"])
+    assert len(cut["input_ids"]) == 24
+    if isinstance(text, str):
+        np.testing.assert_array_equal(ours.embed(text), ours.embed(cut["input_ids"]))
+        batch = ours.embed(["w9", text])
+        np.testing.assert_allclose(batch[1], ours.embed(text), atol=CLOSE)
 
 
 def test_the_longest_text_is_read(models):
