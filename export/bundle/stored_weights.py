@@ -128,7 +128,9 @@ class StoredWeights(Mapping[str, Tensor]):
         """Read a stored tensor, or a part of it: one expert, or rows."""
         tensor = self._initializers[name].const_value
         assert tensor is not None
-        numbers = tensor.numpy() if part is None else tensor.numpy()[part]
+        # numpy takes a tensor of one number for that number, which would drop the axis of rows.
+        index = part.numpy() if isinstance(part, Tensor) else part
+        numbers = tensor.numpy() if index is None else tensor.numpy()[index]
         if tensor.dtype == ir.DataType.BFLOAT16:  # numpy lacks the type, so torch cannot convert it
             return torch.from_numpy(numbers.view("uint16").copy()).view(torch.bfloat16)
         return torch.from_numpy(numbers.copy())
