@@ -26,11 +26,13 @@ class CausalLM(Model):
     Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
-        super().__init__(folder, manifest, provider, threads)
+    def __init__(
+        self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
+    ):
+        super().__init__(folder, manifest, provider, threads, kernels)
         self._prefill: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
-            session = open_graph(folder, manifest, manifest.prefill.graph, self.provider, threads)
+            session = open_graph(folder, manifest, manifest.prefill.graph, self.provider, threads, kernels)
             self._prefill = PrefillSession(session, manifest.prefill.from_tokens)
 
     @property

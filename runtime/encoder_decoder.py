@@ -25,11 +25,13 @@ Source = Text | Path | NDArray[np.floating[Any]]
 class EncoderDecoder(Model):
     """The graphs of an encoder-decoder, and the token ids or audio features that they take."""
 
-    def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
-        super().__init__(folder, manifest, provider, threads)
+    def __init__(
+        self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
+    ):
+        super().__init__(folder, manifest, provider, threads, kernels)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
-        self._encoder = open_graph(folder, manifest, manifest.encoder_graph, self.provider, threads)
+        self._encoder = open_graph(folder, manifest, manifest.encoder_graph, self.provider, threads, kernels)
 
     @property
     def is_speech(self) -> bool:

@@ -14,37 +14,44 @@ LOADERS: dict[Task, str] = {"causal-lm": "load_causal_lm", "seq2seq-lm": "load_s
 
 
 def load(
-    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None
+    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
 ) -> CausalLM | Seq2SeqLM | Encoder:
     """Open the bundle in a folder; its task decides about the class.
 
     provider: `auto` takes CUDA where onnxruntime has it and the bundle runs on it, else the CPU. threads: None for all
-    usable cores. Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
+    usable cores. kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
+    Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
     RequestError for a provider that is not available.
     """
     folder, manifest = Path(path), _open(path, None)
     match manifest.task:
         case "causal-lm":
-            return CausalLM(folder, manifest, provider, threads)
+            return CausalLM(folder, manifest, provider, threads, kernels)
         case "seq2seq-lm":
-            return Seq2SeqLM(folder, manifest, provider, threads)
+            return Seq2SeqLM(folder, manifest, provider, threads, kernels)
         case "encoder":
-            return Encoder(folder, manifest, provider, threads)
+            return Encoder(folder, manifest, provider, threads, kernels)
 
 
-def load_causal_lm(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> CausalLM:
+def load_causal_lm(
+    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    return CausalLM(Path(path), _open(path, "causal-lm"), provider, threads)
+    return CausalLM(Path(path), _open(path, "causal-lm"), provider, threads, kernels)
 
 
-def load_seq2seq(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> Seq2SeqLM:
+def load_seq2seq(
+    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+) -> Seq2SeqLM:
     """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Seq2SeqLM(Path(path), _open(path, "seq2seq-lm"), provider, threads)
+    return Seq2SeqLM(Path(path), _open(path, "seq2seq-lm"), provider, threads, kernels)
 
 
-def load_encoder(path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None) -> Encoder:
+def load_encoder(
+    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Encoder(Path(path), _open(path, "encoder"), provider, threads)
+    return Encoder(Path(path), _open(path, "encoder"), provider, threads, kernels)
 
 
 def _open(path: str | Path, task: Task | None) -> Manifest:

@@ -22,11 +22,13 @@ class Model:
     provider: where it runs, cpu or cuda. tokenizer: None for a bundle without one, which takes token ids only.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None):
+    def __init__(
+        self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
+    ):
         self.folder = folder
         self.manifest = manifest
         self.provider = choose_provider(provider, manifest)
-        self.session: Any = open_graph(folder, manifest, manifest.graphs[-1], self.provider, threads)
+        self.session: Any = open_graph(folder, manifest, manifest.graphs[-1], self.provider, threads, kernels)
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
     def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:

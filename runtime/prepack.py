@@ -81,7 +81,7 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     if not manifest.graph.endswith(".onnx"):
         raise RequestError("graphs in ORT format are for small builds of onnxruntime, which load no prepacked graphs.")
     remove(folder)
-    before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads))
+    before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads, kernels=False))
     destination = prepacked_folder(folder, manifest)
     staging = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=folder))
     try:
@@ -89,7 +89,7 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
             _write(folder / graph, staging / PurePosixPath(graph).name)
         destination.parent.mkdir()
         staging.rename(destination)
-        answers = _answers(load(folder, "cpu", threads))
+        answers = _answers(load(folder, "cpu", threads, kernels=False))
         if any(not np.array_equal(*pair) for pair in zip(expected, answers, strict=True)):
             raise ParityError(
                 "the outputs of the prepacked graphs differ from the bundle's own; they were removed. This is a bug of "

@@ -23,14 +23,17 @@ FOLDER = "prepacked"
 """Folder of a bundle that has the prepacked graphs of all machines."""
 
 
-def open_graph(folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None) -> Any:
+def open_graph(
+    folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None, kernels: bool
+) -> Any:
     """Open a session of a graph of a bundle, or of its prepacked copy if there is one for this machine.
 
-    graph: path within the folder. threads: None for all usable cores. Raises BundleError if it cannot be loaded.
+    graph: path within the folder. threads: None for all usable cores. kernels: run edgeformer's own kernels where they
+    are installed; prepacked graphs have onnxruntime's. Raises BundleError if it cannot be loaded.
     """
     prepacked = prepacked_folder(folder, manifest) / PurePosixPath(graph).name
     if provider != "cpu" or not prepacked.is_file():
-        return open_session(folder / graph, provider, threads)
+        return open_session(folder / graph, provider, threads, kernels=kernels)
     try:
         return open_session(prepacked, provider, threads)
     except BundleError as error:

@@ -119,5 +119,6 @@ def decompose_all(model: ir.Model, form: CacheForm = "any") -> PassReport:
         return FUNCTION_BODIES[node.op_type](emit, node, form)
 
     report = replace_each("decompose", canonical_nodes(model, *FUNCTION_BODIES), CREATOR, body)
-    model.opset_imports.pop(DOMAIN, None)
+    if not any(identifier[0] == DOMAIN for identifier in model.functions):
+        model.opset_imports.pop(DOMAIN, None)
     return report

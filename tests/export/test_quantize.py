@@ -474,14 +474,17 @@ def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
     assert (ops(graph).count("MatMulNBits"), ops(graph).count("GatherBlockQuantized")) == (2 * 4 + 1, 1)
     assert "MatMul" not in ops(graph)
     attributes = {
-        node.name: {name: node.attributes.get_int(name) for name in ("K", "N", "bits", "block_size", "accuracy_level")}
+        node.name: {name: node.attributes.get_int(name) for name in ("K", "N", "bits", "block_size")}
         for node in graph.graph
         if node.op_type == "MatMulNBits"
     }
     down = attributes["blocks.1.feed_forward.down/MatMul"]
-    assert down == {"K": 96, "N": 64, "bits": 8, "block_size": 32, "accuracy_level": 4}
+    assert down == {"K": 96, "N": 64, "bits": 8, "block_size": 32}
     packed = next(found for name, found in attributes.items() if name.startswith("blocks.0.attention.qkv/"))
-    assert packed == {"K": 64, "N": 128, "bits": 8, "block_size": 64, "accuracy_level": 4}
+    assert packed == {"K": 64, "N": 128, "bits": 8, "block_size": 64}
+    (function,) = graph.functions.values()
+    (body,) = function
+    assert (body.domain, body.op_type, body.attributes.get_int("accuracy_level")) == ("com.microsoft", "MatMulNBits", 4)
 
 
 def test_a_matrix_that_no_block_divides_is_left_and_said():

@@ -10,7 +10,7 @@ PROGRAMS = ("test_half", "test_quantized_linear", "test_team")
 
 
 def run(folder, program):
-    return subprocess.run([folder / program], capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run([folder / program], capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -64,13 +64,12 @@ def test_faults_are_found(built, tmp_path, fault):
 
 @pytest.mark.slow
 def test_a_race_in_the_team_is_found(built, tmp_path):
-    """Chunks that are taken without an atomic exchange run twice, or TSan sees them."""
-    source = shutil.copytree(KERNELS, tmp_path / "kernels")
-    text = (source / "src/team.cc").read_text()
-    right = (
-        "if (from.chunks.compare_exchange_weak(chunks, left, std::memory_order_acq_rel, std::memory_order_acquire)) {"
-    )
-    assert right in text
-    (source / "src/team.cc").write_text(text.replace(right, "from.chunks = left;\n    {"))
+    """Chunks that are taken without an atomic exchange run twice, which the test sees, or waits for them forever."""
+    exchange = "from.chunks.compare_exchange_weak(chunks, left, std::memory_order_acq_rel, std::memory_order_acquire)"
+    source = with_fault(tmp_path, "team.cc", exchange, "(from.chunks = left, true)")
     folder = build(source, op=False, options=("-DEDGEFORMER_KERNELS_SANITIZER=thread",))
-    assert run(folder, "test_team").returncode != 0
+    try:
+        found = subprocess.run([folder / "test_team"], capture_output=True, check=False, timeout=20).returncode != 0
+    except subprocess.TimeoutExpired:
+        found = True  # more chunks were counted than there are
+    assert found

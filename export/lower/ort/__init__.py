@@ -12,7 +12,8 @@
 | LinearAttention     | LinearAttention, without padding              | its function body        |
 | CausalConv          | its function body, which is as fast           |                          |
 | RotaryEmbedding     | its function body, where it was not folded    |                          |
-| QuantizedMatMul     | MatMulNBits, or MatMulIntegerToFloat          |                          |
+| QuantizedMatMul     | MatMulNBits in a function (kernel_functions), |                          |
+|                     | or MatMulIntegerToFloat                       |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
 | tied head           | FusedMatMul over the embedding, transposed    |                          |
 
@@ -27,6 +28,7 @@ from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
 from edgeformer.export.lower.ort.experts import lower_experts
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
+from edgeformer.export.lower.ort.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.linear_attention import lower_linear_attention
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
@@ -43,6 +45,7 @@ RULES = (
     lower_experts,
     fuse_gemms,
     lower_quantized,
+    call_kernels,
     lower_tied_head,
 )
 
