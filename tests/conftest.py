@@ -22,6 +22,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Tests mean onnxruntime's kernels, whether or not ours are installed; tests/kernels turns them on.
+os.environ["EDGEFORMER_KERNELS"] = "0"
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 

@@ -37,7 +37,12 @@ def opened(monkeypatch):
     """Names of the graphs that sessions were opened of, from now on."""
     names = []
     real = sessions.open_session
-    monkeypatch.setattr(prepacked_graphs, "open_session", lambda path, *rest: names.append(path) or real(path, *rest))
+
+    def open_and_note(path, *rest, **options):
+        names.append(path)
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(prepacked_graphs, "open_session", open_and_note)
     return names
 
 
