@@ -2,9 +2,10 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
-from build_kernels import KERNELS, build
+from build_kernels import KERNELS, build, compiler
 
 PROGRAMS = ("test_half", "test_quantized_linear", "test_team")
 
@@ -43,6 +44,22 @@ FAULTS = {
     "scales that leave the range of halves": ("panels.cc", "std::ilogb(largest) - 14", "0 * std::ilogb(largest)"),
     "a number that is not finite": ("simd_kernels.h", "scale = largest / 127.0f + nan;", "scale = largest / 127.0f;"),
 }
+
+
+@pytest.mark.slow
+def test_they_pass_on_arm(built):
+    tools = ("qemu-aarch64", "aarch64-linux-gnu-g++")
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing or "clang" not in Path(compiler()).name:
+        pytest.skip(
+            f"2026-11-23: the kernels for ARM are built by clang and run by qemu; missing: {missing or 'clang'}"
+        )
+    toolchain = KERNELS / "cmake" / "aarch64-linux.cmake"
+    folder = build(op=False, options=(f"-DCMAKE_TOOLCHAIN_FILE={toolchain}",))
+    for program in PROGRAMS:
+        done = subprocess.run(["qemu-aarch64", folder / program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert program != "test_quantized_linear" or "neon-dotprod is right" in done.stdout
 
 
 def with_fault(folder, file, right, wrong):
