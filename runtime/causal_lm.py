@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
+from edgeformer.runtime.encoder_outputs import check_length
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
@@ -48,8 +49,12 @@ class CausalLM(Model):
         return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider, prefill=self._prefill)
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the logits after every token of one text: float32 [S, V]."""
+        """Return the logits after every token of one text: float32 [S, V].
+
+        Raises RequestError for more tokens than the context has.
+        """
         tokens = self.encode(token_ids)
+        check_length(len(tokens), self.manifest.context_length, "the text")
         return self.new_decoder(1, len(tokens)).prefill_all(0, tokens)
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.

@@ -12,6 +12,7 @@ from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.request_values import text_or_ids
 
 Pair = tuple[str, str]
 """Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
@@ -152,8 +153,11 @@ class Encoder(Model):
         ]
 
     def _encode(self, text: Text | Pair, truncate: bool = False) -> Encoded:
+        if _is_pair(text):
+            for part in text:
+                text_or_ids("text", part)
         if truncate and (isinstance(text, str) or _is_pair(text)):
-            parts = (text,) if isinstance(text, str) else text
+            parts = [text_or_ids("text", text)] if isinstance(text, str) else text
             ids, types = self.require_tokenizer().encode_truncated(parts, self.config.context_length)
             self.encode(ids, "text")
         elif _is_pair(text):

@@ -56,6 +56,7 @@ class EncoderDecoder(Model):
     def forward(self, source: Source, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after the decoder's start token and after each token of one text: float32 [1 + S, V]."""
         tokens = [*self.start_prompt(None), *self.encode(token_ids)]
+        check_length(len(tokens), self.manifest.context_length, "the text")
         return self.new_decoder(self.run_encoder([source]), len(tokens)).prefill_all(0, tokens)
 
     def _token_ids(self, sources: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypedDict
 
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.generation_fields import unsupported_fields
+from edgeformer.runtime import request_values
 from edgeformer.runtime.beam_search import BeamSearch
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
@@ -116,13 +117,13 @@ class GenerationConfig:
     early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
-        rules, sampling, search = self.rules, self.sampling, self.beam_search()  # these check the ranges
+        values = {name: getattr(self, name) for name in FIELDS}
+        # Numbers of Python, and tuples: lists, as they come from JSON, would make equal configs differ.
+        for name, value in request_values.option_values(values).items():
+            object.__setattr__(self, name, value)
+        _, sampling, search = self.rules, self.sampling, self.beam_search()  # these check the ranges
         if sampling.temperature and search.num_beams != 1:
             raise RequestError("num_beams searches and temperature draws; give only one of them.")
-        # Lists, as they come from JSON, would make equal configs differ and no config hashable.
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        for name in ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"):
-            object.__setattr__(self, name, getattr(rules, name))
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:
@@ -168,7 +169,10 @@ class GenerationConfig:
         unknown = sorted(options.keys() - FIELDS)
         if unknown:
             known = ", ".join(sorted(FIELDS - {"max_new_tokens", "stop"}))
-            raise UnknownOptionError(f"there is no option {unknown[0]}; there are {known}, max_new_tokens, stop.")
+            proposed = request_values.nearest(unknown[0], sorted(FIELDS))
+            raise UnknownOptionError(
+                f"there is no option {unknown[0]}; there are {known}, max_new_tokens, stop.{proposed}"
+            )
         changes = {name: value for name, value in options.items() if name != "max_new_tokens" or value is not None}
         if "min_new_tokens" in changes:
             changes.setdefault("min_length", 0)

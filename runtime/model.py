@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.prepacked_graphs import open_graph
+from edgeformer.runtime.request_values import is_list, text_or_ids
 from edgeformer.runtime.session import ProviderChoice, choose_provider
 from edgeformer.runtime.tokenizer import Tokenizer
 
@@ -34,10 +33,11 @@ class Model:
     def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:
         """Return the token ids of a text, or given ids, checked against the vocabulary.
 
-        what: names the text in errors. vocab_size: None for the model's. Raises RequestError for no tokens, and for ids
-        outside the vocabulary.
+        what: names the text in errors. vocab_size: None for the model's. Raises RequestError for anything but a text or
+        a list of whole numbers, for no tokens, and for ids outside the vocabulary.
         """
-        tokens = self.require_tokenizer().encode(text) if isinstance(text, str) else [int(id) for id in text]
+        checked = text_or_ids(what, text)
+        tokens = self.require_tokenizer().encode(checked) if isinstance(checked, str) else checked
         vocab_size = vocab_size or self.manifest.vocab_size
         if not tokens:
             raise RequestError(f"the {what} is empty; give at least one token.")
@@ -57,4 +57,4 @@ class Model:
 
 def is_batch(texts: Any) -> bool:
     """Return whether the argument is a sequence of texts (or of token ids of each) and not one text."""
-    return not isinstance(texts, str) and len(texts) > 0 and not isinstance(texts[0], int | np.integer)
+    return is_list(texts) and len(texts) > 0 and (isinstance(texts[0], str) or is_list(texts[0]) or texts[0] is None)

@@ -56,7 +56,11 @@ class Sampler:
 
 def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
     """Return probabilities [V] after temperature and the filters, in float64; tokens filtered out have 0."""
-    scaled = logits.astype(np.float64) / sampling.temperature
+    scaled = logits.astype(np.float64)
+    with np.errstate(over="ignore"):
+        if np.isinf(scaled.max() / sampling.temperature):  # as with 1e-320; the largest becomes 0, and others −∞
+            scaled -= scaled.max()
+        scaled /= sampling.temperature
     if 0 < sampling.top_k < len(scaled):
         kth = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
         scaled[scaled < kth] = -np.inf

@@ -1,7 +1,7 @@
 """Encode and decode text and chats with the files of a Hugging Face tokenizer, without transformers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.runtime import chat_text
+from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
@@ -85,8 +86,13 @@ class Tokenizer:
         spells a special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text
         like any other. Raises RequestError as `render_chat`.
         """
+        if not is_list(messages) or not all(isinstance(message, Mapping) for message in messages):
+            raise RequestError(
+                f"messages is {shown(messages)}; it must be a list of messages, each with a role and a content."
+            )
         hidden = chat_text.hide(messages, [] if allow_special else list(chat_text.special_tokens(self.backend)))
         rendered = self.render_chat(hidden.messages)
+        text_or_ids("conversation", rendered)
         if not hidden.texts:
             return self.encode(rendered, add_special_tokens=False)
         return chat_text.encode_hidden(self.backend, rendered, hidden)

@@ -88,7 +88,10 @@ def test_lists_make_equal_configs_and_every_config_is_hashable():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temprature": 1}, "^there is no option temprature; there are bad_words_ids, .*, max_new_tokens, stop.$"),
+        (
+            {"temprature": 1},
+            "^there is no option temprature; there are bad_words_ids, .*, stop. Did you mean temperature.$",
+        ),
         ({"top_p": 2.0}, "^top_p is 2.0; it must be above 0 and at most 1"),
         ({"min_length": -1}, "^min_length is -1; it must be 0"),
         ({"num_beams": 2}, "^beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.$"),

@@ -1,0 +1,102 @@
+"""Check what calls are given: texts, token ids and options. Errors name the argument, its value and what is right.
+
+Nothing is converted in silence: True is no number, "5" no token id, and 1.5 no count. Numbers of numpy are numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from edgeformer.errors import RequestError
+
+INTEGERS = (
+    "max_new_tokens", "max_length", "top_k", "seed", "no_repeat_ngram_size", "min_length", "min_new_tokens",
+    "forced_bos_token_id", "forced_eos_token_id", "num_beams",
+)  # fmt: skip
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
+OPTIONAL = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
+"""Options that may be None."""
+
+
+def shown(value: Any) -> str:
+    """Return a value as errors show it, cut where it is long."""
+    text = repr(value)
+    return f"{text[:60]}… ({type(value).__name__})" if len(text) > 60 else f"{text} ({type(value).__name__})"
+
+
+def integer(name: str, value: Any) -> int:
+    """Return an integer of Python or numpy as Python's. Raises RequestError for anything else, such as True or 2.0."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise RequestError(f"{name} is {shown(value)}; it must be a whole number.")
+    return int(value)
+
+
+def number(name: str, value: Any) -> float:
+    """Return a number of Python or numpy as Python's. Raises RequestError for anything else; NaN is out of range."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise RequestError(f"{name} is {shown(value)}; it must be a number.")
+    return value if isinstance(value, int | float) else value.item()
+
+
+def is_list(value: Any) -> bool:
+    """Return whether a value is a list, a tuple, a range or an array with an axis; a text is none."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
+def token_ids(name: str, value: Any) -> list[int]:
+    """Return token ids as Python's integers. Raises RequestError for anything but a list of whole numbers."""
+    if not is_list(value):
+        raise RequestError(f"{name} is {shown(value)}; it must be a list of token ids.")
+    return [integer(f"{name}[{place}]", each) for place, each in enumerate(value)]
+
+
+def text_or_ids(name: str, value: Any) -> str | list[int]:
+    """Return a text, or token ids as Python's integers. Raises RequestError for anything else.
+
+    A text with a lone surrogate, which is half of a character and no UTF-8, is refused, too.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            found = value[error.start]
+            raise RequestError(
+                f"the {name} has the lone surrogate {found!r} at character {error.start}, which is half of a "
+                "character. It comes of text that was cut or read with errors='surrogateescape'."
+            ) from None
+        return value
+    if not is_list(value):
+        hint = " Decode it first: data.decode()." if isinstance(value, bytes | bytearray) else ""
+        raise RequestError(f"the {name} is {shown(value)}; it must be a text or a list of token ids.{hint}")
+    return token_ids(f"the {name}", value)
+
+
+def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `GenerationConfig` with numbers of Python, checked for their types; ranges come later."""
+    checked = dict(options)
+    for name in (*INTEGERS, *NUMBERS):
+        if checked[name] is not None or name not in OPTIONAL:
+            checked[name] = (integer if name in INTEGERS else number)(name, checked[name])
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        checked[name] = tuple(token_ids(name, checked[name]))
+    if not is_list(checked["bad_words_ids"]):
+        raise RequestError(
+            f"bad_words_ids is {shown(checked['bad_words_ids'])}; it must be a list of lists of token ids."
+        )
+    words = enumerate(checked["bad_words_ids"])
+    checked["bad_words_ids"] = tuple(tuple(token_ids(f"bad_words_ids[{place}]", word)) for place, word in words)
+    stop = checked["stop"]
+    if not isinstance(stop, str) and not (is_list(stop) and all(isinstance(text, str) for text in stop)):
+        raise RequestError(f"stop is {shown(stop)}; it must be a text or a list of texts.")
+    checked["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    return checked
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return a sentence that proposes the most similar of the known names, with a space before it; or nothing."""
+    similar = get_close_matches(name, known, n=1)
+    return f" Did you mean {similar[0]}?" if similar else ""
