@@ -10,7 +10,7 @@ from edgeformer.cli._output import note, print_json, print_table, progress_bar
 
 @click.command("verify", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--against", help="The model that it was exported from. [default: the weights in the bundle itself]")
+@option("--against", help="The model that it was exported from. [default: the preset, or the weights in the bundle]")
 @option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
@@ -23,11 +23,13 @@ def verify_command(
 ) -> None:
     """Check that BUNDLE computes what PyTorch computes.
 
-    Checks the hashes of its files, too. Exits with 1 if a check fails. With --against, BUNDLE may also be a folder or
-    an ONNX file that another exporter made.
+    Checks the hashes of its files, too. Exits with 1 if a check fails. Without --against, a bundle of a preset is
+    compared with the preset, and any other with the weights that it holds itself, which may be wrong. With --against,
+    BUNDLE may also be a folder or an ONNX file that another exporter made.
     """
     from edgeformer.export import verify
 
+    against = against or _preset_of(bundle)
     with progress_bar() as progress:
         report = verify(bundle, against, mode="quick" if quick else "full", progress=progress)
         where = _locate(bundle, against) if locate else None
@@ -55,9 +57,21 @@ def verify_command(
             click.echo(where)
         failed = len(report.failures())
         verdict = f"NOT verified: {failed} of {len(report.checks)} checks failed" if failed else "verified"
-        click.echo(f"{verdict} ({report.seconds:.1f} s)")
+        unknown = "" if against else "; its weights were not compared with a checkpoint, which --against MODEL does"
+        click.echo(f"{verdict} ({report.seconds:.1f} s){unknown}")
     if not report.passed:
         raise SystemExit(1)
+
+
+def _preset_of(bundle: Path) -> str | None:
+    """Return the name of the preset that a bundle was exported from; None for another model, and for other folders."""
+    from edgeformer.manifest import FILE_NAME, Manifest
+    from edgeformer.source import preset_names
+
+    if not (bundle / FILE_NAME).is_file():
+        return None
+    kind, _, name = Manifest.read(bundle).source.partition(" ")
+    return name if kind == "preset" and name in preset_names() else None
 
 
 def _locate(bundle: Path, against: str | None) -> str:

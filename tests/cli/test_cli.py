@@ -174,6 +174,17 @@ def test_verify_prints_a_table_and_exits_with_0(tiny_llama_bundle):
     assert result.stdout.splitlines()[-1].startswith("verified (")
 
 
+def test_verify_finds_a_preset_by_itself_and_says_where_no_checkpoint_was_compared(tiny_llama_bundle, llama_bundle):
+    preset = run("verify", tiny_llama_bundle, "--quick")
+    assert "reference: float64 PyTorch, preset tiny-llama;" in preset.stdout
+    assert "not compared" not in preset.stdout
+    other = run("verify", llama_bundle, "--quick")
+    assert "reference: float64 PyTorch, the bundle's own weights;" in other.stdout
+    last = other.stdout.splitlines()[-1]
+    assert last.startswith("verified (")
+    assert last.endswith("its weights were not compared with a checkpoint, which --against MODEL does")
+
+
 def test_verifying_an_encoder_speaks_of_no_written_text(tmp_path):
     run("export", "--model", "tiny-embed", "--output", tmp_path / "bundle", "--no-verify")
     result = run("verify", tmp_path / "bundle", "--quick")
