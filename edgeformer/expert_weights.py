@@ -1,8 +1,9 @@
 """Reading parts of large parameters, which may not fit into memory as a whole.
 
 A stacked parameter [X, out, in] is read one expert at a time, a table of embeddings [V, E] some rows at a time. Weights
-are mappings from parameter names to tensors. One that can read parts by itself has the methods `read_expert(name,
-expert)` and `read_rows(name, rows)`; of any other the whole parameter is read, and the part is cut from it.
+are mappings from parameter names to tensors (`LazyWeights`). One that can read parts by itself has the methods
+`read_expert(name, expert)` and `read_rows(name, rows)`; of any other the whole parameter is read, and the part is cut
+from it.
 """
 
 import math
@@ -44,6 +45,14 @@ def row_slices(shape: Sequence[int]) -> list[slice]:
     rows, width = shape
     size = max(1, LARGE // max(1, width)) if rows * width > LARGE else max(1, rows)
     return [slice(start, start + size) for start in range(0, max(1, rows), size)]
+
+
+class LazyWeights(Mapping[str, Tensor]):
+    """Weights that are read when they are asked for, and not to find out whether there is one of a name."""
+
+    def __contains__(self, name: object) -> bool:
+        # That of Mapping reads the tensor.
+        return any(name == known for known in self)
 
 
 class FirstOf(ChainMap[str, Tensor]):

@@ -19,7 +19,7 @@ from torch import Tensor
 from edgeformer import computed_tensors, mxfp4
 from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
-from edgeformer.expert_weights import is_stacked
+from edgeformer.expert_weights import LazyWeights, is_stacked
 from edgeformer.families import Family, find_tensors
 from edgeformer.manifest import LeftOut
 from edgeformer.models import build_model
@@ -43,7 +43,7 @@ def _second_names(config: ModelConfig) -> dict[str, str]:
     return {name: earlier for name, earlier in names.items() if name != earlier}
 
 
-class CheckpointWeights(Mapping[str, Tensor]):
+class CheckpointWeights(LazyWeights):
     """The safetensors of a Hugging Face folder (one file, or shards with an index), by edgeformer's parameter names.
 
     Opening reads headers, and compares names and shapes with the config; one WeightsError reports every missing,
@@ -237,7 +237,7 @@ class CheckpointWeights(Mapping[str, Tensor]):
         return len(self._shapes)
 
 
-class RandomWeights(Mapping[str, Tensor]):
+class RandomWeights(LazyWeights):
     """Seeded random parameters: weights of norms near one, matrices normal with a deviation of 1 / sqrt(inputs).
 
     Each tensor depends only on the seed and its name. Activations keep a scale of about one through any number of

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import WeightsError
+from edgeformer.expert_weights import LazyWeights
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.stored_tensors import StoredTensor, stored_tensors
 from edgeformer.transformers_backend.transformers_shim import ignored_tensors
@@ -19,7 +20,7 @@ SHOWN = 20
 """Problems that an error lists; the others are counted."""
 
 
-class LazyTensors(Mapping[str, Tensor]):
+class LazyTensors(LazyWeights):
     """Tensors by name, each read when it is asked for.
 
     readers: functions that return the tensors. expert_readers: functions that return one expert of a stacked tensor;

@@ -23,6 +23,7 @@ from edgeformer.config import (
     Seq2SeqConfig,
 )
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
+from edgeformer.expert_weights import LazyWeights
 from edgeformer.export.adapters.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
@@ -142,7 +143,7 @@ def _class_name(source: ModelSource) -> str:
     return "AutoModel" if config.head is None or isinstance(config.head, PoolingHead) or not named else named[0]
 
 
-class _Stored(Mapping[str, Tensor]):
+class _Stored(LazyWeights):
     """The checkpoint by the names of transformers' module. What it lacks is NaN, so that no output may depend on it.
 
     missing: the names of those parameters.

@@ -4,7 +4,7 @@ The module has its weights in it and is not changed: capture and verification wo
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ExportError
+from edgeformer.expert_weights import LazyWeights
 from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
 from edgeformer.manifest import Manifest, SpecialTokens
@@ -80,7 +81,7 @@ def module_spec(module: nn.Module, manifest: Manifest) -> ModelSpec:
     return _model_spec(module, manifest.cache, manifest.vocab_size, manifest.context_length)
 
 
-class ModuleWeights(Mapping[str, Tensor]):
+class ModuleWeights(LazyWeights):
     """The parameters of a module by name, each brought to the CPU when it is asked for; tied ones have one name."""
 
     def __init__(self, module: nn.Module):

@@ -1,6 +1,6 @@
 """Read the weights of a bundle back: the tensors of its graphs, as parameters of the module."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import BundleError
-from edgeformer.expert_weights import is_large
+from edgeformer.expert_weights import LazyWeights, is_large
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
 from edgeformer.export.quantize.quantized_tensor import dequantized
@@ -28,7 +28,7 @@ def _load(path: Path) -> ir.Model:
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
-class StoredWeights(Mapping[str, Tensor]):
+class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
     graphs: whose weights are read, by default those of all graphs but the prefill graph. Raises BundleError for weights

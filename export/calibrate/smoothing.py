@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import read_expert
+from edgeformer.expert_weights import LazyWeights, read_expert
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.capture import capture_graph
@@ -37,7 +37,7 @@ NEGLIGIBLE = 1e-30
 """Channels whose norm weight is below this are not smoothed: they contribute nothing, and dividing may round them."""
 
 
-class Smoothed(Mapping[str, Tensor]):
+class Smoothed(LazyWeights):
     """Weights whose norms are divided by factors that multiply the columns of the layers that read them.
 
     factors: for each norm, powers of two s, float32 [K].

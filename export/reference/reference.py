@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import StateTensor
-from edgeformer.expert_weights import read_expert, read_rows
+from edgeformer.expert_weights import LazyWeights, read_expert, read_rows
 from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
@@ -148,7 +148,7 @@ def references(
     return float64, eager
 
 
-class CastWeights(Mapping[str, Tensor]):
+class CastWeights(LazyWeights):
     """Weights cast to the precision in which a graph stores them.
 
     Graph and reference both read them, so this rounding is a choice of the user and not an error of the graph.

@@ -1,6 +1,7 @@
 """Experts of a checkpoint in every layout: each with tensors of its own, or all in fused ones, transposed or not."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import onnx_ir as ir
 import pytest
@@ -8,8 +9,9 @@ import torch
 from op_set_kinds import expert, experts, routed
 from safetensors.torch import save_file
 
+import edgeformer
 from edgeformer.errors import WeightsError
-from edgeformer.expert_weights import read_expert
+from edgeformer.expert_weights import FirstOf, LazyWeights, read_expert
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource, interleave
 from edgeformer.families import load_family
 from edgeformer.families._family import Packed
@@ -140,3 +142,33 @@ def test_large_stacks_are_written_expert_by_expert(monkeypatch):
     assert [tuple(chunk.shape) for chunk in chunks] == [(8, 5)] * 3
     assert torch.equal(torch.stack(chunks), joined.of(given).read())
     assert torch.equal(torch.stack(list(tensors[1].chunks())), given["up"])
+
+
+class OneExpert(LazyWeights):
+    """Weights of which nothing may be read but one expert."""
+
+    def __getitem__(self, name):
+        raise AssertionError(f"the whole of {name} is read")
+
+    def read_expert(self, name, expert):
+        return torch.full((2,), float(expert))
+
+    def __iter__(self):
+        return iter(["experts"])
+
+    def __len__(self):
+        return 1
+
+
+def test_finding_the_weights_that_have_an_expert_reads_nothing():
+    """`in` of a Mapping reads the tensor: every expert was read for each one of a layer."""
+    assert read_expert(FirstOf({"bias": torch.zeros(1)}, OneExpert()), "experts", 3).tolist() == [3.0, 3.0]
+    assert "gate" not in OneExpert()
+
+
+def test_all_weights_that_are_read_on_demand_are_found_without_reading():
+    root = Path(edgeformer.__file__).parent.parent
+    files = [path for room in ("edgeformer", "export", "runtime") for path in (root / room).rglob("*.py")]
+    assert len(files) > 200
+    found = [path.name for path in files if "(Mapping[str, Tensor])" in path.read_text(encoding="utf-8")]
+    assert found == ["expert_weights.py"]

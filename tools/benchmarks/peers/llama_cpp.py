@@ -114,6 +114,7 @@ def write_by_converter(checkpoint: Path, config: dict[str, Any], file: Path) -> 
 
     model_class = get_model_class(config["architectures"][0])
     model_class.set_vocab = set_vocab
+    model_class.no_mtp = True  # the layers that predict several tokens, which a checkpoint of random weights lacks
     stored_bf16 = config.get("dtype", config.get("torch_dtype")) == "bfloat16" and file.name != FILE
     kind = gguf.LlamaFileType.MOSTLY_BF16 if stored_bf16 else gguf.LlamaFileType.ALL_F32
     with torch.inference_mode():
