@@ -19,6 +19,7 @@ from edgeformer.transformers_backend.transformers_shim import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     parameters_on_meta,
+    quietly,
     silence_padding_warning,
     transformers,
 )
@@ -94,7 +95,7 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
     attention: "eager", or `ATTENTION_NAME`. The config is not changed. Raises ConfigError where transformers cannot
     build it, and ExportError where it does not take our attention.
     """
-    with registered(), parameters_on_meta():
+    with registered(), parameters_on_meta(), quietly():
         try:
             model = transformers.AutoModelForCausalLM.from_config(
                 copy.deepcopy(config), dtype=dtype, attn_implementation=attention, experts_implementation="eager"

@@ -195,6 +195,18 @@ def run_experts_eagerly(module: Any) -> None:
     module.config._experts_implementation = "eager"
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Let transformers print errors only: it warns of slow kernels and odd configs, which say nothing of an export."""
+    logging = transformers.utils.logging
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
 def silence_padding_warning(model: nn.Module) -> None:
     """Turn off a check for padding that reads token ids, which neither the meta device nor a trace can."""
     for module in model.modules():

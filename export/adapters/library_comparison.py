@@ -67,10 +67,12 @@ def compare_modules(source: ModelSource, weights: Mapping[str, Tensor]) -> Compa
         return Comparison(reason="transformers is not installed")
     try:
         from edgeformer.transformers_backend.hf_module import INSTALLED
+        from edgeformer.transformers_backend.transformers_shim import quietly
     except MissingDependencyError as error:
         return Comparison(reason=str(error))
     try:
-        difference = _difference(source, weights)
+        with quietly():
+            difference = _difference(source, weights)
     except NotComparedError as reason:
         return Comparison(library=INSTALLED, reason=str(reason))
     if not difference <= TOLERANCE:

@@ -19,6 +19,7 @@ from edgeformer.transformers_backend.float64 import computing_in_float64
 from edgeformer.transformers_backend.hf_module import build
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
+from edgeformer.transformers_backend.transformers_shim import quietly
 from edgeformer.transformers_backend.weights import patched_tensors
 
 LOGIT_TOLERANCE = 1e-9
@@ -42,7 +43,7 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
     original = build(config, torch.float32, "eager")
     patched = build_patched(config, plan, torch.float64)
     lengths = [length - STEPS, max(1, (length - STEPS) // 2)]
-    with torch.no_grad(), computing_in_float64():
+    with torch.no_grad(), computing_in_float64(), quietly():
         with streaming_parameters(original, weights, torch.float64), _recorded(original, plan) as expected_states:
             expected = _logits(original, tokens)
         if not expected.isfinite().all():

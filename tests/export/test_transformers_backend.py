@@ -231,6 +231,19 @@ def test_transformers_has_every_internal_that_is_patched():
     assert transformers_shim.moved_internals() == []
 
 
+def test_warnings_of_transformers_are_not_those_of_an_export():
+    """Mamba-2 without its CUDA kernels is "correct but much slower", and that is of no concern to who exports it."""
+    library = transformers.utils.logging
+    logger, verbosity = library.get_logger("transformers.models.bamba"), library.get_verbosity()
+    library.set_verbosity_warning()
+    try:
+        with transformers_shim.quietly():
+            assert not logger.isEnabledFor(library.WARNING)
+        assert logger.isEnabledFor(library.WARNING)
+    finally:
+        library.set_verbosity(verbosity)
+
+
 def test_internals_that_moved_are_named(monkeypatch):
     from transformers import cache_utils, masking_utils
 
