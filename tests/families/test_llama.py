@@ -159,9 +159,14 @@ def test_all_that_is_wrong_with_the_tensors_is_said_at_once(copy):
     assert text.endswith("Check that config.json and the safetensors files belong together.")
 
 
-def test_a_stored_rotation_table_is_known_to_carry_nothing(copy):
-    rewrite(copy, lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)}))
+def test_a_stored_rotation_table_is_left_out_if_it_is_that_of_the_config(copy):
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    table = 10000.0 ** (-torch.arange(8) / 8)
+    rewrite(copy, lambda tensors: tensors.update({name: table}))
     assert len(open_source(copy).weights()) == 3 * 9 + 3
+    rewrite(copy, lambda tensors: tensors.update({name: table.flip(0)}))
+    with pytest.raises(WeightsError, match=f"different: {name} does not hold the frequencies that config.json implies"):
+        open_source(copy).weights()
 
 
 def test_a_tied_head_may_be_stored_as_well(copy):

@@ -79,6 +79,7 @@ def test_the_named_geometries_have_the_sizes_of_their_models():
     }
     assert sizes == {
         "smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "olmoe-1b-7b": 6_919_161_856, "tiny": 106_816,
+        "granite-4.0-h-350m": 340_332_224, "granite-4.0-h-1b": 1_461_538_368,
     }  # fmt: skip
 
 
