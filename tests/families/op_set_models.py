@@ -71,10 +71,15 @@ ENCODER_HEADS = dict(zip(ENCODERS, HEADS, strict=False))
 
 
 def family_config(family):
-    """The first model of a family's tests, of two layers; an encoder in front of a decoder has one."""
+    """The first model of a family's tests, of two layers; an encoder in front of a decoder has one.
+
+    A model that names more kinds of layers keeps all of its layers.
+    """
     row = (FAMILIES | PAIRS | ENCODERS)[family]
     options = row.sizes | next(iter(row.models.values()))
     counts = {name: 2 if family in FAMILIES else count for name, count in LAYER_COUNTS.items() if name in options}
+    if len(options.get("layer_types") or ()) > 2:
+        counts = {}
     options |= counts | ({"num_decoder_layers": 2} if family in ("t5", "mt5") else {})
     if family != "transformer":
         options = {name: value for name, value in options.items() if name not in ("head", "pooling")}

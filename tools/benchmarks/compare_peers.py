@@ -60,6 +60,13 @@ WIDTH = 100
 """Columns of the printed tables, also without a terminal."""
 
 
+def text_config(checkpoint: Path) -> dict[str, Any]:
+    """Return the config of a checkpoint's text model, which may be a part of another model."""
+    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    inside: dict[str, Any] = config.get("text_config", config)
+    return inside
+
+
 def link_with_tokenizer(checkpoint: Path, folder: Path) -> None:
     """Fill an empty folder with links to the checkpoint, and add a tokenizer of numbers if it has none.
 
@@ -69,7 +76,7 @@ def link_with_tokenizer(checkpoint: Path, folder: Path) -> None:
         (folder / file.name).symlink_to(file.resolve())
     if (checkpoint / "tokenizer.json").is_file():
         return
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config = text_config(checkpoint)
     vocabulary = {str(token): token for token in range(config["vocab_size"])}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"}
     special = {f"{name}_token": str(config.get(f"{name}_token_id") or 0) for name in ("bos", "eos")}
@@ -139,7 +146,7 @@ def measure(
     threads: int,
 ) -> Iterator[dict[str, Any]]:
     """Convert for one precision, start every peer that supports it, and yield one result per prompt length."""
-    vocab_size = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    vocab_size = text_config(checkpoint)["vocab_size"]
     having = [name for name in chosen if precision in PEERS[name].precisions]
     folders = {name: work / precision / name.replace(" ", "-") for name in having}
     for name, folder in folders.items():

@@ -110,7 +110,7 @@ def write_by_converter(checkpoint: Path, config: dict[str, Any], file: Path) -> 
 
     def set_vocab(model: Any) -> None:
         model._set_vocab_none()
-        model.gguf_writer.add_vocab_size(config["vocab_size"])
+        model.gguf_writer.add_vocab_size(config.get("text_config", config)["vocab_size"])
 
     model_class = get_model_class(config["architectures"][0])
     model_class.set_vocab = set_vocab
