@@ -1,0 +1,148 @@
+// What the ops have in common: reading attributes and constants of nodes, threads, and errors as onnxruntime wants them.
+//
+// Files of this folder are the only ones that know onnxruntime's types.
+#pragma once
+
+#define ORT_API_MANUAL_INIT
+#include <onnxruntime_cxx_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel.h"
+#include "team.h"
+
+namespace edgeformer {
+
+// The threads of a session, during one call of a kernel.
+class SessionThreads final : public Parallel {
+ public:
+  explicit SessionThreads(OrtKernelContext* context) : context_(context) {}
+  int threads() const override;
+  void run(std::size_t chunks, Task task) override;
+
+ private:
+  OrtKernelContext* context_;
+};
+
+// The node whose kernel is being made: its attributes and constants. What is wrong with them throws Ort::Exception.
+class Node {
+ public:
+  Node(const char* op, const OrtKernelInfo* info) : op_(op), info_(info) {}
+
+  [[noreturn]] void refuse(const std::string& reason) const;
+
+  std::size_t inputs() const { return info_.GetInputCount(); }
+  std::int64_t integer(const char* attribute) const { return info_.GetAttribute<std::int64_t>(attribute); }
+  float number(const char* attribute) const { return info_.GetAttribute<float>(attribute); }
+  // An attribute that counts something.
+  int positive(const char* attribute) const;
+
+  // A constant input, which must have `size` elements.
+  template <class T>
+  const T* constant(std::size_t index, const char* name, std::size_t size) const {
+    int is_constant = 0;
+    const Ort::ConstValue value = info_.GetTensorConstantInput(index, &is_constant);
+    if (!is_constant) refuse(std::string(name) + " must be a constant");
+    const std::size_t found = value.GetTensorTypeAndShapeInfo().GetElementCount();
+    if (found != size) {
+      refuse(std::string(name) + " has " + std::to_string(found) + " elements; these attributes want " +
+             std::to_string(size));
+    }
+    return value.GetTensorData<T>();
+  }
+
+ private:
+  const char* op_;
+  Ort::ConstKernelInfo info_;
+};
+
+// One call of a kernel.
+class Call {
+ public:
+  Call(const char* op, OrtKernelContext* context) : op_(op), context_(context), of_session_(context) {}
+
+  [[noreturn]] void refuse(const std::string& reason) const;
+
+  bool has_input(std::size_t index) const;
+  std::vector<std::int64_t> shape(std::size_t index) const;
+  template <class T>
+  const T* input(std::size_t index) const {
+    return context_.GetInput(index).GetTensorData<T>();
+  }
+  template <class T>
+  T* output(std::size_t index, const std::vector<std::int64_t>& shape) const {
+    return context_.GetOutput(index, shape).GetTensorMutableData<T>();
+  }
+  // The team, or the session's threads where it is null.
+  Parallel& threads(Team* team) { return team != nullptr ? static_cast<Parallel&>(*team) : of_session_; }
+
+ private:
+  const char* op_;
+  Ort::KernelContext context_;
+  SessionThreads of_session_;
+};
+
+// An input or output of an op.
+struct Formal {
+  ONNXTensorElementDataType type;
+  OrtCustomOpInputOutputCharacteristic presence = INPUT_OUTPUT_REQUIRED;
+};
+
+inline constexpr Formal kFloats{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT};
+inline constexpr Formal kBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8};
+
+constexpr Formal optional(Formal formal) { return {formal.type, INPUT_OUTPUT_OPTIONAL}; }
+
+// What onnxruntime keeps of a node: its kernel, and the threads of its session.
+template <class Kernel>
+struct NodeState {
+  Kernel kernel;
+  Team* team;  // null: the session's threads
+
+  OrtStatusPtr ComputeV2(OrtKernelContext* context) {
+    try {
+      Call call(Kernel::kName, context);
+      kernel.run(call, call.threads(team));
+      return nullptr;
+    } catch (const std::exception& error) {
+      return Ort::Status(error).release();
+    }
+  }
+};
+
+// An op. Kernel has kName, kInputs, kOutputs (arrays of Formal), a constructor that reads a Node, and
+// run(Call&, Parallel&), which throws where an input is wrong.
+template <class Kernel>
+class Op : public Ort::CustomOpBase<Op<Kernel>, NodeState<Kernel>, true> {
+ public:
+  explicit Op(Team* team) : team_(team) {}
+
+  OrtStatusPtr CreateKernelV2(const OrtApi&, const OrtKernelInfo* info, void** kernel) const {
+    try {
+      *kernel = new NodeState<Kernel>{Kernel(Node(Kernel::kName, info)), team_};
+      return nullptr;
+    } catch (const std::exception& error) {
+      return Ort::Status(error).release();
+    }
+  }
+
+  const char* GetName() const { return Kernel::kName; }
+  std::size_t GetInputTypeCount() const { return std::size(Kernel::kInputs); }
+  ONNXTensorElementDataType GetInputType(std::size_t index) const { return Kernel::kInputs[index].type; }
+  OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(std::size_t index) const {
+    return Kernel::kInputs[index].presence;
+  }
+  std::size_t GetOutputTypeCount() const { return std::size(Kernel::kOutputs); }
+  ONNXTensorElementDataType GetOutputType(std::size_t index) const { return Kernel::kOutputs[index].type; }
+  OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(std::size_t index) const {
+    return Kernel::kOutputs[index].presence;
+  }
+
+ private:
+  Team* team_;
+};
+
+}  // namespace edgeformer
