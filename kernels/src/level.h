@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 #include "activations.h"
 #include "panels.h"
@@ -37,7 +38,13 @@ struct Level {
 // Levels of this build, the fastest first. The last one is plain C++ and runs everywhere.
 std::span<const Level* const> levels();
 
-// The fastest level that runs here; or the one that EDGEFORMER_KERNELS_LEVEL names, if it runs here.
+// The level of this name; null if this build lacks it or the processor does.
+const Level* find_level(std::string_view name);
+
+// The environment variable that names a level for the process.
+inline constexpr char kLevelVariable[] = "EDGEFORMER_KERNELS_LEVEL";
+
+// The fastest level that runs here; or the one that the environment names, if it runs here.
 const Level& best_level();
 
 }  // namespace edgeformer

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <string_view>
 
 namespace edgeformer {
 
@@ -17,11 +16,22 @@ std::span<const Level* const> levels() {
   return all;
 }
 
+const Level* find_level(std::string_view name) {
+  for (const Level* level : levels()) {
+    if (name == level->name && level->runs_here()) return level;
+  }
+  return nullptr;
+}
+
 const Level& best_level() {
-  static const Level& best = [&]() -> const Level& {
-    const char* wanted = std::getenv("EDGEFORMER_KERNELS_LEVEL");
+  static const Level& best = []() -> const Level& {
+    const char* wanted = std::getenv(kLevelVariable);
+    if (wanted != nullptr) {
+      const Level* level = find_level(wanted);
+      return level == nullptr ? kPlainLevel : *level;
+    }
     for (const Level* level : levels()) {
-      if (level->runs_here() && (wanted == nullptr || wanted == std::string_view(level->name))) return *level;
+      if (level->runs_here()) return *level;
     }
     return kPlainLevel;
   }();

@@ -53,12 +53,14 @@ def graph_of(parts, *, domain="edgeformer", function=True, constant=True, **attr
     return model.SerializeToString()
 
 
-def session_of(graph, library=None, threads=2, team=None):
+def session_of(graph, library=None, threads=2, team=None, level=None):
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     if team is not None:
         options.add_session_config_entry("edgeformer.threads", str(team))
+    if level is not None:
+        options.add_session_config_entry("edgeformer.level", level)
     if library is not None:
         options.register_custom_ops_library(library)
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

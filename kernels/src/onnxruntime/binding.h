@@ -3,6 +3,11 @@
 // Files of this folder are the only ones that know onnxruntime's types.
 #pragma once
 
+// Functions of onnxruntime 1.23 are enough: quantized bundles do not load in older ones. Headers of a newer one must not
+// ask for more (see registration.cc).
+#include <onnxruntime_c_api.h>
+#undef ORT_API_VERSION
+#define ORT_API_VERSION 23
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_cxx_api.h>
 
@@ -11,10 +16,17 @@
 #include <string>
 #include <vector>
 
+#include "level.h"
 #include "parallel.h"
 #include "team.h"
 
 namespace edgeformer {
+
+// What the options of a session say about kernels.
+struct Settings {
+  Team* team;  // null: the session's threads
+  const Level& level;
+};
 
 // The threads of a session, during one call of a kernel.
 class SessionThreads final : public Parallel {
@@ -30,9 +42,12 @@ class SessionThreads final : public Parallel {
 // The node whose kernel is being made: its attributes and constants. What is wrong with them throws Ort::Exception.
 class Node {
  public:
-  Node(const char* op, const OrtKernelInfo* info) : op_(op), info_(info) {}
+  Node(const char* op, const OrtKernelInfo* info, const Level& level) : op_(op), info_(info), level_(level) {}
 
   [[noreturn]] void refuse(const std::string& reason) const;
+
+  // The SIMD level that the kernel must use.
+  const Level& level() const { return level_; }
 
   std::size_t inputs() const { return info_.GetInputCount(); }
   std::int64_t integer(const char* attribute) const { return info_.GetAttribute<std::int64_t>(attribute); }
@@ -57,6 +72,7 @@ class Node {
  private:
   const char* op_;
   Ort::ConstKernelInfo info_;
+  const Level& level_;
 };
 
 // One call of a kernel.
@@ -118,11 +134,11 @@ struct NodeState {
 template <class Kernel>
 class Op : public Ort::CustomOpBase<Op<Kernel>, NodeState<Kernel>, true> {
  public:
-  explicit Op(Team* team) : team_(team) {}
+  explicit Op(const Settings& settings) : settings_(settings) {}
 
   OrtStatusPtr CreateKernelV2(const OrtApi&, const OrtKernelInfo* info, void** kernel) const {
     try {
-      *kernel = new NodeState<Kernel>{Kernel(Node(Kernel::kName, info)), team_};
+      *kernel = new NodeState<Kernel>{Kernel(Node(Kernel::kName, info, settings_.level)), settings_.team};
       return nullptr;
     } catch (const std::exception& error) {
       return Ort::Status(error).release();
@@ -142,7 +158,7 @@ class Op : public Ort::CustomOpBase<Op<Kernel>, NodeState<Kernel>, true> {
   }
 
  private:
-  Team* team_;
+  Settings settings_;
 };
 
 }  // namespace edgeformer

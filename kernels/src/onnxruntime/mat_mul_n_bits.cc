@@ -20,7 +20,7 @@ Weights weights_of(const Node& node) {
 
 }  // namespace
 
-MatMulNBits::MatMulNBits(const Node& node) : linear_(weights_of(node)) {}
+MatMulNBits::MatMulNBits(const Node& node) : linear_(weights_of(node), node.level()) {}
 
 void MatMulNBits::run(Call& call, Parallel& parallel) const {
   std::vector<std::int64_t> shape = call.shape(0);

@@ -1,0 +1,45 @@
+// What the library says of itself, for programs that have to know before they register it. It calls nothing of
+// onnxruntime. Python reads it by ctypes (runtime/kernels.py).
+
+#include <string>
+
+#include "export.h"
+#include "level.h"
+#include "ops.h"
+
+namespace edgeformer {
+namespace {
+
+// Version of the contract between graphs and ops: it grows when an op gets other inputs, outputs or attributes.
+constexpr int kContract = 1;
+
+std::string quoted(const std::string& text) { return '"' + text + '"'; }
+
+std::string list_of(const std::string& items) { return "[" + items.substr(0, items.rfind(',')) + "]"; }
+
+template <class... Kernels>
+std::string names_of(KernelList<Kernels...>) {
+  return list_of(((quoted(Kernels::kName) + ",") + ...));
+}
+
+std::string names_of_levels() {
+  std::string names;
+  for (const Level* level : levels()) {
+    if (level->runs_here()) names += quoted(level->name) + ",";
+  }
+  return list_of(names);
+}
+
+}  // namespace
+}  // namespace edgeformer
+
+// Returns JSON, valid as long as the process: version of the library and of the contract, the oldest onnxruntime, names of
+// the ops, SIMD levels that run here with the fastest first, and the level of sessions that name none.
+EDGEFORMER_EXPORT const char* edgeformer_kernels_describe() {
+  using namespace edgeformer;
+  static const std::string text =
+      R"({"version": ")" EDGEFORMER_KERNELS_VERSION R"(", "contract": )" + std::to_string(kContract) +
+      R"(, "onnxruntime": "1.)" + std::to_string(ORT_API_VERSION) + R"(", "ops": )" + names_of(AllKernels()) +
+      R"(, "levels": )" + names_of_levels() + R"(, "level": )" + quoted(best_level().name) + "}";
+  return text.c_str();
+}

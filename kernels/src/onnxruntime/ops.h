@@ -1,0 +1,13 @@
+// The ops of the library, in one list: what is registered, and what the library says that it has.
+#pragma once
+
+#include "mat_mul_n_bits.h"
+
+namespace edgeformer {
+
+template <class... Kernels>
+struct KernelList {};
+
+using AllKernels = KernelList<MatMulNBits>;
+
+}  // namespace edgeformer
