@@ -20,11 +20,19 @@ struct FreeAligned {
 template <class T>
 using AlignedArray = std::unique_ptr<T[], FreeAligned>;
 
+// Elements of a number type, without values: memory that is not written takes none of the system's.
+template <class T>
+AlignedArray<T> allocate_aligned(std::size_t size) {
+  const std::size_t bytes = round_up(size * sizeof(T), kCacheLine);
+  return AlignedArray<T>(new (::operator new(bytes, std::align_val_t{kCacheLine})) T[bytes / sizeof(T)]);
+}
+
 // Elements are zero.
 template <class T>
 AlignedArray<T> make_aligned(std::size_t size) {
-  const std::size_t bytes = round_up(size * sizeof(T), kCacheLine);
-  return AlignedArray<T>(new (::operator new(bytes, std::align_val_t{kCacheLine})) T[bytes / sizeof(T)]());
+  AlignedArray<T> array = allocate_aligned<T>(size);
+  std::uninitialized_value_construct_n(array.get(), round_up(size * sizeof(T), kCacheLine) / sizeof(T));
+  return array;
 }
 
 // An array that keeps its memory while it is asked for no more than before: for scratch space of a thread.

@@ -1,10 +1,18 @@
 #include "panels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 namespace edgeformer {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "a word's first input is in its lowest bits");
+
+// Bytes of panels that are worth a chunk of packing.
+constexpr std::size_t kChunkBytes = 256 << 10;
 
 // The exponent by which a column's scales are divided: its largest scale becomes less than 2^15.
 int exponent_of_scales(const Weights& weights, int output) {
@@ -15,36 +23,83 @@ int exponent_of_scales(const Weights& weights, int output) {
   return largest > 0 ? std::ilogb(largest) - 14 : 0;
 }
 
-}  // namespace
-
-Panels::Panels(const Weights& weights, int columns, int byte_bias)
-    : outputs_(weights.outputs),
-      bits_(weights.bits),
-      block_(weights.block),
-      blocks_(weights.blocks()),
-      columns_(columns),
-      bias_(weights.bits == 8 ? byte_bias : 0),
-      has_zero_points_(weights.zero_points != nullptr),
-      bytes_(make_aligned<std::uint8_t>(count() * panel_bytes())),
-      factors_(make_aligned<float>(static_cast<std::size_t>(count()) * columns)) {
-  for (int output = 0; output < outputs_; ++output) pack_column(weights, output);
+// Eight 4-bit integers 0 … 7, the first in the lowest bits, in the order 0 4 1 5 2 6 3 7.
+std::uint32_t interleaved(std::uint32_t word) {
+  word = (word & 0xff0000ff) | (word & 0x0000ff00) << 8 | (word & 0x00ff0000) >> 8;
+  return (word & 0xf00ff00f) | (word & 0x00f000f0) << 4 | (word & 0x0f000f00) >> 4;
 }
 
-void Panels::pack_column(const Weights& weights, int output) {
-  const int index = output / columns_, column = output % columns_, exponent = exponent_of_scales(weights, output);
-  std::uint8_t* at = bytes_.get() + index * panel_bytes();
-  std::uint8_t* zero_points = at + blocks_ * block_bytes();
-  factors_[output] = std::ldexp(1.0f, exponent);
-  for (int block = 0; block < blocks_; ++block, at += block_bytes()) {
-    const int first = block * block_, end = std::min(first + block_, weights.inputs);
-    for (int input = first; input < end; ++input) {
-      const int within = input - first, step = within * bits_ / 32, high = bits_ == 4 && within % 8 >= 4;
-      const int integer = weights.integer(output, input) - bias_;
-      at[(static_cast<std::size_t>(step) * columns_ + column) * 4 + within % 4] |= integer << (high ? 4 : 0);
+// Stores words of several rows: for each step the words of all rows, one after the other.
+template <class F>
+void transpose_words(const std::uint8_t* from, std::size_t row_bytes, int rows, int steps, std::size_t step_bytes,
+                     std::uint8_t* to, F change) {
+  for (int step = 0; step < steps; ++step, from += 4, to += step_bytes) {
+    for (int row = 0; row < rows; ++row) {
+      std::uint32_t word;
+      std::memcpy(&word, from + row * row_bytes, 4);
+      word = change(word);
+      std::memcpy(to + row * 4, &word, 4);
     }
-    const Half scale = to_half(std::ldexp(weights.scale(output, block), -exponent));
-    reinterpret_cast<Half*>(at + integer_bytes())[column] = scale;
-    if (has_zero_points_) zero_points[block * columns_ + column] = weights.zero_point(output, block) - bias_;
+  }
+}
+
+}  // namespace
+
+std::string Panels::format(int columns, int byte_bias) {
+  return "panels " + std::to_string(kPanelsVersion) + ", columns " + std::to_string(columns) + ", byte bias " +
+         std::to_string(byte_bias);
+}
+
+Panels::Panels(const WeightSizes& sizes, int columns, int byte_bias, const std::uint8_t* packed)
+    : sizes_(sizes),
+      blocks_(sizes.blocks()),
+      columns_(columns),
+      bias_(sizes.bits == 8 ? byte_bias : 0),
+      bytes_(packed) {}
+
+Panels::Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel)
+    : Panels(weights.sizes(), columns, byte_bias, nullptr) {
+  own_ = allocate_aligned<std::uint8_t>(size_bytes());
+  bytes_ = own_.get();
+  std::uint8_t* after = own_.get() + count() * panel_bytes();
+  std::memset(after, 0, own_.get() + size_bytes() - after);
+  float* factors = reinterpret_cast<float*>(after);
+  const std::size_t panels = count(), chunks = std::min(panels, 1 + panels * panel_bytes() / kChunkBytes);
+  parallel.run(chunks, Task([&](std::size_t chunk) {
+                 for (std::size_t panel = chunk * panels / chunks; panel < (chunk + 1) * panels / chunks; ++panel) {
+                   pack(weights, panel, own_.get() + panel * panel_bytes(), factors + panel * columns_);
+                 }
+               }));
+}
+
+void Panels::pack(const Weights& weights, int panel, std::uint8_t* to, float* factors) const {
+  const int first = panel * columns_, columns = std::min(columns_, outputs() - first);
+  const std::size_t used = blocks() * block_bytes() + (has_zero_points() ? blocks() * columns_ : 0);
+  if (columns < columns_) std::memset(to, 0, used);
+  std::memset(to + used, 0, panel_bytes() - used);
+
+  std::vector<double> divisors(columns);
+  for (int column = 0; column < columns; ++column) {
+    const int exponent = exponent_of_scales(weights, first + column);
+    factors[column] = std::ldexp(1.0f, exponent);
+    divisors[column] = std::ldexp(1.0, -exponent);
+  }
+  const std::uint8_t* from = weights.integers + first * weights.row_bytes();
+  std::uint8_t* points = to + blocks() * block_bytes();
+  const int steps = block() * bits() / 32;
+  const std::uint32_t flipped = bias_ ? 0x80808080 : 0;
+  for (int block = 0; block < blocks(); ++block, from += 4 * steps, to += block_bytes(), points += columns_) {
+    if (bits() == 4) {
+      transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, interleaved);
+    } else {
+      const auto less_bias = [=](std::uint32_t word) { return word ^ flipped; };
+      transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, less_bias);
+    }
+    Half* scales = reinterpret_cast<Half*>(to + integer_bytes());
+    for (int column = 0; column < columns; ++column) {
+      scales[column] = to_half(static_cast<float>(weights.scale(first + column, block) * divisors[column]));
+      if (has_zero_points()) points[column] = weights.zero_point(first + column, block) - bias_;
+    }
   }
 }
 

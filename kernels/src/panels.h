@@ -12,56 +12,80 @@
 //     for every column:            its scale, as half
 //
 // So a vector of bytes meets four inputs, broadcast to all columns, in one dot4. Scales are divided by a power of two of
-// their column, which keeps them in the range of halves; results are multiplied by it. Inputs and outputs that
-// the weights lack have scale 0, or meet an activation of 0.
+// their column, which keeps them in the range of halves; results are multiplied by it. These factors, as floats, follow
+// the last panel. Outputs that the weights lack have scale 0, and inputs that they lack meet an activation of 0.
+//
+// All of it is one array of bytes, which may be stored, and mapped from its file later. Whoever changes the order
+// changes kPanelsVersion.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "aligned.h"
 #include "half.h"
+#include "parallel.h"
 #include "weights.h"
 
 namespace edgeformer {
 
+inline constexpr int kPanelsVersion = 1;
+
 class Panels {
  public:
-  // columns: outputs of a panel. byte_bias: what is subtracted from 8-bit integers and their zero points before they
-  // are stored; 128 where the processor multiplies signed bytes only.
-  Panels(const Weights& weights, int columns, int byte_bias);
+  // Packs weights into memory of its own.
+  // columns: outputs of a panel. byte_bias: 0 or 128, what is subtracted from 8-bit integers and their zero points
+  // before they are stored; 128 where the processor multiplies signed bytes only.
+  Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel);
 
-  int outputs() const { return outputs_; }
-  int bits() const { return bits_; }
-  int block() const { return block_; }
+  // Refers to bytes() of panels that were packed with the same arguments. They must be bytes().size() of these, from
+  // the beginning of a cache line on, and outlive this.
+  Panels(const WeightSizes& sizes, int columns, int byte_bias, const std::uint8_t* packed);
+
+  // Names the order of bytes. Panels that were stored are those of another level, if it has the same format.
+  static std::string format(int columns, int byte_bias);
+
+  std::span<const std::uint8_t> bytes() const { return {bytes_, size_bytes()}; }
+
+  int outputs() const { return sizes_.outputs; }
+  int inputs() const { return sizes_.inputs; }
+  int bits() const { return sizes_.bits; }
+  int block() const { return sizes_.block; }
   int blocks() const { return blocks_; }
   int columns() const { return columns_; }
-  int count() const { return (outputs_ + columns_ - 1) / columns_; }
-  bool has_zero_points() const { return has_zero_points_; }
+  int count() const { return (outputs() + columns_ - 1) / columns_; }
+  bool has_zero_points() const { return sizes_.own_zero_points; }
   // The zero point of all blocks, if they have none of their own.
-  int common_zero_point() const { return (1 << (bits_ - 1)) - bias_; }
+  int common_zero_point() const { return (1 << (bits() - 1)) - bias_; }
   // Of stored integers and zero points: what was subtracted from them.
   int bias() const { return bias_; }
 
-  std::size_t integer_bytes() const { return static_cast<std::size_t>(columns_) * block_ * bits_ / 8; }
+  std::size_t integer_bytes() const { return static_cast<std::size_t>(columns_) * block() * bits() / 8; }
   std::size_t block_bytes() const { return integer_bytes() + columns_ * sizeof(Half); }
   std::size_t panel_bytes() const {
-    const std::size_t zero_points = has_zero_points_ ? static_cast<std::size_t>(blocks_) * columns_ : 0;
-    return round_up(blocks_ * block_bytes() + zero_points, kCacheLine);
+    const std::size_t zero_points = has_zero_points() ? static_cast<std::size_t>(blocks()) * columns_ : 0;
+    return round_up(blocks() * block_bytes() + zero_points, kCacheLine);
   }
 
-  const std::uint8_t* panel(int index) const { return bytes_.get() + index * panel_bytes(); }
-  const std::uint8_t* zero_points(int index) const { return panel(index) + blocks_ * block_bytes(); }
+  const std::uint8_t* panel(int index) const { return bytes_ + index * panel_bytes(); }
+  const std::uint8_t* zero_points(int index) const { return panel(index) + blocks() * block_bytes(); }
   // By which the results of a panel's columns are multiplied.
-  const float* factors(int index) const { return factors_.get() + static_cast<std::size_t>(index) * columns_; }
+  const float* factors(int index) const {
+    return reinterpret_cast<const float*>(panel(count())) + static_cast<std::size_t>(index) * columns_;
+  }
 
  private:
-  void pack_column(const Weights& weights, int output);
+  std::size_t size_bytes() const {
+    return round_up(count() * (panel_bytes() + columns_ * sizeof(float)), kCacheLine);
+  }
+  void pack(const Weights& weights, int panel, std::uint8_t* to, float* factors) const;
 
-  int outputs_, bits_, block_, blocks_, columns_, bias_;
-  bool has_zero_points_;
-  AlignedArray<std::uint8_t> bytes_;
-  AlignedArray<float> factors_;
+  WeightSizes sizes_;
+  int blocks_, columns_, bias_;
+  AlignedArray<std::uint8_t> own_;  // none for bytes of others
+  const std::uint8_t* bytes_;
 };
 
 }  // namespace edgeformer

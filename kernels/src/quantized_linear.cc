@@ -20,14 +20,20 @@ constexpr int kMostBytes = 65536;
 
 }  // namespace
 
-std::string why_unsupported(const Weights& weights) {
-  if (weights.bits != 4 && weights.bits != 8) return "bits must be 4 or 8, not " + std::to_string(weights.bits);
-  const int most = weights.bits == 4 ? kMostNibbles : kMostBytes;
-  if (weights.block < 16 || weights.block > most || weights.block % 8 != 0) {
+std::string why_unsupported(const WeightSizes& sizes) {
+  if (sizes.bits != 4 && sizes.bits != 8) return "bits must be 4 or 8, not " + std::to_string(sizes.bits);
+  const int most = sizes.bits == 4 ? kMostNibbles : kMostBytes;
+  if (sizes.block < 16 || sizes.block > most || sizes.block % 8 != 0) {
     return "block_size must be a multiple of 8 from 16 to " + std::to_string(most) + ", not " +
-           std::to_string(weights.block);
+           std::to_string(sizes.block);
   }
-  if (weights.outputs < 1 || weights.inputs < 1) return "N and K must be positive";
+  if (sizes.outputs < 1 || sizes.inputs < 1) return "N and K must be positive";
+  return "";
+}
+
+std::string why_unsupported(const Weights& weights) {
+  const std::string reason = why_unsupported(weights.sizes());
+  if (!reason.empty()) return reason;
   for (std::size_t i = 0; i < static_cast<std::size_t>(weights.outputs) * weights.blocks(); ++i) {
     if (!std::isfinite(weights.scales[i])) return "a scale is not finite";
   }
@@ -35,7 +41,12 @@ std::string why_unsupported(const Weights& weights) {
 }
 
 QuantizedLinear::QuantizedLinear(const Weights& weights, const Level& level)
-    : inputs_(weights.inputs), level_(level), panels_(weights, level.columns, level.byte_bias) {}
+    : level_(level), panels_([&] {
+        Serial serial;
+        return Panels(weights, level.columns, level.byte_bias, serial);
+      }()) {}
+
+QuantizedLinear::QuantizedLinear(Panels panels, const Level& level) : level_(level), panels_(std::move(panels)) {}
 
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
@@ -46,7 +57,7 @@ void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& 
   few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
             const std::size_t end = std::min(rows, (chunk + 1) * kRowsAtOnce);
             for (std::size_t row = chunk * kRowsAtOnce; row < end; ++row) {
-              level_.quantize_row(x + row * inputs_, inputs_, activations, row);
+              level_.quantize_row(x + row * inputs(), inputs(), activations, row);
             }
           }));
   if (rows == 1) return run_row(activations, y, parallel);

@@ -15,13 +15,17 @@ namespace edgeformer {
 
 // Says why weights of this form cannot be multiplied; empty if they can.
 std::string why_unsupported(const Weights& weights);
+std::string why_unsupported(const WeightSizes& sizes);
 
 class QuantizedLinear {
  public:
-  // Packs the weights, which may be freed afterwards. They must be supported.
+  // Packs the weights in this thread; they may be freed afterwards. They must be supported.
   explicit QuantizedLinear(const Weights& weights, const Level& level = best_level());
 
-  int inputs() const { return inputs_; }
+  // Takes panels of the level's format.
+  explicit QuantizedLinear(Panels panels, const Level& level = best_level());
+
+  int inputs() const { return panels_.inputs(); }
   int outputs() const { return panels_.outputs(); }
 
   // x: [rows][inputs()]. y: [rows][outputs()]. May be called by several threads at once. Results do not depend on the
@@ -32,7 +36,6 @@ class QuantizedLinear {
   void run_row(const Activations& activations, float* y, Parallel& parallel) const;
   void run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const;
 
-  int inputs_;
   const Level& level_;
   Panels panels_;
 };

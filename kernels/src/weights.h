@@ -9,6 +9,14 @@
 
 namespace edgeformer {
 
+// What determines the size of weights.
+struct WeightSizes {
+  int outputs, inputs, bits, block;
+  bool own_zero_points;  // one for each block
+
+  int blocks() const { return (inputs + block - 1) / block; }
+};
+
 struct Weights {
   int outputs;  // N
   int inputs;   // K
@@ -19,7 +27,10 @@ struct Weights {
   const float* scales;              // [outputs][blocks()]
   const std::uint8_t* zero_points;  // [outputs][ceil(blocks() * bits / 8)], or null for 2^(bits-1) everywhere
 
-  int blocks() const { return (inputs + block - 1) / block; }
+  int blocks() const { return sizes().blocks(); }
+  WeightSizes sizes() const { return {outputs, inputs, bits, block, zero_points != nullptr}; }
+
+  std::size_t row_bytes() const { return static_cast<std::size_t>(blocks()) * block * bits / 8; }
 
   int integer(int output, int input) const {
     const std::size_t row = static_cast<std::size_t>(output) * blocks() * block;

@@ -1,0 +1,104 @@
+// Packing, in words and by several threads, against the definition of panels, weight by weight: bytes are equal.
+#include "panels.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "check.h"
+#include "level.h"
+#include "random_weights.h"
+#include "team.h"
+
+using namespace edgeformer;
+
+namespace {
+
+int exponent_of(const Weights& weights, int output) {
+  float largest = 0;
+  for (int block = 0; block < weights.blocks(); ++block) {
+    largest = std::fmax(largest, std::fabs(weights.scale(output, block)));
+  }
+  return largest > 0 ? std::ilogb(largest) - 14 : 0;
+}
+
+// The bytes of panels, straight from the description in panels.h.
+std::vector<std::uint8_t> packed_slowly(const Weights& weights, int columns, int bias) {
+  bias = weights.bits == 8 ? bias : 0;
+  const std::size_t panels = (weights.outputs + columns - 1) / columns, blocks = weights.blocks(), block = weights.block;
+  const std::size_t block_bytes = columns * (block * weights.bits / 8 + 2);
+  const std::size_t points_bytes = weights.zero_points ? blocks * columns : 0;
+  const std::size_t panel_bytes = (blocks * block_bytes + points_bytes + 63) / 64 * 64;
+  std::vector<std::uint8_t> bytes((panels * (panel_bytes + columns * 4) + 63) / 64 * 64);
+  for (int output = 0; output < weights.outputs; ++output) {
+    const int column = output % columns, exponent = exponent_of(weights, output);
+    std::uint8_t* panel = bytes.data() + output / columns * panel_bytes;
+    const float factor = std::ldexp(1.0f, exponent);
+    std::memcpy(bytes.data() + panels * panel_bytes + output * 4, &factor, 4);
+    for (std::size_t at = 0; at < blocks; ++at) {
+      std::uint8_t* to = panel + at * block_bytes;
+      for (std::size_t within = 0; within < block; ++within) {
+        const int integer = weights.integer(output, at * block + within) - bias;
+        const std::size_t step = within * weights.bits / 32;
+        const bool high = weights.bits == 4 && within % 8 >= 4;
+        to[(step * columns + column) * 4 + within % 4] |= integer << (high ? 4 : 0);
+      }
+      const Half scale = to_half(std::ldexp(weights.scale(output, at), -exponent));
+      std::memcpy(to + block_bytes - columns * 2 + column * 2, &scale, 2);
+      if (weights.zero_points) panel[blocks * block_bytes + at * columns + column] = weights.zero_point(output, at) - bias;
+    }
+  }
+  return bytes;
+}
+
+void check_bytes(const Weights& weights, int columns, int bias, Parallel& parallel) {
+  const std::vector<std::uint8_t> expected = packed_slowly(weights, columns, bias);
+  const Panels panels(weights, columns, bias, parallel);
+  const char* form = "N=%d K=%d bits=%d block=%d zero_points=%d columns=%d bias=%d";
+  char shape[200];
+  std::snprintf(shape, sizeof shape, form, weights.outputs, weights.inputs, weights.bits, weights.block,
+                weights.zero_points != nullptr, columns, bias);
+  CHECK(panels.bytes().size() == expected.size(), "%s: %zu bytes, not %zu", shape, panels.bytes().size(), expected.size());
+  CHECK(reinterpret_cast<std::uintptr_t>(panels.bytes().data()) % kCacheLine == 0, "%s: alignment", shape);
+  CHECK(std::equal(expected.begin(), expected.end(), panels.bytes().begin()), "%s: other bytes", shape);
+  // Mapped bytes are those that were packed, and are read where they lie.
+  const Panels mapped(weights.sizes(), columns, bias, panels.bytes().data());
+  CHECK(mapped.bytes().data() == panels.bytes().data() && mapped.bytes().size() == panels.bytes().size(), "%s", shape);
+  CHECK(mapped.factors(0) == panels.factors(0) && mapped.zero_points(0) == panels.zero_points(0), "%s", shape);
+}
+
+void check_levels() {
+  std::mt19937 random(0);
+  Serial serial;
+  Team team(3);
+  for (const Level* level : levels()) {
+    for (int round = 0; round < 300; ++round) {
+      const int outputs = 1 + random() % 200, inputs = 1 + random() % 600, bits = random() % 2 ? 4 : 8;
+      const int block = 8 * (2 + random() % (random() % 4 ? 15 : 31));
+      const RandomWeights weights(outputs, inputs, bits, block, random() % 2, random());
+      check_bytes(weights.view, level->columns, level->byte_bias, round % 2 ? static_cast<Parallel&>(team) : serial);
+    }
+  }
+  const RandomWeights large(1000, 2048, 4, 128, true, 1);  // several chunks for each thread
+  check_bytes(large.view, 32, 0, team);
+}
+
+void check_scales_beyond_halves() {
+  Serial serial;
+  RandomWeights weights(3, 64, 4, 32, false, 0);
+  weights.scales = {3e38f, 1e30f, 1e-44f, -1e-45f, 0.0f, 0.0f};
+  weights.view.scales = weights.scales.data();
+  check_bytes(weights.view, 16, 0, serial);
+}
+
+void check_formats() {
+  CHECK(Panels::format(32, 0) == "panels 1, columns 32, byte bias 0", "%s", Panels::format(32, 0).c_str());
+  CHECK(Panels::format(32, 0) != Panels::format(16, 0) && Panels::format(16, 0) != Panels::format(16, 128), "formats");
+}
+
+}  // namespace
+
+int main() {
+  check_levels();
+  check_scales_beyond_halves();
+  check_formats();
+}
