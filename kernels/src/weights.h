@@ -12,7 +12,7 @@ namespace edgeformer {
 // What determines the size of weights.
 struct WeightSizes {
   int outputs, inputs, bits, block;
-  bool own_zero_points;  // one for each block
+  bool own_zero_points = false;  // one for each block
 
   int blocks() const { return (inputs + block - 1) / block; }
 };

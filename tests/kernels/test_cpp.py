@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from build_kernels import KERNELS, build, compiler
 
-PROGRAMS = ("test_half", "test_quantized_linear", "test_team")
+PROGRAMS = ("test_file_pages", "test_half", "test_panels", "test_quantized_linear", "test_team")
 
 
 def run(folder, program):
@@ -38,7 +38,18 @@ FAULTS = {
     ),
     "a tail without its last number": ("simd_kernels.h", "for (; i < size; ++i) {", "for (; i + 1 < size; ++i) {"),
     "columns beyond the last": ("simd_kernels.h", "if (to == padded) std::", "if (to == nullptr) std::"),
-    "high halves of bytes for low ones": ("panels.cc", "within % 8 >= 4;", "within % 8 < 4;"),
+    "halves of bytes that are not exchanged": (
+        "panels.cc",
+        "(word & 0x00f000f0) << 4 | (word & 0x0f000f00) >> 4",
+        "(word & 0x0ff00ff0)",
+    ),
+    "a panel that is not packed": (
+        "panels.cc",
+        "panel < (chunk + 1) * panels / chunks",
+        "panel + 1 < (chunk + 1) * panels / chunks",
+    ),
+    "a bias that bytes keep": ("panels.cc", "word ^ flipped", "word"),
+    "memory without a file that is emptied": ("file_pages.cc", "inode != 0 && begin < end", "begin < end"),
     "zero points that are ignored": ("simd_kernels.h", "(zero_points == nullptr)", "(zero_points != nullptr)"),
     "rows that are left out": ("quantized_linear.cc", ROWS, f"std::max<int>(row, {ROWS[:-1]} - 1);"),
     "scales that leave the range of halves": ("panels.cc", "std::ilogb(largest) - 14", "0 * std::ilogb(largest)"),
@@ -76,7 +87,8 @@ def with_fault(folder, file, right, wrong):
 def test_faults_are_found(built, tmp_path, fault):
     file, right, wrong = FAULTS[fault]
     source = with_fault(tmp_path, file, right, wrong)
-    assert run(build(source, op=False), "test_quantized_linear").returncode != 0
+    folder = build(source, op=False)
+    assert any(run(folder, program).returncode for program in PROGRAMS)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The op edgeformer::MatMulNBits in onnxruntime is right, is preferred to its function, and refuses wrong inputs."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -87,6 +88,8 @@ def product(x, parts, bits, block):
     return terms.sum(-1), np.abs(terms).sum(-1)
 
 
+SMAPS = Path("/proc/self/smaps")
+
 TOLERANCE = 2.0**-11 + 1e-5
 """Scales are stored as halves of 11 bits, and sums are float32. Relative to the sum of magnitudes of blocks."""
 
@@ -138,6 +141,36 @@ def test_results_do_not_depend_on_threads(library):
         with ThreadPoolExecutor(4) as pool:
             for answer in pool.map(lambda index: sessions[index % 4].run(None, {"A": x})[0], range(40)):  # noqa: B023
                 np.testing.assert_array_equal(answer, first)
+
+
+@pytest.mark.skipif(not SMAPS.is_file(), reason="the system does not tell which pages of a file a process has")
+def test_once_packed_the_weights_of_the_file_leave_memory(library, tmp_path):
+    parts = random_weights(4096, 2048, 4, 32, zero_points=False)
+    graph = graph_of(parts, N=4096, K=2048, bits=4, block_size=32)
+    onnx.save(
+        onnx.load_from_string(graph),
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        location="data",
+        size_threshold=0,
+    )
+    sessions = [session_of(str(tmp_path / "model.onnx"), library, team=team) for team in (None, 2)]
+    assert sum(kilobytes for path, kilobytes in resident_files() if path == tmp_path / "data") < 64
+    x = np.random.default_rng(0).standard_normal((2, 2048)).astype(np.float32)
+    answers = [session.run(None, {"A": x})[0] for session in sessions]
+    np.testing.assert_array_equal(answers[0], session_of(graph, library).run(None, {"A": x})[0])
+    np.testing.assert_array_equal(*answers)
+
+
+def resident_files():
+    """Paths of the files that are mapped into this process, and how many kB of each mapping it has."""
+    path = None
+    for line in SMAPS.read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            path = Path(words[5]) if len(words) > 5 else None
+        elif words[0] == "Rss:" and path is not None:
+            yield path, int(words[1])
 
 
 def test_no_rows_are_no_work(library):

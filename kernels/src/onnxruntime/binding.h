@@ -42,14 +42,21 @@ class SessionThreads final : public Parallel {
 // The node whose kernel is being made: its attributes and constants. What is wrong with them throws Ort::Exception.
 class Node {
  public:
-  Node(const char* op, const OrtKernelInfo* info, const Level& level) : op_(op), info_(info), level_(level) {}
+  Node(const char* op, const OrtKernelInfo* info, const Settings& settings) : op_(op), info_(info), settings_(settings) {}
 
   [[noreturn]] void refuse(const std::string& reason) const;
 
   // The SIMD level that the kernel must use.
-  const Level& level() const { return level_; }
+  const Level& level() const { return settings_.level; }
+  // The team of the session; null where its kernels run on the session's threads.
+  Team* team() const { return settings_.team; }
 
   std::size_t inputs() const { return info_.GetInputCount(); }
+  bool has_input(std::size_t index) const { return index < inputs() && !info_.GetInputName(index).empty(); }
+  // What the graph calls an input, for errors.
+  std::string name_of(std::size_t index) const {
+    return has_input(index) ? info_.GetInputName(index) : "input " + std::to_string(index);
+  }
   std::int64_t integer(const char* attribute) const { return info_.GetAttribute<std::int64_t>(attribute); }
   float number(const char* attribute) const { return info_.GetAttribute<float>(attribute); }
   // An attribute that counts something.
@@ -72,7 +79,7 @@ class Node {
  private:
   const char* op_;
   Ort::ConstKernelInfo info_;
-  const Level& level_;
+  const Settings& settings_;
 };
 
 // One call of a kernel.
@@ -138,7 +145,7 @@ class Op : public Ort::CustomOpBase<Op<Kernel>, NodeState<Kernel>, true> {
 
   OrtStatusPtr CreateKernelV2(const OrtApi&, const OrtKernelInfo* info, void** kernel) const {
     try {
-      *kernel = new NodeState<Kernel>{Kernel(Node(Kernel::kName, info, settings_.level)), settings_.team};
+      *kernel = new NodeState<Kernel>{Kernel(Node(Kernel::kName, info, settings_)), settings_.team};
       return nullptr;
     } catch (const std::exception& error) {
       return Ort::Status(error).release();

@@ -1,26 +1,13 @@
 #include "mat_mul_n_bits.h"
 
+#include "panels_of.h"
+
 namespace edgeformer {
-namespace {
 
-Weights weights_of(const Node& node) {
-  Weights weights{node.positive("N"), node.positive("K"), node.positive("bits"), node.positive("block_size"),
-                  nullptr, nullptr, nullptr};
-  const std::size_t blocks = static_cast<std::size_t>(weights.outputs) * weights.blocks();
-  weights.integers = node.constant<std::uint8_t>(1, "B", blocks * weights.block * weights.bits / 8);
-  weights.scales = node.constant<float>(2, "scales", blocks);
-  if (node.inputs() > 3) {
-    const std::size_t row_bytes = (static_cast<std::size_t>(weights.blocks()) * weights.bits + 7) / 8;
-    weights.zero_points = node.constant<std::uint8_t>(3, "zero_points", weights.outputs * row_bytes);
-  }
-  const std::string reason = why_unsupported(weights);
-  if (!reason.empty()) node.refuse(reason);
-  return weights;
-}
-
-}  // namespace
-
-MatMulNBits::MatMulNBits(const Node& node) : linear_(weights_of(node), node.level()) {}
+MatMulNBits::MatMulNBits(const Node& node)
+    : linear_(panels_of(node, 1, {node.positive("N"), node.positive("K"), node.positive("bits"),
+                                  node.positive("block_size")}),
+              node.level()) {}
 
 void MatMulNBits::run(Call& call, Parallel& parallel) const {
   std::vector<std::int64_t> shape = call.shape(0);
