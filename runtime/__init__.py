@@ -18,6 +18,7 @@ from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Class, Encoder, Filling
 from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.kernel_report import KernelReport
 from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.seq2seq import Seq2SeqLM
@@ -40,6 +41,7 @@ __all__ = [
     "GenerationConfig",
     "GenerationOptions",
     "GenerationStream",
+    "KernelReport",
     "LogitsProcessor",
     "Manifest",
     "Message",

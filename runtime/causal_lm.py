@@ -15,7 +15,6 @@ from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Generati
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.session import ProviderChoice
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message
@@ -33,7 +32,7 @@ class CausalLM(Model):
         super().__init__(folder, manifest, provider, threads, kernels)
         self._prefill: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
-            session = open_graph(folder, manifest, manifest.prefill.graph, self.provider, threads, kernels)
+            session = self._open_graph(manifest.prefill.graph, threads)
             self._prefill = PrefillSession(session, manifest.prefill.from_tokens)
 
     @property

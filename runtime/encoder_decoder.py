@@ -14,7 +14,6 @@ from edgeformer.runtime.audio import load_audio, log_mel
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
-from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice
 from edgeformer.runtime.speech import window_seconds
 
@@ -31,7 +30,7 @@ class EncoderDecoder(Model):
         super().__init__(folder, manifest, provider, threads, kernels)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
-        self._encoder = open_graph(folder, manifest, manifest.encoder_graph, self.provider, threads, kernels)
+        self._encoder = self._open_graph(manifest.encoder_graph, threads)
 
     @property
     def is_speech(self) -> bool:

@@ -1,11 +1,14 @@
 """The base class of models: manifest, provider, the session of the main graph, tokenizer."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime.kernel_report import KernelReport, report_kernels
+from edgeformer.runtime.kernels import choose_kernels
 from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.request_values import is_list, text_or_ids
 from edgeformer.runtime.session import ProviderChoice, choose_provider
@@ -27,8 +30,18 @@ class Model:
         self.folder = folder
         self.manifest = manifest
         self.provider = choose_provider(provider, manifest)
-        self.session: Any = open_graph(folder, manifest, manifest.graphs[-1], self.provider, threads, kernels)
+        self._kernel_choice = choose_kernels(self.provider, kernels)
+        self.session: Any = self._open_graph(manifest.graphs[-1], threads)
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
+
+    def _open_graph(self, graph: str, threads: int | None) -> Any:
+        """Open a session of a graph of the bundle, named by its path within the folder."""
+        return open_graph(self.folder, self.manifest, graph, self.provider, threads, self._kernel_choice)
+
+    @cached_property
+    def kernels(self) -> KernelReport:
+        """The report of what runs the graphs' functions: kernels of edgeformer-kernels, or their bodies, and why."""
+        return report_kernels(self.folder, self.manifest, self._kernel_choice)
 
     def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:
         """Return the token ids of a text, or given ids, checked against the vocabulary.

@@ -17,6 +17,7 @@ from typing import Any
 
 from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.kernels import KernelChoice
 from edgeformer.runtime.session import onnxruntime, open_session
 
 FOLDER = "prepacked"
@@ -24,21 +25,27 @@ FOLDER = "prepacked"
 
 
 def open_graph(
-    folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None, kernels: bool
+    folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None, kernels: KernelChoice
 ) -> Any:
     """Open a session of a graph of a bundle, or of its prepacked copy if there is one for this machine.
 
-    graph: path within the folder. threads: None for all usable cores. kernels: run edgeformer's own kernels where they
-    are installed; prepacked graphs have onnxruntime's. Raises BundleError if it cannot be loaded.
+    graph: path within the folder. threads: None for all usable cores. kernels: edgeformer's own, for functions of the
+    graph; prepacked graphs have none. Raises BundleError if it cannot be loaded.
     """
-    prepacked = prepacked_folder(folder, manifest) / PurePosixPath(graph).name
-    if provider != "cpu" or not prepacked.is_file():
-        return open_session(folder / graph, provider, threads, kernels=kernels)
+    file = graph_file(folder, manifest, graph) if provider == "cpu" else folder / graph
     try:
-        return open_session(prepacked, provider, threads)
+        return open_session(file, provider, threads, kernels=kernels)
     except BundleError as error:
+        if file == folder / graph:
+            raise
         advice = f"Remove the prepacked graphs with: edgeformer optimize {folder} --remove"
         raise BundleError(f"{error}\n{advice}") from error
+
+
+def graph_file(folder: Path, manifest: Manifest, graph: str) -> Path:
+    """Return the file that a session on the CPU opens for a graph: its prepacked copy if there is one here."""
+    prepacked = prepacked_folder(folder, manifest) / PurePosixPath(graph).name
+    return prepacked if prepacked.is_file() else folder / graph
 
 
 def opened_graphs(manifest: Manifest) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Arithmetic, Manifest, Provider
 from edgeformer.runtime.int8_saturation import products_saturate
-from edgeformer.runtime.kernels import register_kernels
+from edgeformer.runtime.kernels import BODIES, KernelChoice
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
@@ -173,14 +173,19 @@ def session_options(threads: int) -> Any:
 
 
 def open_session(
-    graph: Path, provider: Provider, threads: int | None = None, *, prepack: bool = True, kernels: bool = False
+    graph: Path,
+    provider: Provider,
+    threads: int | None = None,
+    *,
+    prepack: bool = True,
+    kernels: KernelChoice = BODIES,
 ) -> Any:
     """Open an `onnxruntime.InferenceSession`.
 
     threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
-    without it they stay mapped to their file. kernels: run edgeformer's own kernels on the CPU, where they are
-    installed. Raises BundleError for a graph that onnxruntime cannot load, and RequestError for a number of threads
-    that `choose_threads` refuses, or if CUDA cannot start.
+    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. Raises BundleError
+    for a graph that onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or
+    if CUDA cannot start.
     """
     ort, options = onnxruntime(), session_options(choose_threads(threads))
     if not prepack:
@@ -193,8 +198,7 @@ def open_session(
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
-            if kernels and provider == "cpu":
-                register_kernels(options)
+            kernels.register(options)
             if provider == "cuda":
                 ort.preload_dlls()
                 # TF32 rounds factors of float32 products to 10 bits of mantissa, which fails parity checks of fp32.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 TEXTS = {"causal-lm": "prompt", "seq2seq-lm": "source", "encoder": "text"}
 """Name of the input in tables, by task."""
+
+WIDTH = 80
+"""Columns of the text above the tables."""
 
 UNKNOWN = "?"
 """Printed where a figure could not be measured."""
@@ -89,8 +93,8 @@ def _show(result: "BenchmarkResult") -> None:
         f"{result.provider.upper()}, {_count(result.threads, 'thread')}; median (range) of "
         f"{_count(result.rounds, 'round')}\n"
     )
-    for name, text in (*_roof_rows(result), *_startup_rows(result)):
-        click.echo(f"{name:<20}{text}")
+    for name, text in (("kernels", result.kernels.describe()), *_roof_rows(result), *_startup_rows(result)):
+        click.echo(fill(f"{name:<20}{text}", WIDTH, subsequent_indent=" " * 20, break_on_hyphens=False))
     what, new_tokens = TEXTS[result.task], result.workloads[0].new_tokens
     click.echo()
     print_table(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -13,7 +13,11 @@ from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry, ConvState, KeyValueState
+from edgeformer.errors import MissingDependencyError
 from edgeformer.manifest import FILE_NAME, Arithmetic, Manifest
+
+if TYPE_CHECKING:
+    from edgeformer.runtime.kernel_report import KernelReport
 
 WIDTH = 80
 
@@ -29,16 +33,18 @@ WIDTH = 80
 def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> None:
     """Show the parameters, bytes and FLOPs of a model or bundle.
 
-    MODEL is a bundle, or a model that `edgeformer export --model` takes. Reads no weights.
+    MODEL is a bundle, or a model that `edgeformer export --model` takes. Of a bundle, it also says which kernels
+    would run here. Reads no weights.
     """
     if (Path(model) / FILE_NAME).is_file():
         manifest = Manifest.read(Path(model))
         manifest.check_sizes(Path(model))
         files = {name: entry.bytes for name, entry in manifest.files.items()}
+        kernels = _kernels(Path(model), manifest)
         if manifest.model is None:
-            _show_module(manifest, files, as_json)
+            _show_module(manifest, files, as_json, kernels)
         else:
-            _show_model(manifest.model, manifest.arithmetic, manifest.source, files, as_json, manifest)
+            _show_model(manifest.model, manifest.arithmetic, manifest.source, files, as_json, manifest, kernels)
         return
     from edgeformer.source import open_source
 
@@ -47,7 +53,19 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
     _show_model(opened.config, precision or "fp32", opened.origin + inside, {}, as_json)
 
 
-def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> None:
+def _kernels(bundle: Path, manifest: Manifest) -> "KernelReport | None":
+    """Return which kernels the runtime would run here; None without an onnxruntime that it can use."""
+    from edgeformer.runtime.kernel_report import report_kernels
+    from edgeformer.runtime.kernels import choose_kernels
+    from edgeformer.runtime.session import choose_provider
+
+    try:
+        return report_kernels(bundle, manifest, choose_kernels(choose_provider("auto", manifest)))
+    except MissingDependencyError:
+        return None
+
+
+def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool, kernels: "KernelReport | None") -> None:
     """Show what the manifest of an exported module of the user's own holds, which has no model config.
 
     Its parameters and FLOPs are unknown.
@@ -67,6 +85,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
         "cache_bytes_per_token": cache_bytes,
         "total_bytes": weights,
         "files": files,
+        "kernels": None if kernels is None else asdict(kernels),
     }
     if as_json:
         print_json(data)
@@ -81,6 +100,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool) -> No
             *_file_rows(files),
         ]
     )
+    _print_kernels(kernels)
 
 
 def _show_model(
@@ -90,6 +110,7 @@ def _show_model(
     files: dict[str, int],
     as_json: bool,
     manifest: Manifest | None = None,
+    kernels: "KernelReport | None" = None,
 ) -> None:
     numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.precision
     stored = manifest is not None and manifest.precision not in ELEMENT_BYTES
@@ -113,6 +134,7 @@ def _show_model(
                 "bytes": parts,
                 "total_bytes": total,
                 **({"files": files} if files else {}),
+                **({} if manifest is None else {"kernels": None if kernels is None else asdict(kernels)}),
             }
         )
         return
@@ -141,6 +163,14 @@ def _show_model(
     both = f"encoder of {_described(config.encoder)}; decoder of " if isinstance(config, Seq2SeqConfig) else ""
     _print_title(f"{source}: {both}{_described(stack)}")
     print_table(rows)
+    if manifest is not None:
+        _print_kernels(kernels)
+
+
+def _print_kernels(kernels: "KernelReport | None") -> None:
+    """Print what would run the functions of a bundle's graphs on this machine."""
+    unknown = "not known without onnxruntime; install it with: pip install 'edgeformer[cpu]'"
+    _print_title(f"kernels: {unknown if kernels is None else kernels.describe()}")
 
 
 def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:

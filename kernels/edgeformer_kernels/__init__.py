@@ -8,12 +8,6 @@ Then nodes of domain `edgeformer` in a graph run its kernels. Without it, the gr
 
 from pathlib import Path
 
-VERSION = "0.1.0"
-"""Version of this package."""
-
-OPS = 1
-"""Version of the contract between the ops and the graphs that call them."""
-
 
 def library() -> str:
     """Return the absolute path of the library. Raises FileNotFoundError if this package was installed without it."""

@@ -31,7 +31,7 @@ ROOFS = ("bandwidth", "fp32", "int8")
 PAUSE_SECONDS = 0.1
 """Seconds between measurements: threads of the last session spin for a while, on cores that the next one needs."""
 
-PACKAGES = ("edgeformer", "numpy", "onnxruntime", "onnxruntime-gpu")
+PACKAGES = ("edgeformer", "edgeformer-kernels", "numpy", "onnxruntime", "onnxruntime-gpu")
 """Packages whose versions are reported."""
 
 Progress = Callable[[str, float], None]
@@ -79,7 +79,8 @@ def benchmark(
         steps.begin(f"profile, {_name(request)}")
         profiles[_name(request)] = measure_profile(folder, threads, request)
 
-    timings, roofs = _measure_requests(load(folder, chosen, threads), requests, threads, rounds, steps)
+    model = load(folder, chosen, threads)
+    timings, roofs = _measure_requests(model, requests, threads, rounds, steps)
     costs = Costs(manifest)
     return BenchmarkResult(
         name=manifest.name,
@@ -88,6 +89,7 @@ def benchmark(
         ops=manifest.ops,
         provider=chosen,
         threads=threads,
+        kernels=model.kernels,
         rounds=rounds,
         import_seconds=Spread.of([each.imports for each in loadings]),
         load_seconds=Spread.of([each.load for each in loadings]),

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from edgeformer.manifest import OpSet, Precision, Provider, Task
+from edgeformer.runtime.kernel_report import KernelReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,7 @@ class BenchmarkResult:
 
     import_seconds: to import the runtime with onnxruntime, in a fresh process. load_seconds: of `load` after that; the
     system has likely cached the bundle's files. memory, roofs: None where they cannot be measured; notes says why.
-    versions: of Python, the machine's architecture and packages.
+    kernels: what ran the functions of the graphs. versions: of Python, the machine's architecture and packages.
     """
 
     name: str
@@ -140,6 +141,7 @@ class BenchmarkResult:
     ops: OpSet
     provider: Provider
     threads: int
+    kernels: KernelReport
     rounds: int
     import_seconds: Spread
     load_seconds: Spread

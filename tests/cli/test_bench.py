@@ -23,6 +23,7 @@ from edgeformer.runtime.benchmarking.result import (
     Spread,
     Workload,
 )
+from edgeformer.runtime.kernel_report import KernelReport
 
 MB = 10**6
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -50,6 +51,16 @@ ROOFS = Roofs(bandwidth=spread(40e9), fp32=spread(400e9), int8=spread(1500e9), m
 MEMORY = Memory(before_load_bytes=61 * MB, peak_bytes=943 * MB, private_bytes=788 * MB, file_bytes=156 * MB)
 
 
+KERNELS = KernelReport(
+    version="0.1.0",
+    level="avx2",
+    threads="team",
+    kernels={"MatMulNBits": 120, "RMSNorm": 61},
+    bodies={"Attention": 30},
+    reason="edgeformer-kernels 0.1.0 has no kernel for it",
+)
+
+
 def workload(tokens, batch_size, roofs=ROOFS, cost=True):
     def phase(speed, flops, size):
         return Phase.of(spread(speed), Cost(flops=flops, bytes=size) if cost else None, roofs)
@@ -73,6 +84,7 @@ def result(**changes):
         "ops": "ort",
         "provider": "cpu",
         "threads": 2,
+        "kernels": KERNELS,
         "rounds": 5,
         "import_seconds": spread(0.25),
         "load_seconds": spread(0.64),
@@ -117,6 +129,10 @@ def test_the_tables(found):
     found(result())
     lines = run("bench", "somewhere").stdout.splitlines()
     assert lines[:2] == ["smollm2-135m: fp32, op set ort", "CPU, 2 threads; median (range) of 5 rounds"]
+    assert " ".join("".join(lines[3:6]).split()) == (
+        "kernels MatMulNBits ×120, RMSNorm ×61 by edgeformer-kernels 0.1.0 (avx2, threads of their own); "
+        "Attention ×30 by onnxruntime: edgeformer-kernels 0.1.0 has no kernel for it"
+    )
     assert "memory bandwidth    40.0 GB/s (20.0–60.0)" in lines
     assert "peak memory         943 MB; private 788 MB, file-backed 156 MB" in lines
     assert any(

@@ -11,6 +11,7 @@ import pytest
 from build_kernels import KERNELS
 from test_mat_mul_n_bits import graph_of, product, random_weights, session_of
 
+from edgeformer.export.graph import canonical
 from edgeformer.runtime.session import onnxruntime_errors
 
 SIZES = {"N": 64, "K": 256, "bits": 4, "block_size": 32}
@@ -31,6 +32,11 @@ def test_the_library_describes_itself(library):
         "version": version, "contract": 1, "onnxruntime": "1.23", "ops": description["ops"], "level": levels[0],
     }  # fmt: skip
     assert "MatMulNBits" in description["ops"]
+
+
+def test_no_op_has_the_name_of_a_canonical_op(library):
+    """A portable graph may have canonical ops as functions of the same domain, with other inputs."""
+    assert set(described(library)["ops"]).isdisjoint(canonical.OPS)
 
 
 def test_a_session_chooses_its_level(library):

@@ -1,16 +1,25 @@
 """The runtime runs edgeformer's kernels where they are installed and fit, and a bundle is the same without them."""
 
+import base64
+import hashlib
+import json
+import shutil
+import subprocess
 import sys
-import tomllib
-import types
 
 import numpy as np
+import onnx
 import pytest
-from build_kernels import KERNELS
+from build_kernels import compiler
+from click.testing import CliRunner
 
-from edgeformer.errors import BundleError
+from edgeformer.cli.main import cli
+from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.runtime import kernels, load
+from edgeformer.manifest import Manifest
+from edgeformer.runtime import benchmark, kernels, load
+from edgeformer.runtime.kernel_report import report_kernels
+from edgeformer.runtime.kernels import KernelChoice, Library, choose_kernels
 from edgeformer.runtime.session import open_session
 
 TOKENS = list(range(5, 45))
@@ -23,19 +32,42 @@ def bundle(tmp_path_factory):
     return folder
 
 
+def install_into(site, library, version="9.9"):
+    """Put a package with a library into a folder, as pip does."""
+    package, info = site / "edgeformer_kernels", site / f"edgeformer_kernels-{version}.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    copy = package / "libedgeformer_kernels.so"
+    shutil.copyfile(library, copy)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(copy.read_bytes()).digest()).rstrip(b"=").decode()
+    (info / "RECORD").write_text(f"edgeformer_kernels/{copy.name},sha256={digest},{copy.stat().st_size}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: edgeformer-kernels\nVersion: {version}\n")
+    return copy
+
+
 @pytest.fixture
-def installed(monkeypatch):
+def installed(monkeypatch, tmp_path):
     """Return a function that installs a package for a library, and clears what the runtime remembers of it."""
 
-    def install(library, ops=kernels.OPS):
-        package = types.ModuleType("edgeformer_kernels")
-        package.OPS, package.VERSION, package.library = ops, "9.9", lambda: library
-        monkeypatch.setitem(sys.modules, "edgeformer_kernels", package)
+    def install(library):
+        copy = install_into(tmp_path / "site", library)
+        monkeypatch.syspath_prepend(tmp_path / "site")
         kernels.find_library.cache_clear()
+        return copy
 
     monkeypatch.delenv(kernels.SWITCH, raising=False)
     yield install
     kernels.find_library.cache_clear()
+
+
+def library_that_says(folder, **changes):
+    """A library that does nothing but describe itself."""
+    said = {"version": "9.9", "contract": 1, "onnxruntime": "1.23", "ops": [], "levels": ["plain"], "level": "plain"}
+    source, library = folder / "says.cc", folder / "says.so"
+    text = json.dumps(json.dumps(said | changes))
+    source.write_text(f'extern "C" const char* edgeformer_kernels_describe() {{ return {text}; }}')
+    subprocess.run([compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
+    return library
 
 
 def logits(bundle, **options):
@@ -87,28 +119,134 @@ def test_steps_agree_with_the_prompt(bundle, installed, library):
     assert distance(np.concatenate(steps).reshape(prompt.shape), prompt) < 0.05
 
 
-def test_verification_opens_sessions_without_kernels(bundle, installed):
-    installed("/nowhere")  # registering it would fail
+def test_sessions_have_no_kernels_unless_they_are_given(bundle):
     assert open_session(bundle / "onnx" / "model.onnx", "cpu").get_inputs()
+    nowhere = KernelChoice(Library("/nowhere", "9.9", (), ("plain",), "plain"))
     with pytest.raises(BundleError, match="onnxruntime cannot load .*nowhere"):
-        open_session(bundle / "onnx" / "model.onnx", "cpu", kernels=True)
+        open_session(bundle / "onnx" / "model.onnx", "cpu", kernels=nowhere)
 
 
-def test_a_package_for_other_ops_is_not_used_and_it_is_said(installed):
-    installed("/nowhere", ops=kernels.OPS + 1)
-    with pytest.warns(UserWarning, match="edgeformer-kernels 9.9 is installed, for version 2 of edgeformer's ops"):
-        assert kernels.find_library() is None
+def test_a_model_says_what_runs(bundle, installed, library, monkeypatch):
+    nodes = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False).graph.node
+    count = sum(node.domain == "edgeformer" for node in nodes)
+    calls = {"MatMulNBits": count}
+    assert count > 12
+    installed(library)
+    ours = load(bundle, "cpu").kernels
+    assert (ours.kernels, ours.bodies, ours.reason) == (calls, {}, "")
+    version, level = ours.version, ours.level
+    text = f"MatMulNBits ×{count} by edgeformer-kernels {version} ({level}, the session's threads)"
+    assert ours.describe() == text
+    monkeypatch.setenv(kernels.SWITCH, "team")
+    assert load(bundle, "cpu").kernels.describe() == text.replace("the session's threads", "threads of their own")
+    monkeypatch.setenv(kernels.SWITCH, "0")
+    off = load(bundle, "cpu").kernels
+    assert (off.kernels, off.bodies, off.version, off.level, off.threads) == ({}, calls, None, None, None)
+    assert off.describe() == f"MatMulNBits ×{count} by onnxruntime: EDGEFORMER_KERNELS=0 turns kernels off"
+    monkeypatch.delenv(kernels.SWITCH)
+    assert load(bundle, "cpu", kernels=False).kernels.reason == "kernels were not asked for"
 
 
-def test_without_the_package_there_is_no_library(installed, monkeypatch):
-    installed("/nowhere")
-    monkeypatch.setitem(sys.modules, "edgeformer_kernels", None)
+def test_commands_say_what_runs(bundle, installed, library):
+    installed(library)
+    expected = load(bundle, "cpu").kernels
+
+    def said(*arguments):
+        result = CliRunner().invoke(cli, [str(each) for each in arguments])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.stdout.split())
+
+    assert expected.describe() in said("info", bundle)
+    assert json.loads(said("info", bundle, "--json"))["kernels"]["kernels"] == expected.kernels
+    quick = benchmark(bundle, prompts=(8,), new_tokens=2, rounds=1, threads=1)
+    assert quick.kernels == expected
+
+
+def test_a_library_without_an_op_leaves_it_to_its_body(bundle, installed, tmp_path):
+    installed(library_that_says(tmp_path))
+    report = report_kernels(bundle, Manifest.read(bundle), choose_kernels("cpu"))
+    assert (report.kernels, list(report.bodies)) == ({}, ["MatMulNBits"])
+    assert report.describe().endswith("by onnxruntime: edgeformer-kernels 9.9 has no kernel for it")
+
+
+def why_not(match):
+    with pytest.warns(UserWarning, match=match):
+        choice = choose_kernels("cpu")
+    assert (choice.library, choice.reason) == (None, "edgeformer-kernels 9.9 does not fit")
+    assert choose_kernels("cpu") == choice, "warned once"
+
+
+def test_a_package_for_another_contract_is_not_used(installed, tmp_path):
+    installed(library_that_says(tmp_path, contract=2))
+    why_not("for version 2 of the contract between graphs and kernels, and this edgeformer has version 1. Install")
+
+
+def test_a_package_for_a_newer_onnxruntime_is_not_used(installed, tmp_path):
+    installed(library_that_says(tmp_path, onnxruntime="1.999"))
+    why_not(r"it needs onnxruntime 1\.999 or newer, and 1\.\d+\.\d+ is installed")
+
+
+def test_a_library_that_was_changed_is_not_used(installed, library):
+    copy = installed(library)
+    copy.write_bytes(copy.read_bytes() + b"0")
+    why_not("libedgeformer_kernels.so is not the file that was installed, by its SHA-256. Install it again with: pip")
+
+
+def test_a_package_without_its_library_is_not_used(installed, library):
+    installed(library).unlink()
+    why_not("its library is missing")
+
+
+def test_a_library_that_cannot_be_opened_is_not_used(installed, tmp_path):
+    (tmp_path / "text").write_text("no library")
+    installed(tmp_path / "text")
+    why_not("its library cannot be opened: .*Install it again")
+
+
+@pytest.mark.parametrize("cwd", ["working directory", "elsewhere"])
+def test_a_library_is_not_taken_from_a_bundle_or_the_working_directory(bundle, library, tmp_path, cwd):
+    """A bundle with a whole package in it, in the working directory or importable, is data."""
+    planted = tmp_path / "bundle"
+    shutil.copytree(bundle, planted)
+    copy = install_into(planted, library)
+    shutil.copyfile(copy, planted / copy.name)
+    if cwd == "elsewhere":  # a folder with modules, and no package that pip installed
+        shutil.rmtree(next(planted.glob("*.dist-info")))
+    (planted / "edgeformer_kernels" / "__init__.py").write_text("raise SystemExit('imported')")
+    code = f"""if True:
+        from edgeformer.runtime import load
+        model = load({str(planted)!r}, "cpu", threads=1)
+        print(model.kernels.reason)
+        print(sum({copy.name!r} in line and {str(planted)!r} in line for line in open("/proc/self/maps")))"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=planted if cwd == "working directory" else tmp_path,
+        env={"PYTHONPATH": str(planted), "PATH": "", "ORT_DISABLE_TELEMETRY": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reason, mapped = done.stdout.splitlines()
+    assert mapped == "0"
+    assert reason in ("edgeformer-kernels is not installed", "") or "does not fit" in reason
+
+
+def test_without_the_package_there_is_no_library(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels.sys, "path", [str(tmp_path)])
     kernels.find_library.cache_clear()
-    assert kernels.find_library() is None
+    assert kernels.find_library() == "edgeformer-kernels is not installed"
+    kernels.find_library.cache_clear()
 
 
-def test_the_package_of_this_repository_fits():
-    source = (KERNELS / "edgeformer_kernels" / "__init__.py").read_text()
-    version = tomllib.loads((KERNELS / "pyproject.toml").read_text())["project"]["version"]
-    assert f"OPS = {kernels.OPS}\n" in source
-    assert f'VERSION = "{version}"\n' in source
+def test_a_switch_that_means_nothing_is_an_error(bundle, monkeypatch):
+    monkeypatch.setenv(kernels.SWITCH, "off")
+    with pytest.raises(RequestError, match="EDGEFORMER_KERNELS is 'off'; it must be 0 .no kernels., 1, or team"):
+        load(bundle, "cpu")
+
+
+def test_the_package_of_this_repository_fits(installed, library):
+    installed(library)
+    found = kernels.find_library()
+    assert isinstance(found, Library), found
+    assert "MatMulNBits" in found.ops

@@ -17,7 +17,7 @@ def run(*arguments):
 
 
 def test_it_says_what_is_missing(tiny_bundle, monkeypatch):
-    monkeypatch.setattr(bench_kernels, "find_library", lambda: None)
+    monkeypatch.setattr(bench_kernels, "find_library", lambda: "edgeformer-kernels is not installed")
     result = run(tiny_bundle, *OPTIONS)
     assert result.exit_code == 1
     assert "edgeformer-kernels is not installed" in result.output
@@ -26,8 +26,8 @@ def test_it_says_what_is_missing(tiny_bundle, monkeypatch):
 def test_three_contenders_are_loaded_with_their_switches(tiny_bundle, monkeypatch):
     """Without a library, all of them run the functions; which switch each was loaded with is what counts here."""
     seen = []
-    monkeypatch.setattr(bench_kernels, "find_library", lambda: "there")
-    monkeypatch.setattr(kernels, "find_library", lambda: seen.append(kernels.os.environ[kernels.SWITCH]))
+    monkeypatch.setattr(bench_kernels, "find_library", lambda: None)
+    monkeypatch.setattr(kernels, "find_library", lambda: seen.append(kernels.os.environ[kernels.SWITCH]) or "absent")
     monkeypatch.setenv(kernels.SWITCH, "0")
     result = run(tiny_bundle, *OPTIONS, "--json")
     assert result.exit_code == 0, result.output

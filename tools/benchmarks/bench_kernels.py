@@ -40,8 +40,9 @@ SWITCHES = {"functions": "0", "kernels": "1", "team": "team"}
 
 def open_contenders(bundle: Path, threads: int) -> dict[str, CausalLM]:
     """Load the bundle once for each contender. Raises ClickException where edgeformer-kernels is not installed."""
-    if find_library() is None:
-        raise click.ClickException("edgeformer-kernels is not installed; install it with: pip install ./kernels")
+    library = find_library()
+    if isinstance(library, str):
+        raise click.ClickException(f"{library}; install it with: pip install ./kernels")
     before, models = os.environ.get(SWITCH), {}
     try:
         for name, value in SWITCHES.items():
