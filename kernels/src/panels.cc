@@ -11,6 +11,15 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "a word's first input is in its lowest bits");
 
+constexpr char kMagic[16] = "edgeformer pack";
+
+struct Header {
+  char magic[16];
+  std::int32_t version, columns, bias, outputs, inputs, bits, block, own_zero_points;
+  std::int32_t zeros[4];
+};
+static_assert(sizeof(Header) == kCacheLine);
+
 // Bytes of panels that are worth a chunk of packing.
 constexpr std::size_t kChunkBytes = 256 << 10;
 
@@ -50,24 +59,56 @@ std::string Panels::format(int columns, int byte_bias) {
          std::to_string(byte_bias);
 }
 
-Panels::Panels(const WeightSizes& sizes, int columns, int byte_bias, const std::uint8_t* packed)
-    : sizes_(sizes),
-      blocks_(sizes.blocks()),
-      columns_(columns),
-      bias_(sizes.bits == 8 ? byte_bias : 0),
-      bytes_(packed) {}
+std::string Panels::why_unreadable(std::span<const std::uint8_t> stored, const WeightSizes& sizes, int columns,
+                                   int byte_bias) {
+  Header header;
+  if (stored.size() < sizeof header) return "has " + std::to_string(stored.size()) + " bytes, fewer than a header";
+  std::memcpy(&header, stored.data(), sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) return "holds no panels";
+  const int bias = sizes.bits == 8 ? byte_bias : 0;
+  if (header.version != kPanelsVersion || header.columns != columns || header.bias != bias) {
+    return "holds panels " + std::to_string(header.version) + ", columns " + std::to_string(header.columns) +
+           ", byte bias " + std::to_string(header.bias) + ", and these kernels read " + format(columns, bias);
+  }
+  if (header.outputs != sizes.outputs || header.inputs != sizes.inputs || header.bits != sizes.bits ||
+      header.block != sizes.block || header.own_zero_points < 0 || header.own_zero_points > 1) {
+    return "holds panels of weights of another size";
+  }
+  const std::size_t size = Panels(stored).size_bytes();
+  if (stored.size() != size) {
+    return "has " + std::to_string(stored.size()) + " bytes; its panels want " + std::to_string(size);
+  }
+  if (reinterpret_cast<std::uintptr_t>(stored.data()) % kCacheLine != 0) return "does not begin at a cache line";
+  return "";
+}
+
+Panels::Panels(const WeightSizes& sizes, int columns, int bias, const std::uint8_t* bytes)
+    : sizes_(sizes), blocks_(sizes.blocks()), columns_(columns), bias_(bias), bytes_(bytes) {}
+
+Panels::Panels(std::span<const std::uint8_t> stored) : bytes_(stored.data()) {
+  Header header;
+  std::memcpy(&header, stored.data(), sizeof header);
+  sizes_ = {header.outputs, header.inputs, header.bits, header.block, header.own_zero_points != 0};
+  blocks_ = sizes_.blocks();
+  columns_ = header.columns;
+  bias_ = header.bias;
+}
 
 Panels::Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel)
-    : Panels(weights.sizes(), columns, byte_bias, nullptr) {
+    : Panels(weights.sizes(), columns, weights.bits == 8 ? byte_bias : 0, nullptr) {
   own_ = allocate_aligned<std::uint8_t>(size_bytes());
   bytes_ = own_.get();
-  std::uint8_t* after = own_.get() + count() * panel_bytes();
+  Header header{{}, kPanelsVersion, columns_, bias_, outputs(), inputs(), bits(), block(), has_zero_points(), {}};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(own_.get(), &header, sizeof header);
+  std::uint8_t* first = own_.get() + kCacheLine;
+  std::uint8_t* after = first + count() * panel_bytes();
   std::memset(after, 0, own_.get() + size_bytes() - after);
   float* factors = reinterpret_cast<float*>(after);
   const std::size_t panels = count(), chunks = std::min(panels, 1 + panels * panel_bytes() / kChunkBytes);
   parallel.run(chunks, Task([&](std::size_t chunk) {
                  for (std::size_t panel = chunk * panels / chunks; panel < (chunk + 1) * panels / chunks; ++panel) {
-                   pack(weights, panel, own_.get() + panel * panel_bytes(), factors + panel * columns_);
+                   pack(weights, panel, first + panel * panel_bytes(), factors + panel * columns_);
                  }
                }));
 }

@@ -15,8 +15,8 @@
 // their column, which keeps them in the range of halves; results are multiplied by it. These factors, as floats, follow
 // the last panel. Outputs that the weights lack have scale 0, and inputs that they lack meet an activation of 0.
 //
-// All of it is one array of bytes, which may be stored, and mapped from its file later. Whoever changes the order
-// changes kPanelsVersion.
+// All of it is one array of bytes behind a header that describes it, so that panels can be stored, and read where a file
+// is mapped. Whoever changes the order changes kPanelsVersion.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +40,15 @@ class Panels {
   // before they are stored; 128 where the processor multiplies signed bytes only.
   Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel);
 
-  // Refers to bytes() of panels that were packed with the same arguments. They must be bytes().size() of these, from
-  // the beginning of a cache line on, and outlive this.
-  Panels(const WeightSizes& sizes, int columns, int byte_bias, const std::uint8_t* packed);
+  // Reads stored panels where they lie: bytes() of others, which must outlive these, and must be readable.
+  explicit Panels(std::span<const std::uint8_t> stored);
 
-  // Names the order of bytes. Panels that were stored are those of another level, if it has the same format.
+  // Says why bytes cannot be read as panels of these weights, whether they have zero points or not, by kernels with this
+  // number of columns and this bias; empty if they can. Checks what bounds the kernels' reads.
+  static std::string why_unreadable(std::span<const std::uint8_t> stored, const WeightSizes& sizes, int columns,
+                                    int byte_bias);
+
+  // Names the order of bytes, the same for all weights.
   static std::string format(int columns, int byte_bias);
 
   std::span<const std::uint8_t> bytes() const { return {bytes_, size_bytes()}; }
@@ -69,7 +73,7 @@ class Panels {
     return round_up(blocks() * block_bytes() + zero_points, kCacheLine);
   }
 
-  const std::uint8_t* panel(int index) const { return bytes_ + index * panel_bytes(); }
+  const std::uint8_t* panel(int index) const { return bytes_ + kCacheLine + index * panel_bytes(); }
   const std::uint8_t* zero_points(int index) const { return panel(index) + blocks() * block_bytes(); }
   // By which the results of a panel's columns are multiplied.
   const float* factors(int index) const {
@@ -77,14 +81,16 @@ class Panels {
   }
 
  private:
+  Panels(const WeightSizes& sizes, int columns, int bias, const std::uint8_t* bytes);
+
   std::size_t size_bytes() const {
-    return round_up(count() * (panel_bytes() + columns_ * sizeof(float)), kCacheLine);
+    return kCacheLine + round_up(count() * (panel_bytes() + columns_ * sizeof(float)), kCacheLine);
   }
   void pack(const Weights& weights, int panel, std::uint8_t* to, float* factors) const;
 
   WeightSizes sizes_;
   int blocks_, columns_, bias_;
-  AlignedArray<std::uint8_t> own_;  // none for bytes of others
+  AlignedArray<std::uint8_t> own_;  // null where panels are read from bytes of others
   const std::uint8_t* bytes_;
 };
 

@@ -46,8 +46,8 @@ int main(int count, char** arguments) {
   const int block = count > 3 ? std::atoi(arguments[3]) : 128;
   Team team(threads);
   const RandomWeights weights(kOutputs, kInputs, bits, block, false, 0);
-  const Panels shape(weights.view.sizes(), best_level().columns, 0, nullptr);
-  const std::size_t bytes = shape.panel_bytes() * shape.count();
+  Serial serial;
+  const std::size_t bytes = Panels(weights.view, best_level().columns, 0, serial).bytes().size();
   {
     const std::size_t words = bytes * kProducts / 64 * 8, share = words / 8 / 16 * 8;
     const auto memory = make_aligned<std::uint64_t>(words);

@@ -28,12 +28,16 @@ std::vector<std::uint8_t> packed_slowly(const Weights& weights, int columns, int
   const std::size_t block_bytes = columns * (block * weights.bits / 8 + 2);
   const std::size_t points_bytes = weights.zero_points ? blocks * columns : 0;
   const std::size_t panel_bytes = (blocks * block_bytes + points_bytes + 63) / 64 * 64;
-  std::vector<std::uint8_t> bytes((panels * (panel_bytes + columns * 4) + 63) / 64 * 64);
+  std::vector<std::uint8_t> bytes(64 + (panels * (panel_bytes + columns * 4) + 63) / 64 * 64);
+  const int header[] = {kPanelsVersion, columns, bias, weights.outputs, weights.inputs, weights.bits, weights.block,
+                        weights.zero_points != nullptr};
+  std::memcpy(bytes.data(), "edgeformer pack", 16);
+  std::memcpy(bytes.data() + 16, header, sizeof header);
   for (int output = 0; output < weights.outputs; ++output) {
     const int column = output % columns, exponent = exponent_of(weights, output);
-    std::uint8_t* panel = bytes.data() + output / columns * panel_bytes;
+    std::uint8_t* panel = bytes.data() + 64 + output / columns * panel_bytes;
     const float factor = std::ldexp(1.0f, exponent);
-    std::memcpy(bytes.data() + panels * panel_bytes + output * 4, &factor, 4);
+    std::memcpy(bytes.data() + 64 + panels * panel_bytes + output * 4, &factor, 4);
     for (std::size_t at = 0; at < blocks; ++at) {
       std::uint8_t* to = panel + at * block_bytes;
       for (std::size_t within = 0; within < block; ++within) {
@@ -60,10 +64,14 @@ void check_bytes(const Weights& weights, int columns, int bias, Parallel& parall
   CHECK(panels.bytes().size() == expected.size(), "%s: %zu bytes, not %zu", shape, panels.bytes().size(), expected.size());
   CHECK(reinterpret_cast<std::uintptr_t>(panels.bytes().data()) % kCacheLine == 0, "%s: alignment", shape);
   CHECK(std::equal(expected.begin(), expected.end(), panels.bytes().begin()), "%s: other bytes", shape);
-  // Mapped bytes are those that were packed, and are read where they lie.
-  const Panels mapped(weights.sizes(), columns, bias, panels.bytes().data());
-  CHECK(mapped.bytes().data() == panels.bytes().data() && mapped.bytes().size() == panels.bytes().size(), "%s", shape);
-  CHECK(mapped.factors(0) == panels.factors(0) && mapped.zero_points(0) == panels.zero_points(0), "%s", shape);
+  // Stored panels are read where they lie.
+  const std::string reason = Panels::why_unreadable(panels.bytes(), weights.sizes(), columns, bias);
+  CHECK(reason.empty(), "%s: %s", shape, reason.c_str());
+  const Panels stored(panels.bytes());
+  CHECK(stored.bytes().data() == panels.bytes().data() && stored.bytes().size() == panels.bytes().size(), "%s", shape);
+  CHECK(stored.factors(0) == panels.factors(0) && stored.zero_points(0) == panels.zero_points(0), "%s", shape);
+  CHECK(stored.inputs() == weights.inputs && stored.has_zero_points() == panels.has_zero_points(), "%s", shape);
+  CHECK(stored.common_zero_point() == panels.common_zero_point() && stored.blocks() == weights.blocks(), "%s", shape);
 }
 
 void check_levels() {
@@ -90,6 +98,36 @@ void check_scales_beyond_halves() {
   check_bytes(weights.view, 16, 0, serial);
 }
 
+void check_refusals() {
+  Serial serial;
+  const RandomWeights weights(70, 200, 8, 32, true, 0);
+  const Panels panels(weights.view, 32, 128, serial);
+  const std::size_t size = panels.bytes().size();
+  AlignedArray<std::uint8_t> copy = allocate_aligned<std::uint8_t>(size + 64);
+  const auto why = [&](std::size_t at, int value, std::size_t bytes, int shift = 0) {
+    std::memcpy(copy.get() + shift, panels.bytes().data(), size);
+    if (at != 0) std::memcpy(copy.get() + at, &value, 4);
+    return Panels::why_unreadable({copy.get() + shift, bytes}, weights.view.sizes(), 32, 128);
+  };
+  const auto check = [&](const std::string& found, const char* expected) {
+    CHECK(found == expected, "\"%s\", not \"%s\"", found.c_str(), expected);
+  };
+  check(why(0, 0, size), "");
+  check(why(0, 0, 63), "has 63 bytes, fewer than a header");
+  check(why(0, 0, 0), "has 0 bytes, fewer than a header");
+  check(why(4, 0, size), "holds no panels");
+  const char* current = ", and these kernels read panels 1, columns 32, byte bias 128";
+  check(why(16, 9, size), (std::string("holds panels 9, columns 32, byte bias 128") + current).c_str());
+  check(why(20, 16, size), (std::string("holds panels 1, columns 16, byte bias 128") + current).c_str());
+  check(why(24, 0, size), (std::string("holds panels 1, columns 32, byte bias 0") + current).c_str());
+  for (std::size_t at = 28; at <= 40; at += 4) check(why(at, 1 << 27, size), "holds panels of weights of another size");
+  check(why(44, 2, size), "holds panels of weights of another size");
+  // Without the bytes of zero points the same weights take less.
+  check(why(44, 0, size), "has 24064 bytes; its panels want 23296");
+  check(why(0, 0, size - 1), "has 24063 bytes; its panels want 24064");
+  check(why(0, 0, size, 4), "does not begin at a cache line");
+}
+
 void check_formats() {
   CHECK(Panels::format(32, 0) == "panels 1, columns 32, byte bias 0", "%s", Panels::format(32, 0).c_str());
   CHECK(Panels::format(32, 0) != Panels::format(16, 0) && Panels::format(16, 0) != Panels::format(16, 128), "formats");
@@ -100,5 +138,6 @@ void check_formats() {
 int main() {
   check_levels();
   check_scales_beyond_halves();
+  check_refusals();
   check_formats();
 }

@@ -184,7 +184,7 @@ def test_no_rows_are_no_work(library):
     [
         ({"K": 33}, "B has 128 elements; these attributes want 256"),
         ({"N": 16}, "B has 128 elements; these attributes want 256"),
-        ({"bits": 2}, "B has 128 elements; these attributes want 64"),
+        ({"bits": 2}, "bits must be 4 or 8, not 2"),
         ({"block_size": 0}, "block_size is 0"),
         ({"bits": -1}, "bits is -1"),
     ],

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -30,8 +31,10 @@ def test_the_library_describes_itself(library):
     assert levels[-1] == "plain"
     assert description == {
         "version": version, "contract": 1, "onnxruntime": "1.23", "ops": description["ops"], "level": levels[0],
+        "panels": description["panels"],
     }  # fmt: skip
-    assert "MatMulNBits" in description["ops"]
+    assert {"MatMulNBits", "PackMatMulNBits"} <= set(description["ops"])
+    assert re.fullmatch(r"panels \d+, columns (4|8|16|32), byte bias (0|128)", description["panels"])
 
 
 def test_no_op_has_the_name_of_a_canonical_op(library):

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class SessionThreads final : public Parallel {
   OrtKernelContext* context_;
 };
 
+struct StoredForm;
+
 // The node whose kernel is being made: its attributes and constants. What is wrong with them throws Ort::Exception.
 class Node {
  public:
@@ -53,6 +56,13 @@ class Node {
 
   std::size_t inputs() const { return info_.GetInputCount(); }
   bool has_input(std::size_t index) const { return index < inputs() && !info_.GetInputName(index).empty(); }
+  // The same node, whose kernel notes the stored form of its weights (panels_of.h).
+  Node to_be_stored(StoredForm& form) const {
+    Node node = *this;
+    node.stored_form_ = &form;
+    return node;
+  }
+  StoredForm* stored_form() const { return stored_form_; }  // null: nobody asks
   // What the graph calls an input, for errors.
   std::string name_of(std::size_t index) const {
     return has_input(index) ? info_.GetInputName(index) : "input " + std::to_string(index);
@@ -76,10 +86,19 @@ class Node {
     return value.GetTensorData<T>();
   }
 
+  // A constant input of bytes, of any size.
+  std::span<const std::uint8_t> constant_bytes(std::size_t index) const {
+    int is_constant = 0;
+    const Ort::ConstValue value = info_.GetTensorConstantInput(index, &is_constant);
+    if (!is_constant) refuse(name_of(index) + " must be a constant");
+    return {value.GetTensorData<std::uint8_t>(), value.GetTensorTypeAndShapeInfo().GetElementCount()};
+  }
+
  private:
   const char* op_;
   Ort::ConstKernelInfo info_;
   const Settings& settings_;
+  StoredForm* stored_form_ = nullptr;
 };
 
 // One call of a kernel.
@@ -115,6 +134,7 @@ struct Formal {
 };
 
 inline constexpr Formal kFloats{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT};
+inline constexpr Formal kInt64s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64};
 inline constexpr Formal kBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8};
 
 constexpr Formal optional(Formal formal) { return {formal.type, INPUT_OUTPUT_OPTIONAL}; }

@@ -34,12 +34,14 @@ std::string names_of_levels() {
 }  // namespace edgeformer
 
 // Returns JSON, valid as long as the process: version of the library and of the contract, the oldest onnxruntime, names of
-// the ops, SIMD levels that run here with the fastest first, and the level of sessions that name none.
+// the ops, SIMD levels that run here with the fastest first, and the level of sessions that name none, with the format of
+// its panels.
 EDGEFORMER_EXPORT const char* edgeformer_kernels_describe() {
   using namespace edgeformer;
   static const std::string text =
       R"({"version": ")" EDGEFORMER_KERNELS_VERSION R"(", "contract": )" + std::to_string(kContract) +
       R"(, "onnxruntime": "1.)" + std::to_string(ORT_API_VERSION) + R"(", "ops": )" + names_of(AllKernels()) +
-      R"(, "levels": )" + names_of_levels() + R"(, "level": )" + quoted(best_level().name) + "}";
+      R"(, "levels": )" + names_of_levels() + R"(, "level": )" + quoted(best_level().name) +
+      R"(, "panels": )" + quoted(Panels::format(best_level().columns, best_level().byte_bias)) + "}";
   return text.c_str();
 }

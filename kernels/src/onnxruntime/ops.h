@@ -2,12 +2,13 @@
 #pragma once
 
 #include "mat_mul_n_bits.h"
+#include "packer.h"
 
 namespace edgeformer {
 
 template <class... Kernels>
 struct KernelList {};
 
-using AllKernels = KernelList<MatMulNBits>;
+using AllKernels = KernelList<MatMulNBits, Packer<MatMulNBits>>;
 
 }  // namespace edgeformer

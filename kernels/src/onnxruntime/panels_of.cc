@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "file_pages.h"
 #include "quantized_linear.h"
 
 namespace edgeformer {
@@ -12,41 +11,58 @@ namespace {
 // More threads wait for memory.
 constexpr unsigned kMostThreads = 8;
 
-// The smallest array whose pages are worth a look at the map of the process.
-constexpr std::size_t kMuch = 256 << 10;
-
-template <class T>
-void release(const T* constant, std::size_t size) {
-  if (size * sizeof(T) >= kMuch) release_file_pages(constant, size * sizeof(T));
-}
-
-Panels pack(const Node& node, const Weights& weights) {
-  const Level& level = node.level();
-  if (node.team() != nullptr) return Panels(weights, level.columns, level.byte_bias, *node.team());
-  // The session's threads cannot be had before it runs.
-  Team team(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads)));
-  return Panels(weights, level.columns, level.byte_bias, team);
-}
-
-}  // namespace
-
-Panels panels_of(const Node& node, std::size_t first, WeightSizes sizes) {
+Weights weights_of(const Node& node, std::size_t first, const WeightSizes& sizes) {
   const std::size_t blocks = static_cast<std::size_t>(sizes.outputs) * sizes.blocks();
-  const std::size_t bytes = blocks * sizes.block * sizes.bits / 8;
+  const std::size_t row_bytes = (static_cast<std::size_t>(sizes.blocks()) * sizes.bits + 7) / 8;
   Weights weights{sizes.outputs, sizes.inputs, sizes.bits, sizes.block, nullptr, nullptr, nullptr};
-  weights.integers = node.constant<std::uint8_t>(first, node.name_of(first).c_str(), bytes);
+  weights.integers = node.constant<std::uint8_t>(first, node.name_of(first).c_str(), blocks * sizes.block * sizes.bits / 8);
   weights.scales = node.constant<float>(first + 1, node.name_of(first + 1).c_str(), blocks);
   if (node.has_input(first + 2)) {
-    const std::size_t row_bytes = (static_cast<std::size_t>(sizes.blocks()) * sizes.bits + 7) / 8;
     const std::string name = node.name_of(first + 2);
     weights.zero_points = node.constant<std::uint8_t>(first + 2, name.c_str(), sizes.outputs * row_bytes);
   }
   const std::string reason = why_unsupported(weights);
   if (!reason.empty()) node.refuse(reason);
-  Panels panels = pack(node, weights);
-  release(weights.integers, bytes);
-  release(weights.scales, blocks);
-  return panels;
+  return weights;
+}
+
+}  // namespace
+
+PackingThreads::PackingThreads(const Node& node) : team_(node.team()) {
+  if (team_ == nullptr) own_.emplace(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads)));
+}
+
+Panels stored_panels(const Node& node, std::size_t input, const WeightSizes& sizes) {
+  const std::span<const std::uint8_t> stored = node.constant_bytes(input);
+  const std::string reason = Panels::why_unreadable(stored, sizes, node.level().columns, node.level().byte_bias);
+  if (!reason.empty()) {
+    node.refuse(node.name_of(input) + " " + reason + ". Write it again with: edgeformer optimize");
+  }
+  return Panels(stored);
+}
+
+void note_panels(const Node& node, const Panels& panels, std::size_t input, std::initializer_list<std::size_t> others) {
+  StoredForm* stored = node.stored_form();
+  if (stored == nullptr) return;
+  stored->places.resize(node.inputs(), StoredForm::kKept);
+  stored->weights.emplace_back(panels.bytes().begin(), panels.bytes().end());
+  stored->places.at(input) = static_cast<std::int64_t>(stored->weights.size());
+  for (const std::size_t other : others) {
+    if (other < stored->places.size()) stored->places[other] = StoredForm::kMissing;
+  }
+}
+
+Panels panels_of(const Node& node, std::size_t first, const WeightSizes& sizes) {
+  const std::string reason = why_unsupported(sizes);
+  if (!reason.empty()) node.refuse(reason);
+  const auto pack = [&](Parallel& threads) {
+    const Weights weights = weights_of(node, first, sizes);
+    Panels panels(weights, node.level().columns, node.level().byte_bias, threads);
+    release(weights.integers, weights.outputs * weights.row_bytes());
+    release(weights.scales, static_cast<std::size_t>(weights.outputs) * weights.blocks());
+    return panels;
+  };
+  return panels_of(node, first, {first + 1, first + 2}, sizes, pack);
 }
 
 }  // namespace edgeformer

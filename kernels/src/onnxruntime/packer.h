@@ -1,0 +1,54 @@
+// Packer of MatMulNBits is the op PackMatMulNBits, and so on: it makes the stored form of a node's weights (panels_of.h).
+//
+//   the inputs and attributes of the kernel's own op, of which only constants need to be there
+//   -> places int64 [inputs], weights uint8 [bytes]...
+//
+// An input of the stored node is the same as before where its place is -1, missing where it is 0, and otherwise the n-th
+// of the weights.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "panels_of.h"
+
+namespace edgeformer {
+
+template <class Kernel>
+class Packer {
+  static constexpr std::size_t kCount = std::size(Kernel::kInputs);
+
+  static constexpr auto name() {
+    std::array<char, sizeof "Pack" + sizeof Kernel::kName - 1> name{};
+    std::copy_n(Kernel::kName, sizeof Kernel::kName, std::copy_n("Pack", 4, name.begin()));
+    return name;
+  }
+  static constexpr auto inputs() {
+    std::array<Formal, kCount> inputs{};
+    std::transform(std::begin(Kernel::kInputs), std::end(Kernel::kInputs), inputs.begin(), optional);
+    return inputs;
+  }
+  static constexpr auto kNameBytes = name();
+
+ public:
+  static constexpr const char* kName = kNameBytes.data();
+  static constexpr auto kInputs = inputs();
+  static constexpr Formal kOutputs[] = {kInt64s, {kBytes.type, INPUT_OUTPUT_VARIADIC}};
+
+  explicit Packer(const Node& node) { Kernel(node.to_be_stored(stored_)); }
+
+  void run(Call& call, Parallel&) const {
+    const auto& [places, weights] = stored_;
+    std::copy(places.begin(), places.end(), call.output<std::int64_t>(0, {static_cast<std::int64_t>(places.size())}));
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const std::vector<std::int64_t> shape{static_cast<std::int64_t>(weights[i].size())};
+      std::copy(weights[i].begin(), weights[i].end(), call.output<std::uint8_t>(1 + i, shape));
+    }
+  }
+
+ private:
+  StoredForm stored_;
+};
+
+}  // namespace edgeformer
