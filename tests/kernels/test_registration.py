@@ -34,7 +34,7 @@ def test_the_library_describes_itself(library):
         "panels": description["panels"],
     }  # fmt: skip
     assert {"MatMulNBits", "PackMatMulNBits"} <= set(description["ops"])
-    assert re.fullmatch(r"panels \d+, columns (4|8|16|32), byte bias (0|128)", description["panels"])
+    assert re.fullmatch(r"panels \d+, columns \d+, byte bias (0|128)", description["panels"])
 
 
 def test_no_op_has_the_name_of_a_canonical_op(library):
