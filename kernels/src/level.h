@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "activations.h"
+#include "attention_rows.h"
 #include "panels.h"
 
 namespace edgeformer {
@@ -33,6 +34,11 @@ struct Level {
   QuantizeRow quantize_row;
   MultiplyRow multiply_row;
   MultiplyRows multiply_rows;
+  AttendOne attend_one;
+  AttendMany attend_many;
+  Rotate rotate;
+
+  int lanes() const { return columns / 2; }  // floats of a vector
 };
 
 // Levels of this build, the fastest first. The last one is plain C++ and runs everywhere.

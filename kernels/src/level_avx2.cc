@@ -1,6 +1,6 @@
 #include "levels.h"
 #include "simd/avx2.h"
-#include "simd_gemm.h"
+#include "simd_level.h"
 
 namespace edgeformer {
 

@@ -1,6 +1,6 @@
 #include "levels.h"
 #include "simd/avx2_vnni.h"
-#include "simd_gemm.h"
+#include "simd_level.h"
 
 #include <cpuid.h>
 

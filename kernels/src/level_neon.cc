@@ -1,6 +1,6 @@
 #include "levels.h"
 #include "simd/neon.h"
-#include "simd_gemm.h"
+#include "simd_level.h"
 
 #if defined(__linux__)
 #include <asm/hwcap.h>

@@ -129,10 +129,4 @@ void multiply_rows(const Panels& panels, const Activations& activations, int beg
   }
 }
 
-// The level that a SIMD level V makes.
-template <class V>
-constexpr Level level_of(const char* name, bool (*runs_here)()) {
-  return {name, runs_here, 2 * V::kLanes, V::kByteBias, quantize_row<V>, multiply_row<V>, multiply_rows<V>};
-}
-
 }  // namespace edgeformer

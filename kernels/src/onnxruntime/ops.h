@@ -1,6 +1,7 @@
 // The ops of the library, in one list: what is registered, and what the library says that it has.
 #pragma once
 
+#include "cached_attention.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
 
@@ -9,6 +10,6 @@ namespace edgeformer {
 template <class... Kernels>
 struct KernelList {};
 
-using AllKernels = KernelList<MatMulNBits, Packer<MatMulNBits>>;
+using AllKernels = KernelList<CachedAttention, MatMulNBits, Packer<MatMulNBits>>;
 
 }  // namespace edgeformer

@@ -70,6 +70,9 @@ struct Avx2 {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
   static Floats abs(Floats a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+  static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+  static Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+  static Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
   static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
   static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
@@ -82,6 +85,30 @@ struct Avx2 {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+  }
+
+  static Floats power_of_two(Ints a) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a, _mm256_set1_epi32(127)), 23));
+  }
+  static void transpose(Floats (&rows)[kLanes]) {
+    __m256 pairs[8];
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      for (int j = 0; j < 2; ++j) {
+        const __m256d first = _mm256_castps_pd(pairs[i + j]), second = _mm256_castps_pd(pairs[i + j + 2]);
+        rows[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(first, second));
+        rows[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(first, second));
+      }
+    }
+    // Within each half of a vector, columns are in place; now halves change places.
+    for (int i = 0; i < 4; ++i) {
+      const __m256 low = rows[i], high = rows[i + 4];
+      rows[i] = _mm256_permute2f128_ps(low, high, 0x20);
+      rows[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
+    }
   }
 
   static Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }

@@ -50,11 +50,43 @@ struct Avx512 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
   static Floats abs(Floats a) { return _mm512_abs_ps(a); }
+  static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  static Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+  static Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
   static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
   static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
   static float reduce_max(Floats a) { return _mm512_reduce_max_ps(a); }
   static float reduce_add(Floats a) { return _mm512_reduce_add_ps(a); }
+
+  static Floats power_of_two(Ints a) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a, _mm512_set1_epi32(127)), 23));
+  }
+  static void transpose(Floats (&rows)[kLanes]) {
+    __m512 pairs[16];
+    for (int i = 0; i < 16; i += 2) {
+      pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+      for (int j = 0; j < 2; ++j) {
+        const __m512d first = _mm512_castps_pd(pairs[i + j]), second = _mm512_castps_pd(pairs[i + j + 2]);
+        rows[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
+        rows[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(first, second));
+      }
+    }
+    // Within each quarter of a vector, columns are in place; now quarters change places.
+    for (int i = 0; i < 4; ++i) {
+      const __m512 first = _mm512_shuffle_f32x4(rows[i], rows[i + 4], 0x88);
+      const __m512 second = _mm512_shuffle_f32x4(rows[i], rows[i + 4], 0xdd);
+      const __m512 third = _mm512_shuffle_f32x4(rows[i + 8], rows[i + 12], 0x88);
+      const __m512 fourth = _mm512_shuffle_f32x4(rows[i + 8], rows[i + 12], 0xdd);
+      rows[i] = _mm512_shuffle_f32x4(first, third, 0x88);
+      rows[i + 4] = _mm512_shuffle_f32x4(second, fourth, 0x88);
+      rows[i + 8] = _mm512_shuffle_f32x4(first, third, 0xdd);
+      rows[i + 12] = _mm512_shuffle_f32x4(second, fourth, 0xdd);
+    }
+  }
 
   static Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
   static Ints round(Floats a) { return _mm512_cvtps_epi32(a); }

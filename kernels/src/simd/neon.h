@@ -50,11 +50,25 @@ struct Neon {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
   }
   static Floats abs(Floats a) { return vabsq_f32(a); }
+  static Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }
+  static Floats subtract(Floats a, Floats b) { return vsubq_f32(a, b); }
+  static Floats divide(Floats a, Floats b) { return vdivq_f32(a, b); }
   static Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
   static Floats multiply(Floats a, Floats b) { return vmulq_f32(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
   static float reduce_max(Floats a) { return vmaxvq_f32(a); }
   static float reduce_add(Floats a) { return vaddvq_f32(a); }
+
+  static Floats power_of_two(Ints a) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(a, vdupq_n_s32(127)), 23));
+  }
+  static void transpose(Floats (&rows)[kLanes]) {
+    const float32x4x2_t first = vtrnq_f32(rows[0], rows[1]), second = vtrnq_f32(rows[2], rows[3]);
+    for (int i = 0; i < 2; ++i) {
+      rows[i] = vcombine_f32(vget_low_f32(first.val[i]), vget_low_f32(second.val[i]));
+      rows[i + 2] = vcombine_f32(vget_high_f32(first.val[i]), vget_high_f32(second.val[i]));
+    }
+  }
 
   static Floats to_floats(Ints a) { return vcvtq_f32_s32(a); }
   static Ints round(Floats a) { return vcvtnq_s32_f32(a); }

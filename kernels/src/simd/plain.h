@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "../half.h"
 
@@ -65,11 +67,23 @@ struct Plain {
     return make<Floats>([&](int i) { return from_half(halves[i]); });
   }
   static Floats abs(Floats a) { return make<Floats>([&](int i) { return std::fabs(a[i]); }); }
-  static Floats max(Floats a, Floats b) { return make<Floats>([&](int i) { return std::max(a[i], b[i]); }); }
+  static Floats add(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] + b[i]; }); }
+  static Floats subtract(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] - b[i]; }); }
+  static Floats divide(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] / b[i]; }); }
+  static Floats max(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] > b[i] ? a[i] : b[i]; }); }
   static Floats multiply(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] * b[i]; }); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return make<Floats>([&](int i) { return a[i] * b[i] + c[i]; }); }
   static float reduce_max(Floats a) { return std::max(std::max(a[0], a[1]), std::max(a[2], a[3])); }
   static float reduce_add(Floats a) { return a[0] + a[1] + a[2] + a[3]; }
+
+  static Floats power_of_two(Ints a) {
+    return make<Floats>([&](int i) { return std::bit_cast<float>(static_cast<std::uint32_t>(a[i] + 127) << 23); });
+  }
+  static void transpose(Floats (&rows)[kLanes]) {
+    for (int i = 0; i < kLanes; ++i) {
+      for (int j = 0; j < i; ++j) std::swap(rows[i][j], rows[j][i]);
+    }
+  }
 
   static Floats to_floats(Ints a) { return make<Floats>([&](int i) { return static_cast<float>(a[i]); }); }
   static Ints round(Floats a) { return make<Ints>([&](int i) { return static_cast<std::int32_t>(std::nearbyint(a[i])); }); }

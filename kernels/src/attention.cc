@@ -1,0 +1,238 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace edgeformer {
+namespace {
+
+// Rows of queries that AttendMany takes at once, where a group has no more heads: enough that transposing keys costs
+// little beside the products, and few enough that scores stay in the second-level cache.
+constexpr int kRowsAtOnce = 128;
+
+// Bytes of keys and values that are worth a thread's start.
+constexpr std::size_t kBytesOfAStart = 64 << 10;
+
+// Chunks of work for each thread, as in quantized_linear.cc.
+constexpr std::size_t kChunksPerThread = 4;
+
+struct Scratch {
+  GrowingArray<float> queries, sums, work;
+};
+
+Scratch& scratch_of_thread() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
+// One call of attend.
+class Attention {
+ public:
+  Attention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel)
+      : shape_(shape), in_(inputs), level_(level), parallel_(parallel) {
+    const std::size_t size = in_.rows * in_.new_tokens * shape_.query_heads * shape_.head_dim;
+    queries_ = scratch_of_thread().queries.at_least(size);
+  }
+
+  void run() {
+    copy_past();
+    prepare_tokens();
+    in_.new_tokens == 1 ? attend_one_token() : attend_many_tokens();
+  }
+
+ private:
+  int group() const { return shape_.heads_per_group(); }
+  int valid(std::size_t row) const { return in_.last_positions[row] + 1; }
+  int past(std::size_t row) const { return in_.is_prompt ? 0 : valid(row) - in_.new_tokens; }
+
+  const float* of_head(const Cache& cache, std::size_t row, int kv_head) const {
+    return cache.present + (row * shape_.kv_heads + kv_head) * cache.present_capacity * shape_.head_dim;
+  }
+
+  // Rotated queries, so that those which read the same keys are neighbours: [rows][kv_heads][new_tokens][group][head_dim]
+  float* queries(std::size_t row, int kv_head, int token) const {
+    return queries_ + ((row * shape_.kv_heads + kv_head) * in_.new_tokens + token) * group() * shape_.head_dim;
+  }
+
+  float* output(std::size_t row, int token, int head) const {
+    return in_.output + ((row * in_.new_tokens + token) * shape_.query_heads + head) * shape_.head_dim;
+  }
+
+  // Where past and present are two buffers. What lies behind the valid keys becomes 0.
+  void copy_past() {
+    for (const Cache& cache : {in_.keys_cache, in_.values_cache}) {
+      if (cache.past == cache.present) continue;
+      parallel_.run(in_.rows * shape_.kv_heads, Task([&](std::size_t head) {
+                      const std::size_t kept = std::size_t(past(head / shape_.kv_heads)) * shape_.head_dim;
+                      const std::size_t all = cache.present_capacity * shape_.head_dim;
+                      float* to = cache.present + head * all;
+                      if (kept > 0) std::copy_n(cache.past + head * cache.past_capacity * shape_.head_dim, kept, to);
+                      std::fill(to + kept, to + all, 0.0f);
+                    }));
+    }
+  }
+
+  void prepare_tokens() {
+    const std::size_t tokens = in_.rows * in_.new_tokens;
+    const std::size_t chunks = std::min(tokens / 8, kChunksPerThread * parallel_.threads());
+    if (chunks < 2) {
+      for (std::size_t token = 0; token < tokens; ++token) prepare_token(token);
+      return;
+    }
+    parallel_.run(chunks, Task([&](std::size_t chunk) {
+                    const std::size_t end = (chunk + 1) * tokens / chunks;
+                    for (std::size_t token = chunk * tokens / chunks; token < end; ++token) prepare_token(token);
+                  }));
+  }
+
+  // Rotates the queries of a token, and writes its keys and values into the cache.
+  void prepare_token(std::size_t index) {
+    const std::size_t row = index / in_.new_tokens;
+    const int token = static_cast<int>(index % in_.new_tokens), position = past(row) + token;
+    const std::size_t angle = static_cast<std::size_t>(position) * (shape_.rotary_dim / 2);
+    const Rotation rotation{shape_.head_dim, shape_.rotary_dim, shape_.interleaved,
+                            shape_.rotary_dim > 0 ? in_.cosines + angle : nullptr,
+                            shape_.rotary_dim > 0 ? in_.sines + angle : nullptr};
+    for (int head = 0; head < shape_.query_heads; ++head) {
+      const float* from = in_.queries + index * in_.query_stride + static_cast<std::size_t>(head) * shape_.head_dim;
+      float* to = queries(row, head / group(), token) + static_cast<std::size_t>(head % group()) * shape_.head_dim;
+      level_.rotate(rotation, from, shape_.scale, to);
+    }
+    if (in_.keys == nullptr) return;
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      const std::size_t from = index * in_.kv_stride + static_cast<std::size_t>(head) * shape_.head_dim;
+      const std::size_t at = static_cast<std::size_t>(position) * shape_.head_dim;
+      level_.rotate(rotation, in_.keys + from, 1.0f, const_cast<float*>(of_head(in_.keys_cache, row, head)) + at);
+      std::copy_n(in_.values + from, shape_.head_dim, const_cast<float*>(of_head(in_.values_cache, row, head)) + at);
+    }
+  }
+
+  AttentionRows rows_of(std::size_t row, int kv_head, int token, int tokens) const {
+    const float* bias = in_.bias;
+    if (bias != nullptr) {
+      bias += row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + token * in_.bias_token_stride;
+    }
+    return {queries(row, kv_head, token), tokens * group(), group(), shape_.head_dim, past(row) + token,
+            of_head(in_.keys_cache, row, kv_head), of_head(in_.values_cache, row, kv_head), valid(row),
+            shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride};
+  }
+
+  // Each part of kKeysAtOnce keys is summed by itself, so that few heads keep many threads busy; then parts are joined.
+  void attend_one_token() {
+    std::vector<Part> parts;
+    for (std::size_t row = 0; row < in_.rows; ++row) {
+      for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+        const AttentionRows rows = rows_of(row, kv_head, 0, 1);
+        for (int begin = rows.first_key(0); begin < rows.end_of_keys(0); begin += kKeysAtOnce) {
+          parts.push_back({row, kv_head, begin, std::min(begin + kKeysAtOnce, rows.end_of_keys(0))});
+        }
+      }
+    }
+    const std::size_t of_part = group() * (shape_.head_dim + 2);
+    float* sums = scratch_of_thread().sums.at_least(parts.size() * of_part);
+    const std::size_t bytes = parts.size() * 2 * kKeysAtOnce * shape_.head_dim * sizeof(float);
+    const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
+    const std::size_t chunks = std::min(parts.size(), most);
+    const auto attend = [&](std::size_t chunk) {
+      for (std::size_t i = chunk * parts.size() / chunks; i < (chunk + 1) * parts.size() / chunks; ++i) {
+        const Part& part = parts[i];
+        level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end, sums_at(sums + i * of_part, group()));
+      }
+    };
+    parallel_.run(chunks, Task(attend));
+    join(parts, sums, of_part);
+  }
+
+  struct Part {
+    std::size_t row;
+    int kv_head, begin, end;
+  };
+
+  AttentionSums sums_at(float* memory, int rows) const {
+    float* largest = memory + static_cast<std::size_t>(rows) * shape_.head_dim;
+    return {memory, largest, largest + rows};
+  }
+
+  void join(const std::vector<Part>& parts, float* sums, std::size_t of_part) {
+    std::fill_n(in_.output, in_.rows * shape_.query_heads * shape_.head_dim, 0.0f);
+    for (std::size_t first = 0, end; first < parts.size(); first = end) {
+      const Part& part = parts[first];
+      for (end = first; end < parts.size() && parts[end].row == part.row && parts[end].kv_head == part.kv_head;) ++end;
+      for (int row = 0; row < group(); ++row) {
+        const int head = part.kv_head * group() + row;
+        float largest = in_.sinks != nullptr ? in_.sinks[head] : -INFINITY;
+        for (std::size_t i = first; i < end; ++i) {
+          largest = std::max(largest, sums_at(sums + i * of_part, group()).largest[row]);
+        }
+        if (largest == -INFINITY) largest = 0;  // there are no scores, or one that is not a number
+        float weight = in_.sinks != nullptr ? std::exp(in_.sinks[head] - largest) : 0.0f;
+        float* to = output(part.row, 0, head);
+        for (std::size_t i = first; i < end; ++i) {
+          const AttentionSums of = sums_at(sums + i * of_part, group());
+          const float factor = std::exp(of.largest[row] - largest);
+          const float* from = of.outputs + static_cast<std::size_t>(row) * shape_.head_dim;
+          for (int d = 0; d < shape_.head_dim; ++d) to[d] += factor * from[d];
+          weight += factor * of.weights[row];
+        }
+        const float inverse = weight == 0 ? 0 : 1 / weight;
+        for (int d = 0; d < shape_.head_dim; ++d) to[d] *= inverse;
+      }
+    }
+  }
+
+  void attend_many_tokens() {
+    const int at_once = std::max(1, kRowsAtOnce / group());
+    const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
+    parallel_.run(in_.rows * shape_.kv_heads * blocks, Task([&](std::size_t chunk) {
+                    const std::size_t row = chunk / blocks / shape_.kv_heads;
+                    const int kv_head = static_cast<int>(chunk / blocks % shape_.kv_heads);
+                    const int token = static_cast<int>(chunk % blocks) * at_once;
+                    attend_block(row, kv_head, token, std::min(at_once, in_.new_tokens - token));
+                  }));
+  }
+
+  void attend_block(std::size_t row, int kv_head, int token, int tokens) {
+    const AttentionRows rows = rows_of(row, kv_head, token, tokens);
+    Scratch& scratch = scratch_of_thread();
+    const AttentionSums sums = sums_at(
+        scratch.sums.at_least(static_cast<std::size_t>(rows.rows) * (shape_.head_dim + 2)), rows.rows);
+    level_.attend_many(rows, sums, scratch.work.at_least(attention_scratch(rows.rows, shape_.head_dim)));
+    for (int each = 0; each < rows.rows; ++each) {
+      const int head = kv_head * group() + each % group();
+      const float* from = sums.outputs + static_cast<std::size_t>(each) * shape_.head_dim;
+      float* to = output(row, token + each / group(), head);
+      float weight = sums.weights[each], factor = 1;
+      if (in_.sinks != nullptr) {
+        const float largest = std::max(sums.largest[each], in_.sinks[head]);
+        factor = std::exp(sums.largest[each] - largest);
+        weight = weight * factor + std::exp(in_.sinks[head] - largest);
+      }
+      const float inverse = weight == 0 ? 0 : factor / weight;
+      for (int d = 0; d < shape_.head_dim; ++d) to[d] = from[d] * inverse;
+    }
+  }
+
+  const AttentionShape& shape_;
+  const AttentionInputs& in_;
+  const Level& level_;
+  Parallel& parallel_;
+  float* queries_;
+};
+
+}  // namespace
+
+const Level& level_for(int head_dim, const Level& best) {
+  const auto all = levels();
+  for (auto at = std::find(all.begin(), all.end(), &best); at != all.end(); ++at) {
+    if ((*at)->runs_here() && head_dim % (*at)->lanes() == 0) return **at;
+  }
+  return *all.back();
+}
+
+void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {
+  if (inputs.rows == 0 || inputs.new_tokens == 0) return;
+  Attention(shape, inputs, level, parallel).run();
+}
+
+}  // namespace edgeformer

@@ -1,0 +1,64 @@
+// Attention over a cache, fused with the rotation of queries and keys and with the append of keys and values.
+//
+// Query heads in groups of equal size share a head of keys and values. For new token s of a row with `valid` keys, of
+// which `past` were there before,
+//
+//     score[t] = cap · tanh(q · k[t] / cap) + bias[s, t]      (without the cap where it is 0)
+//     y        = Σ_t  e^score[t] · v[t]  /  (e^sink + Σ_t e^score[t])
+//
+// over the keys t < valid that token past + s may see: none after itself if attention is causal, and no more than
+// `window` up to itself if there is a window. Where it sees none, y is 0.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "level.h"
+#include "parallel.h"
+
+namespace edgeformer {
+
+struct AttentionShape {
+  int query_heads, kv_heads, head_dim;
+  int rotary_dim = 0;        // of a head, rotated; 0: nothing is
+  bool interleaved = false;  // rotates neighbours instead of halves
+  bool causal = true;
+  int window = 0;            // 0: none
+  float scale = 1;           // of queries
+  float softcap = 0;
+
+  int heads_per_group() const { return query_heads / kv_heads; }
+};
+
+// The keys or values of all rows: [rows][kv_heads][capacity][head_dim].
+struct Cache {
+  const float* past;  // may be null, and may be `present`: then nothing is copied
+  std::size_t past_capacity;
+  float* present;
+  std::size_t present_capacity;
+};
+
+struct AttentionInputs {
+  std::size_t rows;
+  int new_tokens;
+  // New tokens of queries, keys and values, and floats from a token to the next: [rows][new_tokens][heads][head_dim].
+  // Without keys and values, the cache already has those of the new tokens.
+  const float *queries, *keys, *values;
+  std::size_t query_stride, kv_stride;
+  const float *cosines, *sines;       // [positions][rotary_dim / 2]
+  const std::int32_t* last_positions;  // [rows]: of the last new token; keys that are valid, minus one
+  bool is_prompt;                     // the new tokens are the first ones, and shorter rows are padded behind
+  const float* bias;                  // or null; see strides
+  std::size_t bias_row_stride, bias_head_stride, bias_token_stride;
+  const float* sinks;                 // [query_heads], or null
+  Cache keys_cache, values_cache;
+  float* output;                      // [rows][new_tokens][query_heads][head_dim]
+};
+
+// The level whose kernels compute heads of this size: the given one or a narrower one. head_dim is a multiple of 8.
+const Level& level_for(int head_dim, const Level& best = best_level());
+
+// May be called by several threads at once. Results do not depend on the number of threads.
+void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel);
+
+}  // namespace edgeformer

@@ -1,0 +1,59 @@
+// What the kernels of attention read and write: queries that read the same keys and values.
+#pragma once
+
+#include <cstddef>
+
+namespace edgeformer {
+
+struct AttentionRows {
+  // [rows][head_dim], rotated and scaled. Row r is head r % heads of token r / heads.
+  const float* queries;
+  int rows, heads, head_dim;
+  int position;               // of the first token
+  const float *keys, *values;  // [valid][head_dim]
+  int valid;
+  bool causal;
+  int window;
+  float softcap;
+  const float* bias;  // of the first head and token, or null
+  std::size_t bias_head_stride, bias_token_stride;
+
+  // Keys that a token sees.
+  int first_key(int token) const {
+    const int first = position + token + 1 - window;
+    return window > 0 && first > 0 ? first : 0;
+  }
+  int end_of_keys(int token) const {
+    const int after = position + token + 1;
+    return causal && after < valid ? after : valid;
+  }
+};
+
+// Sums over keys: outputs[row] = Σ e^(score - largest) v, and weights[row] = Σ e^(score - largest).
+struct AttentionSums {
+  float* outputs;  // [rows][head_dim]
+  float *largest, *weights;
+};
+
+// Keys that are taken at once.
+inline constexpr int kKeysAtOnce = 64;
+
+// Sums over keys `begin` to `end`, at most kKeysAtOnce, of rows of one token, which sees all of these.
+using AttendOne = void (*)(const AttentionRows&, int begin, int end, const AttentionSums&);
+
+// Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.
+using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* scratch);
+
+constexpr std::size_t attention_scratch(int rows, int head_dim) {
+  return static_cast<std::size_t>(kKeysAtOnce) * (rows + head_dim);
+}
+
+// y = scale times x with its first rotary_dim numbers rotated: halves of it, or neighbours where `interleaved`.
+struct Rotation {
+  int head_dim, rotary_dim;
+  bool interleaved;
+  const float *cosines, *sines;  // of the position: [rotary_dim / 2]
+};
+using Rotate = void (*)(const Rotation&, const float* x, float scale, float* y);
+
+}  // namespace edgeformer

@@ -1,0 +1,275 @@
+// The kernels of attention, written once over a SIMD level V (see simd_kernels.h). head_dim is a multiple of V::kLanes.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "attention_rows.h"
+#include "simd_math.h"
+
+namespace edgeformer {
+
+inline constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+
+// The largest score to subtract, which must be a number: rows that see nothing have none.
+inline float shift_of(float largest) { return largest == kNoScore ? 0.0f : largest; }
+
+// Scores become e^(score - shift); returns their sum. They are in whole vectors.
+template <class V>
+float exponentials(float* scores, int count, float shift) {
+  typename V::Floats sums = V::splat(0.0f);
+  for (int i = 0; i < count; i += V::kLanes) {
+    const typename V::Floats weights = exponential<V>(V::subtract(V::load(scores + i), V::splat(shift)));
+    V::store(scores + i, weights);
+    sums = V::add(sums, weights);
+  }
+  return V::reduce_add(sums);
+}
+
+// Applies the soft-cap and the bias of a row to its scores of the keys `begin` to `end`, of which the first is scores[0].
+template <class V>
+void finish_scores(const AttentionRows& rows, int row, int begin, int end, float* scores) {
+  if (rows.softcap > 0) {
+    for (int i = 0; i < end - begin; i += V::kLanes) {
+      const typename V::Floats inner = V::divide(V::load(scores + i), V::splat(rows.softcap));
+      V::store(scores + i, V::multiply(hyperbolic_tangent<V>(inner), V::splat(rows.softcap)));
+    }
+  }
+  if (rows.bias != nullptr) {
+    const float* bias = rows.bias + row % rows.heads * rows.bias_head_stride + row / rows.heads * rows.bias_token_stride;
+    for (int key = begin; key < end; ++key) scores[key - begin] += bias[key];
+  }
+}
+
+template <class V>
+float largest_of(const float* scores, int count) {
+  typename V::Floats largest = V::load(scores);
+  for (int i = V::kLanes; i < count; i += V::kLanes) largest = V::max(largest, V::load(scores + i));
+  return V::reduce_max(largest);
+}
+
+// One query times kLanes keys. Missing keys are read as the last one.
+template <class V>
+typename V::Floats dot_products(const float* query, const float* keys, int head_dim, int count) {
+  typename V::Floats sums[V::kLanes];
+#pragma clang loop unroll(full)
+  for (int key = 0; key < V::kLanes; ++key) {
+    const float* from = keys + static_cast<std::size_t>(std::min(key, count - 1)) * head_dim;
+    sums[key] = V::multiply(V::load(query), V::load(from));
+    for (int i = V::kLanes; i < head_dim; i += V::kLanes) {
+      sums[key] = V::multiply_add(V::load(query + i), V::load(from + i), sums[key]);
+    }
+  }
+  V::transpose(sums);
+  // Pairwise, so that additions do not wait for each other.
+#pragma clang loop unroll(full)
+  for (int width = V::kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] = V::add(sums[i], sums[i + width]);
+  }
+  return sums[0];
+}
+
+// Columns of values that are summed at once, in vectors, and query heads that share them: sums stay in registers.
+inline constexpr int kValueVectors = 4, kValueHeads = 2;
+
+// outputs[heads][head_dim] = weights[heads][kKeysAtOnce] times values, of `vectors` vectors of columns.
+template <class V, int kHeads, int kVectors>
+void weigh_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+  typename V::Floats sums[kHeads][kVectors];
+  for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
+  for (int key = 0; key < keys; ++key, values += head_dim) {
+#pragma clang loop unroll(full)
+    for (int head = 0; head < kHeads; ++head) {
+      const typename V::Floats weight = V::splat(weights[head * kKeysAtOnce + key]);
+#pragma clang loop unroll(full)
+      for (int i = 0; i < kVectors; ++i) {
+        sums[head][i] = V::multiply_add(weight, V::load(values + i * V::kLanes), sums[head][i]);
+      }
+    }
+  }
+  for (int head = 0; head < kHeads; ++head) {
+    for (int i = 0; i < kVectors; ++i) V::store(outputs + head * head_dim + i * V::kLanes, sums[head][i]);
+  }
+}
+
+template <class V, int kHeads>
+void weigh_all_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+  int first = 0;
+  for (; first + kValueVectors * V::kLanes <= head_dim; first += kValueVectors * V::kLanes) {
+    weigh_values<V, kHeads, kValueVectors>(weights, values + first, keys, head_dim, outputs + first);
+  }
+  for (; first < head_dim; first += V::kLanes) {
+    weigh_values<V, kHeads, 1>(weights, values + first, keys, head_dim, outputs + first);
+  }
+}
+
+template <class V>
+void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to) {
+  alignas(kCacheLine) float scores[kValueHeads * kKeysAtOnce];
+  const int keys = end - begin, head_dim = rows.head_dim;
+  const std::size_t first = static_cast<std::size_t>(begin) * head_dim;
+  for (int row = 0; row < rows.rows; row += kValueHeads) {
+    const int heads = std::min(kValueHeads, rows.rows - row);
+    for (int head = 0; head < heads; ++head) {
+      float* of_head = scores + head * kKeysAtOnce;
+      const float* query = rows.queries + static_cast<std::size_t>(row + head) * head_dim;
+      int key = 0;
+      for (; key < keys; key += V::kLanes) {
+        const float* from = rows.keys + first + static_cast<std::size_t>(key) * head_dim;
+        V::store(of_head + key, dot_products<V>(query, from, head_dim, keys - key));
+      }
+      finish_scores<V>(rows, row + head, begin, end, of_head);
+      std::fill(of_head + keys, of_head + key, kNoScore);
+      to.largest[row + head] = largest_of<V>(of_head, keys);
+      to.weights[row + head] = exponentials<V>(of_head, keys, shift_of(to.largest[row + head]));
+    }
+    float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
+    const auto weigh = heads == kValueHeads ? weigh_all_values<V, kValueHeads> : weigh_all_values<V, 1>;
+    weigh(scores, rows.values + first, keys, head_dim, outputs);
+  }
+}
+
+// c[kRows][columns] (+)= a[kRows][depth] b[depth][columns], of kVectors vectors of columns. Strides are from row to row.
+struct Tile {
+  const float *a, *b;
+  float* c;
+  std::size_t a_stride, b_stride, c_stride;
+  int depth;
+};
+
+template <class V, int kRows, int kVectors, bool kAdds>
+void multiply_floats(const Tile& tile) {
+  typename V::Floats sums[kRows][kVectors];
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < kVectors; ++i) {
+      sums[row][i] = kAdds ? V::load(tile.c + row * tile.c_stride + i * V::kLanes) : V::splat(0.0f);
+    }
+  }
+  const float* b = tile.b;
+  for (int step = 0; step < tile.depth; ++step, b += tile.b_stride) {
+    typename V::Floats columns[kVectors];
+    for (int i = 0; i < kVectors; ++i) columns[i] = V::load(b + i * V::kLanes);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) {
+      const typename V::Floats a = V::splat(tile.a[row * tile.a_stride + step]);
+      for (int i = 0; i < kVectors; ++i) sums[row][i] = V::multiply_add(a, columns[i], sums[row][i]);
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < kVectors; ++i) V::store(tile.c + row * tile.c_stride + i * V::kLanes, sums[row][i]);
+  }
+}
+
+template <class V, int kVectors, bool kAdds, int... kRows>
+constexpr auto float_tiles_of(std::integer_sequence<int, kRows...>) {
+  return std::array{&multiply_floats<V, kRows + 1, kVectors, kAdds>...};
+}
+
+// Tiles of one row to kTileRows rows.
+template <class V, int kVectors, bool kAdds>
+inline constexpr auto kFloatTiles =
+    float_tiles_of<V, kVectors, kAdds>(std::make_integer_sequence<int, V::kTileRows>());
+
+// The product of any number of rows, and columns in whole vectors.
+template <class V, bool kAdds>
+void multiply_matrices(const Tile& whole, int rows, int columns) {
+  for (int column = 0; column < columns;) {
+    const int vectors = column + 2 * V::kLanes <= columns ? 2 : 1;
+    for (int row = 0; row < rows; row += V::kTileRows) {
+      const Tile tile{whole.a + row * whole.a_stride, whole.b + column, whole.c + row * whole.c_stride + column,
+                      whole.a_stride, whole.b_stride, whole.c_stride, whole.depth};
+      const int index = std::min(rows - row, V::kTileRows) - 1;
+      vectors == 2 ? kFloatTiles<V, 2, kAdds>[index](tile) : kFloatTiles<V, 1, kAdds>[index](tile);
+    }
+    column += vectors * V::kLanes;
+  }
+}
+
+// Keys `begin` to `end` as columns, [head_dim][kKeysAtOnce]. Columns behind the last are copies of it.
+template <class V>
+void transpose_keys(const AttentionRows& rows, int begin, int end, float* columns) {
+  typename V::Floats square[V::kLanes];
+  for (int first = begin; first < end; first += V::kLanes) {
+    for (int i = 0; i < rows.head_dim; i += V::kLanes) {
+#pragma clang loop unroll(full)
+      for (int key = 0; key < V::kLanes; ++key) {
+        square[key] = V::load(rows.keys + static_cast<std::size_t>(std::min(first + key, end - 1)) * rows.head_dim + i);
+      }
+      V::transpose(square);
+#pragma clang loop unroll(full)
+      for (int j = 0; j < V::kLanes; ++j) V::store(columns + (i + j) * kKeysAtOnce + first - begin, square[j]);
+    }
+  }
+}
+
+// Scores of a row become weights, and what was summed before is made to fit a new largest score.
+template <class V>
+void weigh_scores(const AttentionSums& to, int row, float* scores, int width, int head_dim) {
+  const float before = to.largest[row], largest = largest_of<V>(scores, width);
+  if (largest <= before) {
+    to.weights[row] += exponentials<V>(scores, width, shift_of(before));
+    return;
+  }
+  const float factor = std::exp(before - largest);
+  to.largest[row] = largest;
+  to.weights[row] = to.weights[row] * factor + exponentials<V>(scores, width, shift_of(largest));
+  float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
+  for (int i = 0; i < head_dim; i += V::kLanes) {
+    V::store(outputs + i, V::multiply(V::load(outputs + i), V::splat(factor)));
+  }
+}
+
+// Keys of a block that a token does not see, and columns behind the block's last key, get no score.
+inline void hide_keys(const AttentionRows& rows, int token, int begin, int end, int width, float* scores) {
+  const int first = std::clamp(rows.first_key(token), begin, end), last = std::clamp(rows.end_of_keys(token), first, end);
+  std::fill(scores, scores + (first - begin), kNoScore);
+  std::fill(scores + (last - begin), scores + width, kNoScore);
+}
+
+template <class V>
+void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
+  const int head_dim = rows.head_dim, last_token = (rows.rows - 1) / rows.heads;
+  const int end = rows.end_of_keys(last_token);
+  float *columns = scratch, *scores = scratch + static_cast<std::size_t>(head_dim) * kKeysAtOnce;
+  std::fill(to.outputs, to.outputs + static_cast<std::size_t>(rows.rows) * head_dim, 0.0f);
+  std::fill(to.weights, to.weights + rows.rows, 0.0f);
+  std::fill(to.largest, to.largest + rows.rows, kNoScore);
+  for (int begin = rows.first_key(0) / V::kLanes * V::kLanes; begin < end; begin += kKeysAtOnce) {
+    const int keys = std::min(kKeysAtOnce, end - begin), width = (keys + V::kLanes - 1) / V::kLanes * V::kLanes;
+    transpose_keys<V>(rows, begin, begin + keys, columns);
+    const std::size_t of_queries = head_dim, of_keys = kKeysAtOnce;
+    multiply_matrices<V, false>({rows.queries, columns, scores, of_queries, of_keys, of_keys, head_dim}, rows.rows, width);
+    const bool all_seen = width == keys && rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
+    for (int row = 0; row < rows.rows; ++row) {
+      float* of_row = scores + row * of_keys;
+      finish_scores<V>(rows, row, begin, begin + keys, of_row);
+      if (!all_seen) hide_keys(rows, row / rows.heads, begin, begin + keys, width, of_row);
+      weigh_scores<V>(to, row, of_row, width, head_dim);
+    }
+    const float* values = rows.values + static_cast<std::size_t>(begin) * head_dim;
+    multiply_matrices<V, true>({scores, values, to.outputs, of_keys, of_queries, of_queries, keys}, rows.rows, head_dim);
+  }
+}
+
+template <class V>
+void rotate(const Rotation& rotation, const float* x, float scale, float* y) {
+  const int half = rotation.rotary_dim / 2;
+  for (int i = 0; rotation.interleaved && i < half; ++i) {
+    const float first = x[2 * i] * scale, second = x[2 * i + 1] * scale;
+    y[2 * i] = first * rotation.cosines[i] - second * rotation.sines[i];
+    y[2 * i + 1] = second * rotation.cosines[i] + first * rotation.sines[i];
+  }
+  for (int i = 0; !rotation.interleaved && i < half; ++i) {
+    const float first = x[i] * scale, second = x[i + half] * scale;
+    y[i] = first * rotation.cosines[i] - second * rotation.sines[i];
+    y[i + half] = second * rotation.cosines[i] + first * rotation.sines[i];
+  }
+  for (int i = rotation.rotary_dim; i < rotation.head_dim; ++i) y[i] = x[i] * scale;
+}
+
+}  // namespace edgeformer

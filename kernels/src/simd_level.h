@@ -1,0 +1,17 @@
+// All kernels of a SIMD level V.
+#pragma once
+
+#include "level.h"
+#include "simd_attention.h"
+#include "simd_gemm.h"
+#include "simd_kernels.h"
+
+namespace edgeformer {
+
+template <class V>
+constexpr Level level_of(const char* name, bool (*runs_here)()) {
+  return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   quantize_row<V>,
+          multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>};
+}
+
+}  // namespace edgeformer
