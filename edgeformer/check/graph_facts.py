@@ -19,6 +19,7 @@ ONNX_DOMAINS = ("", "ai.onnx")
 # Inputs of ops that are tables of RoPE. onnxruntime's RotaryEmbedding has them after the positions, ONNX's before.
 _TABLES = {
     ("com.microsoft", "GroupQueryAttention"): (7, 8),
+    ("edgeformer", "CachedAttention"): (7, 8),
     ("com.microsoft", "RotaryEmbedding"): (2, 3),
     ("", "RotaryEmbedding"): (1, 2),
 }

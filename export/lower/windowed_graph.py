@@ -8,6 +8,8 @@ Both read the same weight file. The windowed graph differs in one attribute of t
 evicts tokens itself, so a client must bind one buffer as past and present, and cannot enlarge it. The op refuses padded
 batches of prompts: a client feeds prompts of several rows one by one, as our runtime does.
 
+Kernels of edgeformer evict nothing, so attention with an evicting cache is onnxruntime's own.
+
 A layer whose keys and values later layers read keeps all tokens: the op takes either an evicting cache, or one that an
 earlier layer wrote.
 """
@@ -18,6 +20,7 @@ import onnx
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
+from edgeformer.export.lower.ort.kernel_functions import ATTENTION, restore_attention
 from edgeformer.manifest import Provider
 
 
@@ -29,7 +32,7 @@ def write_windowed_graph(
     Writes nothing and returns () where no layer has a window shorter than the context, or none has a kernel for it.
     """
     model = onnx.load(graph, load_external_data=False)
-    nodes = [node for node in model.graph.node if node.op_type == "GroupQueryAttention"]
+    nodes = [node for node in model.graph.node if node.op_type in ("GroupQueryAttention", ATTENTION.name)]
     attention = {node.output[1]: node for node in nodes if len(node.output) > 1}
     read = {name for node in model.graph.node for name in node.input}
     windows: list[int | None] = [None] * geometry.num_layers
@@ -39,6 +42,8 @@ def write_windowed_graph(
         if node is not None and tensor.present not in read:
             windows[tensor.layer] = _window(node, context_length, provider)
             if windows[tensor.layer] is not None:
+                if node.op_type == ATTENTION.name:
+                    restore_attention(node)
                 node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
         window = windows[tensor.layer]
         if tensor.per_token and window is not None:
@@ -52,8 +57,8 @@ def write_windowed_graph(
 
 def _window(node: onnx.NodeProto, context_length: int, provider: Provider) -> int | None:
     """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
-    if node.domain != CONTRIB:
+    if node.domain != CONTRIB and node.op_type != ATTENTION.name:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
-    biased = attention_input(node, "attention_bias") != ""
+    biased = node.domain == CONTRIB and attention_input(node, "attention_bias") != ""
     return window if 0 < window < context_length and not (provider == "cuda" and biased) else None

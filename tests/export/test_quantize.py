@@ -482,8 +482,9 @@ def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
     assert down == {"K": 96, "N": 64, "bits": 8, "block_size": 32}
     packed = next(found for name, found in attributes.items() if name.startswith("blocks.0.attention.qkv/"))
     assert packed == {"K": 64, "N": 128, "bits": 8, "block_size": 64}
-    (function,) = graph.functions.values()
+    function, of_attention = graph.functions.values()
     (body,) = function
+    assert (of_attention.name, [node.op_type for node in of_attention]) == ("CachedAttention", ["GroupQueryAttention"])
     assert (body.domain, body.op_type, body.attributes.get_int("accuracy_level")) == ("com.microsoft", "MatMulNBits", 4)
 
 

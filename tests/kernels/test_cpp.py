@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from build_kernels import KERNELS, build, compiler
 
-PROGRAMS = ("test_file_pages", "test_half", "test_panels", "test_quantized_linear", "test_team")
+PROGRAMS = ("test_attention", "test_file_pages", "test_half", "test_panels", "test_quantized_linear", "test_team")
 
 
 def run(folder, program):
@@ -54,7 +54,20 @@ FAULTS = {
     "rows that are left out": ("quantized_linear.cc", ROWS, f"std::max<int>(row, {ROWS[:-1]} - 1);"),
     "scales that leave the range of halves": ("panels.cc", "std::ilogb(largest) - 14", "0 * std::ilogb(largest)"),
     "a number that is not finite": ("simd_kernels.h", "scale = largest / 127.0f + nan;", "scale = largest / 127.0f;"),
+    "a window of one key more": ("attention_rows.h", "token + 1 - window;", "token - window;"),
+    "keys of the future": ("attention_rows.h", "position + token + 1;", "position + token + 2;"),
+    "the last key twice": ("simd_attention.h", "std::fill(of_head + keys, of_head + key, kNoScore);", ""),
+    "sums that are not made to fit": ("simd_attention.h", "if (largest <= before) {", "if (largest <= before + 1) {"),
+    "the bias of the first head": ("attention.cc", "kv_head * group() * in_.bias_head_stride", "0"),
+    "no sinks in steps": ("attention.cc", "? std::exp(in_.sinks[head] - largest) : 0.0f", "? 0.0f : 0.0f"),
+    "keys that are not rotated": ("attention.cc", "rotate(rotation, in_.keys", "rotate({rotation.head_dim}, in_.keys"),
+    "a part that is left out": (
+        "attention.cc",
+        "i < end; ++i) {\n          const",
+        "i + 1 < end; ++i) {\n          const",
+    ),
 }
+"""Faults that the tests in C++ must find: the file, what is right, and what is wrong."""
 
 
 @pytest.mark.slow

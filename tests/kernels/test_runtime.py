@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -128,21 +129,22 @@ def test_sessions_have_no_kernels_unless_they_are_given(bundle):
 
 def test_a_model_says_what_runs(bundle, installed, library, monkeypatch):
     nodes = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False).graph.node
-    count = sum(node.domain == "edgeformer" for node in nodes)
-    calls = {"MatMulNBits": count}
-    assert count > 12
+    calls = dict(sorted(Counter(node.op_type for node in nodes if node.domain == "edgeformer").items()))
+    assert calls.keys() == {"CachedAttention", "MatMulNBits"}
+    assert calls["MatMulNBits"] > 12
+    functions = ", ".join(f"{name} ×{count}" for name, count in calls.items())
     installed(library)
     ours = load(bundle, "cpu").kernels
     assert (ours.kernels, ours.bodies, ours.reason) == (calls, {}, "")
     version, level = ours.version, ours.level
-    text = f"MatMulNBits ×{count} by edgeformer-kernels {version} ({level}, the session's threads)"
+    text = f"{functions} by edgeformer-kernels {version} ({level}, the session's threads)"
     assert ours.describe() == text
     monkeypatch.setenv(kernels.SWITCH, "team")
     assert load(bundle, "cpu").kernels.describe() == text.replace("the session's threads", "threads of their own")
     monkeypatch.setenv(kernels.SWITCH, "0")
     off = load(bundle, "cpu").kernels
     assert (off.kernels, off.bodies, off.version, off.level, off.threads) == ({}, calls, None, None, None)
-    assert off.describe() == f"MatMulNBits ×{count} by onnxruntime: EDGEFORMER_KERNELS=0 turns kernels off"
+    assert off.describe() == f"{functions} by onnxruntime: EDGEFORMER_KERNELS=0 turns kernels off"
     monkeypatch.delenv(kernels.SWITCH)
     assert load(bundle, "cpu", kernels=False).kernels.reason == "kernels were not asked for"
 
@@ -165,7 +167,7 @@ def test_commands_say_what_runs(bundle, installed, library):
 def test_a_library_without_an_op_leaves_it_to_its_body(bundle, installed, tmp_path):
     installed(library_that_says(tmp_path))
     report = report_kernels(bundle, Manifest.read(bundle), choose_kernels("cpu"))
-    assert (report.kernels, list(report.bodies)) == ({}, ["MatMulNBits"])
+    assert (report.kernels, list(report.bodies)) == ({}, ["CachedAttention", "MatMulNBits"])
     assert report.describe().endswith("by onnxruntime: edgeformer-kernels 9.9 has no kernel for it")
 
 
