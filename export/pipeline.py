@@ -259,6 +259,13 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
     )
     report = replace(report, comparison=model.comparison)
     if not report.passed:
+        if report.only_kernels_failed:
+            raise ParityError(
+                f"the graph is right by itself, and kernels of edgeformer-kernels compute something else on this "
+                f"machine:\n{report.describe()}\nNo bundle was made. This is a bug in edgeformer-kernels; please "
+                "report it. "
+                "To export without them, set EDGEFORMER_KERNELS=0."
+            )
         code, option = ("code", "verify=None") if manifest.model is None else ("config.json", "--no-verify")
         raise ParityError(
             f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"

@@ -1,11 +1,15 @@
 """edgeformer verify"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgeformer.cli._options import OUTPUT, VERIFICATION, Command, json_option, option
 from edgeformer.cli._output import note, print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from edgeformer.export.parity import Report
 
 
 @click.command("verify", cls=Command)
@@ -41,26 +45,38 @@ def verify_command(
     if as_json:
         print_json(report.to_json() | ({"located": where} if where else {}))
     else:
-        rows = [
-            (
-                check.name, f"{check.value:.2g}", "" if check.eager is None else f"{check.eager:.2g}",
-                f"{check.limit:.2g}", "ok" if check.passed else "FAIL",
-            )
-            for check in report.checks
-        ]  # fmt: skip
-        orders = f", in {report.orders} summation orders" if report.orders > 1 else ""
-        click.echo(f"reference: {report.reference}; eager: PyTorch with the rounding of the graph{orders}")
-        print_table(rows, "check", "graph", "eager", "limit", "")
-        if report.greedy.steps:  # encoders write nothing
-            click.echo(report.greedy.describe())
-        if where:
-            click.echo(where)
-        failed = len(report.failures())
-        verdict = f"NOT verified: {failed} of {len(report.checks)} checks failed" if failed else "verified"
-        unknown = "" if against else "; its weights were not compared with a checkpoint, which --against MODEL does"
-        click.echo(f"{verdict} ({report.seconds:.1f} s){unknown}")
+        _print(report, where, against)
     if not report.passed:
         raise SystemExit(1)
+
+
+def _print(report: "Report", where: str | None, against: str | None) -> None:
+    levels = report.kernel_checks()
+    of_kernels = {check.name for checks in levels.values() for check in checks}
+    rows = [
+        (
+            check.name, f"{check.value:.2g}", "" if check.eager is None else f"{check.eager:.2g}",
+            f"{check.limit:.2g}", "ok" if check.passed else "FAIL",
+        )
+        for check in report.checks if not check.passed or check.name not in of_kernels
+    ]  # fmt: skip
+    orders = f", in {report.orders} summation orders" if report.orders > 1 else ""
+    click.echo(f"reference: {report.reference}; eager: PyTorch with the rounding of the graph{orders}")
+    print_table(rows, "check", "graph", "eager", "limit", "")
+    if report.greedy.steps:  # encoders write nothing
+        click.echo(report.greedy.describe())
+    if "kernels" in report.environment:
+        click.echo(f"kernels: {report.environment['kernels']}")
+    for level, checks in levels.items():
+        click.echo(f"  {level}: {sum(check.passed for check in checks)} of {len(checks)} checks passed")
+    if report.only_kernels_failed:
+        click.echo("The graph is right by itself. EDGEFORMER_KERNELS=0 or load(kernels=False) runs it without kernels.")
+    if where:
+        click.echo(where)
+    failed = len(report.failures())
+    verdict = f"NOT verified: {failed} of {len(report.checks)} checks failed" if failed else "verified"
+    unknown = "" if against else "; its weights were not compared with a checkpoint, which --against MODEL does"
+    click.echo(f"{verdict} ({report.seconds:.1f} s){unknown}")
 
 
 def _preset_of(bundle: Path) -> str | None:

@@ -10,6 +10,9 @@ from edgeformer.export.adapters.opened_model import Comparison
 
 REPORT_VERSION = 2
 
+KERNELS = "kernels "
+"""How the names of checks begin that judge kernels of edgeformer-kernels, in place of the graph's own functions."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -151,6 +154,20 @@ class Report:
         """Return the checks that did not pass."""
         return [check for check in self.checks if not check.passed]
 
+    @property
+    def only_kernels_failed(self) -> bool:
+        """Whether the graph is right by itself, and kernels of edgeformer-kernels are wrong on this machine."""
+        failures = self.failures()
+        return bool(failures) and all(check.name.startswith(KERNELS) for check in failures)
+
+    def kernel_checks(self) -> dict[str, list[Check]]:
+        """Return the checks that judge kernels of edgeformer-kernels, by SIMD level."""
+        levels: dict[str, list[Check]] = {}
+        for check in self.checks:
+            if check.name.startswith(KERNELS):
+                levels.setdefault(check.name.removeprefix(KERNELS).partition(", ")[0], []).append(check)
+        return levels
+
     def closest(self) -> Check:
         """Return the check that is nearest to its limit, or furthest beyond it."""
         return closest_to_limit(self.checks)
@@ -169,7 +186,11 @@ class Report:
             f"  {len(self.checks)} checks passed; closest to its limit: {closest.name}, {closest.value:.2g} of "
             f"{closest.limit:.2g}"
         ]
-        return "\n".join([*lines, *([f"  {self.greedy.describe()}"] if self.greedy.steps else [])])
+        if self.greedy.steps:
+            lines.append(f"  {self.greedy.describe()}")
+        if self.kernel_checks():
+            lines.append(f"  kernels: {self.environment['kernels']}")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data, with `passed` for the report and for every check."""

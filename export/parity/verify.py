@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from edgeformer import __version__
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.errors import BundleError
 from edgeformer.export.adapters.module_contract import check_contract
 from edgeformer.export.adapters.opened_bundle import Subject, open_bundle, open_subject
 from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
@@ -22,7 +23,7 @@ from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
-from edgeformer.export.parity.report import REPORT_VERSION, Check, Report
+from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
@@ -35,11 +36,15 @@ from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.manifest import Manifest, sha256
 from edgeformer.model_spec import ModelSpec
+from edgeformer.runtime.kernel_report import KernelReport, report_files
+from edgeformer.runtime.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
 
 RECHECK_ORDERS = 8
 """Summation orders of eager PyTorch when a borderline failure is checked again. Measured: at the worst position of a
 correct graph that failed, eager erred 1.0e-5 in its own order and 0.7e-5 to 2.5e-5 in eight others."""
+PLAIN = "plain"
+"""The level of kernels without SIMD."""
 BORDERLINE = 100.0
 """Ratio of a figure to its limit up to which a failure is borderline: chance in eager PyTorch's own errors may explain
 it. A few positions amplify rounding about 10 times as much as most (docs/explanation/parity.md), so eager's error at
@@ -137,6 +142,7 @@ class Verification:
             progress=progress,
             summation_orders=summation_orders,
         )
+        self._kernel_choice = choose_kernels(self._setup.provider)
         merged = [] if manifest.merged_graph is None else [manifest.merged_graph]
         self._graphs = [folder / name for name in (*manifest.graphs, *merged)]
 
@@ -148,7 +154,9 @@ class Verification:
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
         self._judge_int8_cache(stored.graphs[0])
         self._judge_prefill_graph()
-        return self._report(stored, used)
+        report = self._report(stored, used)
+        del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
+        return self._judge_kernels(report)
 
     def _open_stored(self) -> list[Any]:
         """Open the graphs without the rounding of activations, so that their products read what the integers mean."""
@@ -169,10 +177,60 @@ class Verification:
             return None
         self.checks += judge_weights(self._weights, self._quantized)
         sessions = [open_session(path, self._setup.provider) for path in self._graphs]
-        setup = replace(self._setup, weights=self._quantized, mode="quick", activations=self._quantized.formats)
-        trial = _trial(setup, sessions)
+        trial = _trial(self._as_used, sessions)
         self._stage(trial.run, trial.judge.checks, "int8 activations, ")
         return trial
+
+    @cached_property
+    def _as_used(self) -> Setup:
+        """The setup of graphs as clients use them, with all of their rounding."""
+        setup = replace(self._setup, mode="quick")
+        if self._quantized is not None:
+            setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)
+        return replace(setup, references=setup.make_references(remember=bool(self._kernels.kernels)))
+
+    @cached_property
+    def _kernels(self) -> KernelReport:
+        """The report of what runs the graphs' functions where edgeformer's own kernels are used."""
+        prefill = self.subject.manifest.prefill
+        more = [] if prefill is None else [self.subject.folder / prefill.graph]
+        return report_files([*self._graphs, *more], self._kernel_choice)
+
+    def _judge_kernels(self, report: Report) -> Report:
+        """Run the graphs with edgeformer's own kernels, at each SIMD level of this machine, with the same limits.
+
+        Returns the report with these checks, and with a sentence about the kernels if the graphs have functions.
+        """
+        found, library = self._kernels, self._kernel_choice.library
+        if library is None or not found.kernels:
+            said = {"kernels": f"none were run: {found.reason}"} if found.bodies else {}
+            return replace(report, environment=report.environment | said)
+        # Plain C++ is slow, and nothing that has SIMD runs it; a full verification does.
+        simd = tuple(level for level in library.levels if level != PLAIN)
+        levels = library.levels if self._setup.mode == "full" or not simd else simd
+        for done, level in enumerate(levels):
+            self._setup.progress(f"running kernels, {level}", 0.96 + 0.03 * done / len(levels))
+            kernels = replace(self._kernel_choice, level=level)
+            checks: list[Check] = []
+            stage = partial(self._run_with, kernels, checks)
+            self._stage(stage, checks, f"{KERNELS}{level}, ", (BundleError,))
+        return replace(
+            report,
+            checks=tuple(self.checks),
+            seconds=self._seconds(),
+            environment=report.environment | {"kernels": f"{found.describe()}; run at {', '.join(levels)}"},
+        )
+
+    def _run_with(self, kernels: KernelChoice, checks: list[Check]) -> None:
+        """Run all graphs with kernels, and fill `checks`. Raises BundleError where a kernel refuses a graph."""
+        provider = self._setup.provider
+        trial = _trial(self._as_used, [open_session(path, provider, kernels=kernels) for path in self._graphs])
+        trial.run()
+        checks += trial.judge.checks
+        if self.subject.manifest.prefill is not None:
+            setup = replace(self._setup, weights=self._weights, mode="quick", kernels=kernels)
+            prefill = judge_prefill_graph(setup, weights=False)
+            checks += [replace(check, name=f"prefill graph, {check.name}") for check in prefill]
 
     def _judge_int8_cache(self, graph: Graph) -> None:
         """Check an int8 cache over the integers that the graph stored, which leaves nothing to round."""
@@ -192,11 +250,20 @@ class Verification:
         setup = replace(self._setup, weights=self._weights, mode="quick")
         self._stage(lambda: checks.extend(judge_prefill_graph(setup)), checks, "prefill graph, ")
 
-    def _stage(self, run: Callable[[], None], checks: list[Check], prefix: str = "") -> None:
-        """Run a stage that fills `checks`, and keep them under `prefix`; an error of onnxruntime is a failed check."""
+    def _stage(
+        self,
+        run: Callable[[], None],
+        checks: list[Check],
+        prefix: str = "",
+        errors: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Run a stage that fills `checks`, and keep them under `prefix`.
+
+        errors: those that are failed checks, besides onnxruntime's.
+        """
         try:
             run()
-        except onnxruntime_errors() as error:  # a kernel that refuses its inputs
+        except (*onnxruntime_errors(), *errors) as error:  # a kernel that refuses its inputs
             reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
             checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
             self._ran = False
@@ -215,7 +282,7 @@ class Verification:
             precision=manifest.precision,
             environment=_environment(self._setup.provider),
             hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
-            seconds=round(time.perf_counter() - self._start, 2),
+            seconds=self._seconds(),
             checks=tuple(self.checks),
             greedy=stored.greedy,
             states=tuple(stored.judge.states),
@@ -224,6 +291,10 @@ class Verification:
             quantization=used.rounding(self._weights, by_graph=True) if known and used is not None else None,
             orders=self.summation_orders,
         )
+
+    def _seconds(self) -> float:
+        """Return the seconds since the start."""
+        return round(time.perf_counter() - self._start, 2)
 
 
 def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:

@@ -1,5 +1,6 @@
 """Build edgeformer-kernels with CMake from kernels/, once for each state of its sources, or say what is missing."""
 
+import base64
 import fcntl
 import hashlib
 import os
@@ -54,3 +55,16 @@ def build(source: Path = KERNELS, *, op: bool = True, options: tuple[str, ...] =
                 assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
             (folder / "complete").touch()
     return folder
+
+
+def install_into(site, library, version="9.9"):
+    """Put a package with a library into a folder, as pip does."""
+    package, info = site / "edgeformer_kernels", site / f"edgeformer_kernels-{version}.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    copy = package / "libedgeformer_kernels.so"
+    shutil.copyfile(library, copy)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(copy.read_bytes()).digest()).rstrip(b"=").decode()
+    (info / "RECORD").write_text(f"edgeformer_kernels/{copy.name},sha256={digest},{copy.stat().st_size}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: edgeformer-kernels\nVersion: {version}\n")
+    return copy

@@ -1,7 +1,5 @@
 """The runtime runs edgeformer's kernels where they are installed and fit, and a bundle is the same without them."""
 
-import base64
-import hashlib
 import json
 import shutil
 import subprocess
@@ -11,7 +9,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from build_kernels import compiler
+from build_kernels import install_into
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
@@ -31,44 +29,6 @@ def bundle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("int4") / "bundle"
     export_model("tiny-llama", folder, precision="int4", verify=None)
     return folder
-
-
-def install_into(site, library, version="9.9"):
-    """Put a package with a library into a folder, as pip does."""
-    package, info = site / "edgeformer_kernels", site / f"edgeformer_kernels-{version}.dist-info"
-    package.mkdir(parents=True)
-    info.mkdir()
-    copy = package / "libedgeformer_kernels.so"
-    shutil.copyfile(library, copy)
-    digest = base64.urlsafe_b64encode(hashlib.sha256(copy.read_bytes()).digest()).rstrip(b"=").decode()
-    (info / "RECORD").write_text(f"edgeformer_kernels/{copy.name},sha256={digest},{copy.stat().st_size}\n")
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: edgeformer-kernels\nVersion: {version}\n")
-    return copy
-
-
-@pytest.fixture
-def installed(monkeypatch, tmp_path):
-    """Return a function that installs a package for a library, and clears what the runtime remembers of it."""
-
-    def install(library):
-        copy = install_into(tmp_path / "site", library)
-        monkeypatch.syspath_prepend(tmp_path / "site")
-        kernels.find_library.cache_clear()
-        return copy
-
-    monkeypatch.delenv(kernels.SWITCH, raising=False)
-    yield install
-    kernels.find_library.cache_clear()
-
-
-def library_that_says(folder, **changes):
-    """A library that does nothing but describe itself."""
-    said = {"version": "9.9", "contract": 1, "onnxruntime": "1.23", "ops": [], "levels": ["plain"], "level": "plain"}
-    source, library = folder / "says.cc", folder / "says.so"
-    text = json.dumps(json.dumps(said | changes))
-    source.write_text(f'extern "C" const char* edgeformer_kernels_describe() {{ return {text}; }}')
-    subprocess.run([compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
-    return library
 
 
 def logits(bundle, **options):
@@ -164,8 +124,8 @@ def test_commands_say_what_runs(bundle, installed, library):
     assert quick.kernels == expected
 
 
-def test_a_library_without_an_op_leaves_it_to_its_body(bundle, installed, tmp_path):
-    installed(library_that_says(tmp_path))
+def test_a_library_without_an_op_leaves_it_to_its_body(bundle, installed, library_that_says):
+    installed(library_that_says())
     report = report_kernels(bundle, Manifest.read(bundle), choose_kernels("cpu"))
     assert (report.kernels, list(report.bodies)) == ({}, ["CachedAttention", "MatMulNBits"])
     assert report.describe().endswith("by onnxruntime: edgeformer-kernels 9.9 has no kernel for it")
@@ -178,13 +138,13 @@ def why_not(match):
     assert choose_kernels("cpu") == choice, "warned once"
 
 
-def test_a_package_for_another_contract_is_not_used(installed, tmp_path):
-    installed(library_that_says(tmp_path, contract=2))
+def test_a_package_for_another_contract_is_not_used(installed, library_that_says):
+    installed(library_that_says(contract=2))
     why_not("for version 2 of the contract between graphs and kernels, and this edgeformer has version 1. Install")
 
 
-def test_a_package_for_a_newer_onnxruntime_is_not_used(installed, tmp_path):
-    installed(library_that_says(tmp_path, onnxruntime="1.999"))
+def test_a_package_for_a_newer_onnxruntime_is_not_used(installed, library_that_says):
+    installed(library_that_says(onnxruntime="1.999"))
     why_not(r"it needs onnxruntime 1\.999 or newer, and 1\.\d+\.\d+ is installed")
 
 

@@ -104,7 +104,7 @@ class EncoderTrial(Trial):
                 for row in range(len(salts))
             ]
 
-        pairs = enumerate(self.compute(outputs))
+        pairs = enumerate(self.compute(outputs, tokens, *types))
         return [Row(tokens[row], *pair, types=types[row]) for row, pair in pairs]
 
     def _run(self, rows: list[Row], padding: int = 0) -> list[dict[str, Array]]:

@@ -117,7 +117,7 @@ class EncoderDecoderTrial(TextTrial):
             vectors = {"states": states[0].numpy(), "logits": logits[0].numpy()}
             return [Outputs(vectors, row_of(presents), row_of(cross))]
 
-        [pair] = self.compute(outputs)
+        [pair] = self.compute(outputs, source, target)
         return Row(target, *pair, source=source)
 
     def _run(self, reference: Reference, source: Array, target: NDArray[np.int64]) -> tuple[Tensor, Any, Tensor, Any]:

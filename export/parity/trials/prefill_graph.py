@@ -60,12 +60,15 @@ class PrefillGraphTrial(Trial):
         )
 
 
-def judge_prefill_graph(setup: Setup) -> list[Check]:
-    """Judge the weights of the prefill graph against those of `setup`, and its outputs against its own weights."""
+def judge_prefill_graph(setup: Setup, *, weights: bool = True) -> list[Check]:
+    """Judge the outputs of the prefill graph against its own weights.
+
+    weights: whether to judge its weights against those of `setup`, too.
+    """
     manifest = setup.manifest
     assert manifest.prefill is not None
     stored = StoredWeights(setup.folder, manifest, setup.model_spec, [manifest.prefill.graph])
-    session = open_session(setup.folder / manifest.prefill.graph, setup.provider)
+    session = open_session(setup.folder / manifest.prefill.graph, setup.provider, kernels=setup.kernels)
     trial = PrefillGraphTrial(replace(setup, weights=stored, activations=stored.formats), [session])
     trial.run()
-    return [*judge_weights(setup.weights, stored), *trial.judge.checks]
+    return [*(judge_weights(setup.weights, stored) if weights else ()), *trial.judge.checks]

@@ -24,13 +24,15 @@ from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, Rounding, StateError
+from edgeformer.export.parity.trials.references import References
 from edgeformer.export.progress import Progress
-from edgeformer.export.reference.reference import Reference, references
+from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.decoder import Decoder
+from edgeformer.runtime.kernels import BODIES, KernelChoice
 
 Array = NDArray[Any]
 
@@ -98,7 +100,8 @@ class Setup:
 
     folder, manifest: of the bundle; provider: that onnxruntime runs them on. weights: those that the graphs hold.
     activations: formats of the weights whose products round their inputs to int8. summation_orders: those of eager
-    PyTorch.
+    PyTorch. kernels: those of edgeformer that the graphs run with. references: of an earlier trial with the same
+    weights, activations and orders; None for new ones.
     """
 
     folder: Path
@@ -110,6 +113,16 @@ class Setup:
     progress: Progress
     activations: Mapping[str, WeightFormat] | None = None
     summation_orders: int = 1
+    kernels: KernelChoice = BODIES
+    references: References | None = None
+
+    def make_references(self, *, remember: bool = False) -> References:
+        """Return the references for trials of this setup."""
+        manifest = self.manifest
+        return References(
+            self.model_spec, self.weights, TORCH_PRECISIONS[manifest.arithmetic], self.activations,
+            manifest.cache_scales, self.summation_orders, remember=remember,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -161,10 +174,8 @@ class Trial(ABC):
         self.graphs = [Graph(session, manifest, setup.provider) for session in sessions]
         self.judge = Judge(manifest.arithmetic)
         self.greedy = Greedy(steps=0)
-        dtype = TORCH_PRECISIONS[manifest.arithmetic]
-        self.float64, self.eager = references(
-            setup.model_spec, setup.weights, dtype, setup.activations, manifest.cache_scales, setup.summation_orders
-        )
+        self._references = setup.references or setup.make_references()
+        self.float64, self.eager = self._references.float64, self._references.eager
 
     @abstractmethod
     def run(self) -> None:
@@ -177,9 +188,12 @@ class Trial(ABC):
         """
         return None
 
-    def compute(self, function: Callable[[Reference], list[Outputs]]) -> list[tuple[Outputs, Outputs]]:
-        """Call a function, which returns the outputs of some rows, with both references: (expected, eager) by row."""
-        return list(zip(function(self.float64), function(self.eager), strict=True))
+    def compute(self, function: Callable[[Reference], list[Outputs]], *inputs: Array) -> list[tuple[Outputs, Outputs]]:
+        """Call a function, which returns the outputs of some rows, with both references: (expected, eager) by row.
+
+        inputs: all that the outputs depend on, where another trial may need the same.
+        """
+        return self._references.compute(function, *inputs)
 
     def text_rows(self, texts: Array) -> list[Row]:
         """Run both references of a decoder on texts of one length, int64 [B, S]; return a row for each."""
@@ -188,7 +202,7 @@ class Trial(ABC):
             logits, caches = reference.run(torch.from_numpy(texts))
             return [Outputs({"logits": each.numpy()}, row_of(caches, row)) for row, each in enumerate(logits)]
 
-        return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs), strict=True)]
+        return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs, texts), strict=True)]
 
 
 class TextTrial(Trial):
