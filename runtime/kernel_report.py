@@ -46,7 +46,7 @@ def report_kernels(folder: Path, manifest: Manifest, choice: KernelChoice) -> Ke
 
     Raises BundleError for a damaged graph.
     """
-    files = dict.fromkeys(graph_file(folder, manifest, graph) for graph in opened_graphs(manifest))
+    files = dict.fromkeys(graph_file(folder, manifest, graph, choice) for graph in opened_graphs(manifest))
     return report_files(files, choice)
 
 

@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import Distribution, PackagePath
 from pathlib import Path
@@ -44,7 +45,8 @@ class Library:
     """An installed library of kernels.
 
     path: absolute. version: of the package. ops: names of the functions that it has kernels for. levels: SIMD levels
-    that run here, the fastest first. level: that of sessions that name none.
+    that run here, the fastest first. level: that of sessions that name none. panels: names of the formats in which
+    levels pack weights; none of a library that cannot store them.
     """
 
     path: str
@@ -52,6 +54,7 @@ class Library:
     ops: tuple[str, ...]
     levels: tuple[str, ...]
     level: str
+    panels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class KernelChoice:
     reason: str = ""
     team: bool = False
     level: str | None = None
+
+    @property
+    def panels(self) -> str | None:
+        """The format in which the kernels read packed weights; None without kernels, or if it has no name."""
+        return None if self.library is None else self.library.panels.get(self.level or self.library.level)
 
     def register(self, options: Any) -> None:
         """Register the library, if there is one, in the options of a session.
@@ -154,7 +162,9 @@ def _open(distribution: Distribution) -> Library:
     found = require("onnxruntime", "cpu").__version__
     if _version(found) < _version(said["onnxruntime"]):
         raise ValueError(f"it needs onnxruntime {said['onnxruntime']} or newer, and {found} is installed.")
-    return Library(str(path), said["version"], tuple(said["ops"]), tuple(said["levels"]), said["level"])
+    return Library(
+        str(path), said["version"], tuple(said["ops"]), tuple(said["levels"]), said["level"], said.get("panels", {})
+    )
 
 
 def _is_installed(recorded: PackagePath, path: Path) -> bool:

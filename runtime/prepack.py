@@ -17,6 +17,7 @@ from edgeformer.runtime.benchmarking.startup import measure_loading, measure_mem
 from edgeformer.runtime.benchmarking.workloads import Request
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder
+from edgeformer.runtime.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
@@ -28,6 +29,7 @@ from edgeformer.runtime.session import (
     session_options,
     usable_cores,
 )
+from edgeformer.runtime.stored_panels import store_panels
 
 TOKENS, STEPS = 24, 4
 """Tokens of the text, and decode steps after it, by which graphs are compared."""
@@ -69,8 +71,9 @@ class Optimized:
 def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     """Write prepacked graphs of a bundle for this machine, and remove all that were written before.
 
-    Graphs that are prepacked load faster and take less memory. threads: for measuring, None for all usable cores. Their
-    outputs must equal those of the bundle's own graphs bit for bit: otherwise raises ParityError and keeps nothing.
+    Graphs that are prepacked load faster and take less memory. Where edgeformer-kernels is installed and used, they are
+    for its kernels. threads: for measuring, None for all usable cores. Their outputs must equal those of the bundle's
+    own graphs bit for bit: otherwise raises ParityError and keeps nothing.
     Raises BundleError if they cannot be written, and RequestError for a bundle that is not for onnxruntime on the CPU.
     """
     require("onnx", "export")  # before minutes of work
@@ -81,15 +84,16 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     if not manifest.graph.endswith(".onnx"):
         raise RequestError("graphs in ORT format are for small builds of onnxruntime, which load no prepacked graphs.")
     remove(folder)
-    before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads, kernels=False))
-    destination = prepacked_folder(folder, manifest)
+    before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads))
+    kernels = choose_kernels("cpu")
+    destination = prepacked_folder(folder, manifest, kernels)
     staging = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=folder))
     try:
         for graph in opened_graphs(manifest):
-            _write(folder / graph, staging / PurePosixPath(graph).name)
+            _write(folder / graph, staging / PurePosixPath(graph).name, kernels)
         destination.parent.mkdir()
         staging.rename(destination)
-        answers = _answers(load(folder, "cpu", threads, kernels=False))
+        answers = _answers(load(folder, "cpu", threads))
         if any(not np.array_equal(*pair) for pair in zip(expected, answers, strict=True)):
             raise ParityError(
                 "the outputs of the prepacked graphs differ from the bundle's own; they were removed. This is a bug of "
@@ -116,9 +120,10 @@ def remove(folder: Path) -> bool:
     return bool(there)
 
 
-def _write(graph: Path, prepacked: Path) -> None:
-    """Let onnxruntime write a graph as it runs it: optimised, with prepacked weights."""
+def _write(graph: Path, prepacked: Path, kernels: KernelChoice) -> None:
+    """Let onnxruntime write a graph as it runs it: optimised, with prepacked weights. Pack those of kernels, too."""
     options = session_options(usable_cores())
+    kernels.register(options)
     options.optimized_model_filepath = str(prepacked)
     for name, value in (
         ("save_external_prepacked_constant_initializers", "1"),
@@ -130,11 +135,11 @@ def _write(graph: Path, prepacked: Path) -> None:
         onnxruntime().InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot prepack {graph}: {error}") from error
-    _align(prepacked)
+    _lay_out(prepacked, kernels)
 
 
-def _align(graph: Path) -> None:
-    """Move every weight in the data file to the beginning of a page.
+def _lay_out(graph: Path, kernels: KernelChoice) -> None:
+    """Move every weight in the data file to the beginning of a page, those of kernels packed.
 
     onnxruntime 1.31 writes weights without alignment and maps them as they are, while its kernels rely on the alignment
     of memory that it allocates: MatMulNBits reads wrong scales, and other kernels crash.
@@ -144,14 +149,23 @@ def _align(graph: Path) -> None:
     data, aligned = (graph.with_name(graph.name + suffix) for suffix in ("_data", "_aligned"))
     with data.open("rb") as source, aligned.open("wb") as target:
 
+        def next_page() -> str:
+            return str(target.seek(-(-target.tell() // PAGE) * PAGE))
+
+        def append(panels: NDArray[np.uint8]) -> dict[str, str]:
+            offset = next_page()
+            target.write(panels.data)
+            return {"location": data.name, "offset": offset, "length": str(len(panels))}
+
         def moved(offset: str, length: str) -> str:
-            place = target.seek(-(-target.tell() // PAGE) * PAGE)
+            place = next_page()
             source.seek(int(offset))
             left = int(length)
             while left:
                 left -= target.write(source.read(min(left, CHUNK)))
-            return str(place)
+            return place
 
+        panels = [] if kernels.library is None else store_panels(model, data, kernels, append)
         for tensor in model.graph.initializer:
             entries = {entry.key: entry for entry in tensor.external_data}
             if not entries:
@@ -162,6 +176,7 @@ def _align(graph: Path) -> None:
                     key, *blobs = entry.value.split("|")
                     parts = [blob.split(";") for blob in blobs]
                     entry.value = "|".join([key, *(";".join([moved(*part[:2]), *part[1:]]) for part in parts)])
+        model.graph.initializer.extend(panels)
         target.truncate(max(target.tell(), 1))
     aligned.replace(data)
     onnx.save(model, graph)

@@ -4,8 +4,8 @@
 
 onnxruntime rearranges ("prepacks") weights for the processor whenever it opens a graph, into memory of each process.
 Prepacked graphs, which `prepack.optimize` writes once, hold them rearranged, so that they are mapped from the disk
-instead. The key is a hash of the processor, the version of onnxruntime and the graphs; where no folder has the key, the
-bundle's own graphs are opened.
+instead. The key is a hash of the processor, the version of onnxruntime, the graphs, and the kernels of edgeformer that
+run in them; where no folder has the key, the bundle's own graphs are opened.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from typing import Any
 
 from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.kernels import KernelChoice
+from edgeformer.runtime.graph_functions import function_calls
+from edgeformer.runtime.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.session import onnxruntime, open_session
 
 FOLDER = "prepacked"
@@ -30,9 +31,9 @@ def open_graph(
     """Open a session of a graph of a bundle, or of its prepacked copy if there is one for this machine.
 
     graph: path within the folder. threads: None for all usable cores. kernels: edgeformer's own, for functions of the
-    graph; prepacked graphs have none. Raises BundleError if it cannot be loaded.
+    graph. Raises BundleError if it cannot be loaded.
     """
-    file = graph_file(folder, manifest, graph) if provider == "cpu" else folder / graph
+    file = graph_file(folder, manifest, graph, kernels) if provider == "cpu" else folder / graph
     try:
         return open_session(file, provider, threads, kernels=kernels)
     except BundleError as error:
@@ -42,9 +43,11 @@ def open_graph(
         raise BundleError(f"{error}\n{advice}") from error
 
 
-def graph_file(folder: Path, manifest: Manifest, graph: str) -> Path:
+def graph_file(folder: Path, manifest: Manifest, graph: str, kernels: KernelChoice) -> Path:
     """Return the file that a session on the CPU opens for a graph: its prepacked copy if there is one here."""
-    prepacked = prepacked_folder(folder, manifest) / PurePosixPath(graph).name
+    if not (folder / FOLDER).is_dir():
+        return folder / graph
+    prepacked = prepacked_folder(folder, manifest, kernels) / PurePosixPath(graph).name
     return prepacked if prepacked.is_file() else folder / graph
 
 
@@ -54,9 +57,17 @@ def opened_graphs(manifest: Manifest) -> list[str]:
     return [graph for graph in (manifest.encoder_graph, manifest.graphs[-1], prefill) if graph is not None]
 
 
-def prepacked_folder(folder: Path, manifest: Manifest) -> Path:
-    """Return the folder for the prepacked graphs of a bundle on this machine, which may not exist."""
-    known = {"graphs": manifest.graph_hashes(), "onnxruntime": onnxruntime().__version__, "processor": processor()}
+def prepacked_folder(folder: Path, manifest: Manifest, kernels: KernelChoice) -> Path:
+    """Return the folder for the prepacked graphs of a bundle on this machine, which may not exist.
+
+    kernels: those that run in the graphs, whose weights are packed for them.
+    """
+    known: dict[str, Any] = {"graphs": manifest.graph_hashes(), "onnxruntime": onnxruntime().__version__}
+    known["processor"] = processor()
+    if kernels.library is not None:
+        calls = [function_calls(folder / graph).split(kernels.library.ops)[0] for graph in opened_graphs(manifest)]
+        if ops := sorted(set().union(*calls)):
+            known["kernels"] = {"contract": CONTRACT, "ops": ops, "panels": kernels.panels}
     return folder / FOLDER / hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -18,7 +18,7 @@ def optimize_command(bundle: Path, threads: int | None, removes: bool, as_json: 
     """Let BUNDLE load faster and take less memory on this machine.
 
     Writes prepacked graphs: copies with the weights in the layout that this processor's kernels use. On another
-    processor, or with another onnxruntime, the bundle runs as before.
+    processor, or with another onnxruntime or other kernels of edgeformer, the bundle runs as before.
     """
     from edgeformer.runtime.prepack import optimize, remove
 

@@ -34,7 +34,10 @@ def test_the_library_describes_itself(library):
         "panels": description["panels"],
     }  # fmt: skip
     assert {"MatMulNBits", "PackMatMulNBits"} <= set(description["ops"])
-    assert re.fullmatch(r"panels \d+, columns \d+, byte bias (0|128)", description["panels"])
+    assert set(description["panels"]) == set(levels)
+    assert all(
+        re.fullmatch(r"panels \d+, columns \d+, byte bias (0|128)", each) for each in description["panels"].values()
+    )
 
 
 def test_no_op_has_the_name_of_a_canonical_op(library):

@@ -17,15 +17,15 @@ from test_mat_mul_n_bits import graph_of, random_weights, resident_files, sessio
 from edgeformer.runtime.session import onnxruntime_errors
 
 SIZES = {"N": 70, "K": 520, "bits": 4, "block_size": 32}
-KEPT, MISSING, FIRST = -1, 0, 1
+UNCHANGED, MISSING = -1, 0
 PAGE = 4096
 STATUS = Path("/proc/self/status")
 
 
 def packed(parts, library, level=None, **sizes):
-    """What PackMatMulNBits makes of weights: the places of its inputs, and their stored form."""
-    node = make_node("PackMatMulNBits", ["", *parts], ["places", "stored"], domain="edgeformer", **sizes)
-    types = ((TensorProto.INT64, "places"), (TensorProto.UINT8, "stored"))
+    """What PackMatMulNBits makes of weights: the form of each input, and panels."""
+    node = make_node("PackMatMulNBits", ["", *parts], ["inputs", "panels"], domain="edgeformer", **sizes)
+    types = ((TensorProto.INT64, "inputs"), (TensorProto.UINT8, "panels"))
     outputs = [make_tensor_value_info(name, kind, None) for kind, name in types]
     graph = make_graph([node], "g", [], outputs, [from_array(value, name) for name, value in parts.items()])
     opsets = [make_opsetid("", 18), make_opsetid("edgeformer", 1)]
@@ -59,8 +59,8 @@ def test_stored_weights_compute_what_the_same_packed_at_load_compute(library, tm
     sizes = SIZES | {"bits": bits, "block_size": block}
     parts = random_weights(70, 520, bits, block, zero_points=zero_points)
     for level in levels(library):
-        places, stored = packed(parts, library, level, **sizes)
-        assert places.tolist() == [KEPT, FIRST, MISSING, MISSING][: len(parts) + 1]
+        inputs, stored = packed(parts, library, level, **sizes)
+        assert inputs.tolist() == [UNCHANGED, len(stored), MISSING, MISSING][: len(parts) + 1]
         path = stored_graph(stored, tmp_path, **sizes)
         for rows in (1, 13):
             x = np.random.default_rng(rows).standard_normal((rows, 520)).astype(np.float32)

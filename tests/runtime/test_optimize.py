@@ -15,6 +15,7 @@ from edgeformer.export import export_model, verify
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load, prepack, prepacked_graphs
 from edgeformer.runtime import session as sessions
+from edgeformer.runtime.kernels import BODIES
 
 T5 = {
     "vocab_size": 97, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_heads": 4,
@@ -74,7 +75,7 @@ def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch
 def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, llama_folder):
     old = prepack.optimize(bundle).folder
     manifest = Manifest.read(export_model(llama_folder, bundle, overwrite=True, precision="bf16", verify=None).path)
-    assert not old.exists() and prepacked_graphs.prepacked_folder(bundle, manifest) != old
+    assert not old.exists() and prepacked_graphs.prepacked_folder(bundle, manifest, BODIES) != old
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_every_graph_that_a_model_opens_is_prepacked(make_model, tmp_path, model
 def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path, monkeypatch):
     other = export_model(make_llama(seed=1), tmp_path / "other", verify=None).path
 
-    def write_other(graph, destination):
+    def write_other(graph, destination, kernels):
         shutil.copy(other / "onnx" / "model.onnx", destination)
         shutil.copy(other / "onnx" / "model.onnx_data", destination.parent / "model.onnx_data")
 
@@ -114,8 +115,8 @@ def test_the_view_for_prompts_is_compared_too_however_long_prompts_must_be_for_i
     prepack.optimize(path)
     write = prepack._write
 
-    def write_another_view(graph, destination):
-        write(other / "onnx" / graph.name if "prefill" in graph.name else graph, destination)
+    def write_another_view(graph, destination, kernels):
+        write(other / "onnx" / graph.name if "prefill" in graph.name else graph, destination, kernels)
 
     monkeypatch.setattr(prepack, "_write", write_another_view)
     with pytest.raises(ParityError, match="outputs of the prepacked graphs differ"):
@@ -148,7 +149,7 @@ def test_damaged_prepacked_graphs_are_an_error_that_says_what_to_do(bundle):
 
 
 def test_a_full_disk_leaves_nothing(bundle, monkeypatch):
-    def fail(graph, destination):
+    def fail(graph, destination, kernels):
         destination.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 

@@ -30,18 +30,27 @@ std::string names_of_levels() {
   return list_of(names);
 }
 
+std::string formats_of_panels() {
+  std::string formats;
+  for (const Level* level : levels()) {
+    if (!level->runs_here()) continue;
+    formats += quoted(level->name) + ": " + quoted(Panels::format(level->columns, level->byte_bias)) + ",";
+  }
+  return "{" + formats.substr(0, formats.rfind(',')) + "}";
+}
+
 }  // namespace
 }  // namespace edgeformer
 
 // Returns JSON, valid as long as the process: version of the library and of the contract, the oldest onnxruntime, names of
-// the ops, SIMD levels that run here with the fastest first, and the level of sessions that name none, with the format of
-// its panels.
+// the ops, SIMD levels that run here with the fastest first, the level of sessions that name none, and the format
+// in which each level stores panels.
 EDGEFORMER_EXPORT const char* edgeformer_kernels_describe() {
   using namespace edgeformer;
   static const std::string text =
       R"({"version": ")" EDGEFORMER_KERNELS_VERSION R"(", "contract": )" + std::to_string(kContract) +
       R"(, "onnxruntime": "1.)" + std::to_string(ORT_API_VERSION) + R"(", "ops": )" + names_of(AllKernels()) +
       R"(, "levels": )" + names_of_levels() + R"(, "level": )" + quoted(best_level().name) +
-      R"(, "panels": )" + quoted(Panels::format(best_level().columns, best_level().byte_bias)) + "}";
+      R"(, "panels": )" + formats_of_panels() + "}";
   return text.c_str();
 }

@@ -1,10 +1,10 @@
 // Packer of MatMulNBits is the op PackMatMulNBits, and so on: it makes the stored form of a node's weights (panels_of.h).
 //
 //   the inputs and attributes of the kernel's own op, of which only constants need to be there
-//   -> places int64 [inputs], weights uint8 [bytes]...
+//   -> inputs int64 [inputs], panels uint8 [bytes]
 //
-// An input of the stored node is the same as before where its place is -1, missing where it is 0, and otherwise the n-th
-// of the weights.
+// An input of the stored node is the same as before where `inputs` has -1, missing where it has 0, and the next n bytes of
+// the panels where it has n.
 #pragma once
 
 #include <algorithm>
@@ -34,17 +34,17 @@ class Packer {
  public:
   static constexpr const char* kName = kNameBytes.data();
   static constexpr auto kInputs = inputs();
-  static constexpr Formal kOutputs[] = {kInt64s, {kBytes.type, INPUT_OUTPUT_VARIADIC}};
+  static constexpr Formal kOutputs[] = {kInt64s, kBytes};
 
   explicit Packer(const Node& node) { Kernel(node.to_be_stored(stored_)); }
 
   void run(Call& call, Parallel&) const {
-    const auto& [places, weights] = stored_;
-    std::copy(places.begin(), places.end(), call.output<std::int64_t>(0, {static_cast<std::int64_t>(places.size())}));
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const std::vector<std::int64_t> shape{static_cast<std::int64_t>(weights[i].size())};
-      std::copy(weights[i].begin(), weights[i].end(), call.output<std::uint8_t>(1 + i, shape));
-    }
+    const std::vector<std::int64_t>& inputs = stored_.inputs;
+    std::copy(inputs.begin(), inputs.end(), call.output<std::int64_t>(0, {static_cast<std::int64_t>(inputs.size())}));
+    std::size_t size = 0;
+    for (const auto& [input, panels] : stored_.panels) size += panels.size();
+    std::uint8_t* to = call.output<std::uint8_t>(1, {static_cast<std::int64_t>(size)});
+    for (const auto& [input, panels] : stored_.panels) to = std::copy(panels.begin(), panels.end(), to);
   }
 
  private:

@@ -44,12 +44,12 @@ Panels stored_panels(const Node& node, std::size_t input, const WeightSizes& siz
 void note_panels(const Node& node, const Panels& panels, std::size_t input, std::initializer_list<std::size_t> others) {
   StoredForm* stored = node.stored_form();
   if (stored == nullptr) return;
-  stored->places.resize(node.inputs(), StoredForm::kKept);
-  stored->weights.emplace_back(panels.bytes().begin(), panels.bytes().end());
-  stored->places.at(input) = static_cast<std::int64_t>(stored->weights.size());
+  stored->inputs.resize(node.inputs(), StoredForm::kUnchanged);
   for (const std::size_t other : others) {
-    if (other < stored->places.size()) stored->places[other] = StoredForm::kMissing;
+    if (other < stored->inputs.size()) stored->inputs[other] = StoredForm::kMissing;
   }
+  stored->inputs.at(input) = static_cast<std::int64_t>(panels.bytes().size());
+  stored->panels[input].assign(panels.bytes().begin(), panels.bytes().end());
 }
 
 Panels panels_of(const Node& node, std::size_t first, const WeightSizes& sizes) {

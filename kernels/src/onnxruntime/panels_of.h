@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "binding.h"
 #include "file_pages.h"
@@ -19,10 +21,9 @@ namespace edgeformer {
 
 // What a node becomes when its weights are stored. It collects what panels_of packs.
 struct StoredForm {
-  // For each input of the node: kKept, kMissing, or n > 0 for the bytes of weights[n - 1].
-  static constexpr std::int64_t kKept = -1, kMissing = 0;
-  std::vector<std::int64_t> places;
-  std::vector<std::vector<std::uint8_t>> weights;
+  static constexpr std::int64_t kUnchanged = -1, kMissing = 0;
+  std::vector<std::int64_t> inputs;  // the form of each input: one of these, or the number of bytes of its panels
+  std::map<std::size_t, std::vector<std::uint8_t>> panels;  // by input
 };
 
 // Threads for packing: the session's team, or, since the session's own threads cannot be had before it runs, others.

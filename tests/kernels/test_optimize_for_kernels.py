@@ -1,0 +1,170 @@
+"""`edgeformer optimize` stores the weights of kernels as they read them; elsewhere the bundle's own graph runs."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from test_mat_mul_n_bits import random_weights
+
+from edgeformer.errors import BundleError
+from edgeformer.export import export_model, verify
+from edgeformer.manifest import Manifest
+from edgeformer.runtime import kernels, load, prepack, prepacked_graphs
+from edgeformer.runtime.kernels import BODIES, Library, choose_kernels
+from edgeformer.runtime.stored_panels import store_panels
+
+TOKENS = list(range(5, 45))
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("int4") / "bundle"
+    export_model("tiny-llama", folder, precision="int4", verify=None)
+    return folder
+
+
+@pytest.fixture
+def bundle(exported, tmp_path):
+    return shutil.copytree(exported, tmp_path / "bundle")
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Names of the graphs that sessions were opened of, from now on."""
+    names, real = [], prepacked_graphs.open_session
+
+    def open_and_note(path, *rest, **options):
+        names.append(path)
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(prepacked_graphs, "open_session", open_and_note)
+    return names
+
+
+def logits(bundle, **options):
+    return load(bundle, "cpu", **options).forward(TOKENS)
+
+
+def test_it_stores_the_weights_of_kernels(bundle, exported, installed, library, opened):
+    installed(library)
+    folder = prepack.optimize(bundle).folder
+    del opened[:]
+    np.testing.assert_array_equal(logits(bundle), logits(exported))
+    assert opened == [folder / "model.onnx", exported / "onnx" / "model.onnx"]
+    report = load(bundle, "cpu").kernels
+    assert report.kernels == load(exported, "cpu").kernels.kernels and not report.bodies
+    assert verify(bundle, mode="quick").passed
+
+    graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
+    tensors = {each.name: {entry.key: entry.value for entry in each.external_data} for each in graph.initializer}
+    products = [node for node in graph.node if (node.domain, node.op_type) == ("edgeformer", "MatMulNBits")]
+    assert len(products) == report.kernels["MatMulNBits"]
+    panels = set()
+    for node in products:
+        given, stored, *others = node.input
+        assert given not in tensors and ".panels." in stored and set(others) == {""}
+        assert int(tensors[stored]["offset"]) % PAGE == 0
+        panels.add(stored)
+    assert len(panels) == len(products)
+    # What the panels stand for is gone, and everything else is there.
+    read = {name for node in graph.node for name in node.input}
+    assert set(tensors) <= read
+
+
+def test_a_model_answers_by_steps_with_stored_weights(bundle, exported, installed, library):
+    installed(library)
+    prepack.optimize(bundle)
+    texts = [
+        model.generate(TOKENS[:9], max_new_tokens=12, temperature=0).token_ids
+        for model in (load(bundle, "cpu"), load(exported, "cpu"))
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_where_kernels_are_not_those_that_it_is_for_the_own_graph_is_opened(
+    bundle, installed, library, opened, monkeypatch
+):
+    installed(library)
+    folder = prepack.optimize(bundle).folder
+    ours, plain = choose_kernels("cpu"), bundle / "onnx" / "model.onnx"
+    assert isinstance(ours.library, Library)
+    level, levels = ours.library.level, ours.library.levels
+
+    def opens(expected, **options):
+        del opened[:]
+        load(bundle, "cpu", **options)
+        assert opened == [expected]
+
+    opens(folder / "model.onnx")
+    opens(plain, kernels=False)
+    other = next(each for each in levels if ours.library.panels[each] != ours.panels)
+    for changes, expected in (
+        ({"panels": {}}, plain),
+        ({"panels": {level: "panels 0, columns 32, byte bias 0"}}, plain),
+        ({"level": other}, plain),
+        ({"version": "99"}, folder / "model.onnx"),
+        ({"ops": ("MatMulNBits", "PackMatMulNBits")}, plain),  # it lacks one, of which the stored graph has no body
+        (None, plain),
+    ):
+        found = "there is none" if changes is None else replace(ours.library, **changes)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "find_library", lambda found=found: found)
+            opens(expected)
+
+
+def test_graphs_without_functions_are_the_same_with_kernels(installed, library, tmp_path):
+    folder = export_model("tiny-llama", tmp_path / "b", precision="fp32", verify=None).path
+    installed(library)
+    manifest = Manifest.read(folder)
+    assert load(folder, "cpu").kernels.kernels == {}
+    with_kernels = prepacked_graphs.prepacked_folder(folder, manifest, choose_kernels("cpu"))
+    assert with_kernels == prepacked_graphs.prepacked_folder(folder, manifest, BODIES)
+    assert prepack.optimize(folder).folder == with_kernels
+
+
+def test_damaged_panels_are_an_error_that_names_them(bundle, installed, library):
+    installed(library)
+    graph = prepack.optimize(bundle).folder / "model.onnx"
+    data = graph.with_name("model.onnx_data")
+    model = onnx.load(graph, load_external_data=False)
+    stored = next(each for each in model.graph.initializer if ".panels." in each.name)
+    offset = next(int(entry.value) for entry in stored.external_data if entry.key == "offset")
+    content = bytearray(data.read_bytes())
+    content[offset] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(BundleError) as refused:
+        load(bundle, "cpu")
+    assert f"{stored.name} holds no panels" in str(refused.value)
+    assert "edgeformer optimize" in str(refused.value)
+    data.write_bytes(content[: offset + 1])
+    with pytest.raises(BundleError, match="out of bounds"):
+        load(bundle, "cpu")
+
+
+def product(name, weights, output):
+    sizes = {"N": 70, "K": 520, "bits": 4, "block_size": 32}
+    return onnx.helper.make_node("MatMulNBits", ["A", *weights], [output], domain="edgeformer", name=name, **sizes)
+
+
+def test_products_of_the_same_weights_share_panels_and_what_others_read_stays(installed, library, tmp_path):
+    installed(library)
+    parts = random_weights(70, 520, 4, 32, zero_points=False)
+    weights = [onnx.numpy_helper.from_array(value, name) for name, value in parts.items()]
+    nodes = [product("one", parts, "y"), product("two", parts, "z")]
+    nodes.append(onnx.helper.make_node("Identity", ["B"], ["b"]))
+    graph = onnx.helper.make_graph(nodes, "g", [], [], weights)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("edgeformer", 1)], ir_version=9)
+    written = []
+
+    def append(panels):
+        written.append(panels)
+        return {"location": "data", "offset": "0", "length": str(len(panels))}
+
+    panels = store_panels(model, tmp_path / "no-data", choose_kernels("cpu"), append)
+    assert [tensor.name for tensor in panels] == ["B.panels.0"]
+    assert [len(each) for each in written] == [panels[0].dims[0]]
+    assert [list(node.input) for node in model.graph.node] == [["A", "B.panels.0", ""]] * 2 + [["B"]]
+    assert [each.name for each in model.graph.initializer] == ["B"]
