@@ -7,6 +7,8 @@ With `--ids`, prompt and output are token ids: python genai.py BUNDLE "5 6 7" --
 """
 
 import argparse
+import json
+import os
 from collections.abc import Iterator
 
 import onnxruntime_genai as og
@@ -32,7 +34,11 @@ def main() -> None:
     parser.add_argument("--ids", action="store_true")
     parser.add_argument("--new-tokens", type=int, default=64)
     args = parser.parse_args()
-    model = og.Model(args.bundle)
+    config = og.Config(args.bundle)
+    if library := os.environ.get("EDGEFORMER_KERNELS_LIBRARY"):  # edgeformer's own kernels
+        options = {"custom_ops_library": library}  # may also stand in genai_config.json
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+    model = og.Model(config)
     if args.ids:
         print(*generate(model, [int(word) for word in args.prompt.split()], args.new_tokens))
         return

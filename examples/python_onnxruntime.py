@@ -8,6 +8,7 @@ With `--ids`, prompt and output are token ids: python python_onnxruntime.py BUND
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,10 @@ DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(in
 def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     """Yield the top-1 token of each step until an end-of-text token or the context's end."""
     manifest = json.loads((bundle / "edgeformer.json").read_text(encoding="utf-8"))
-    session = ort.InferenceSession(bundle / manifest["graph"], providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    if library := os.environ.get("EDGEFORMER_KERNELS_LIBRARY"):
+        options.register_custom_ops_library(library)  # edgeformer's own kernels
+    session = ort.InferenceSession(bundle / manifest["graph"], options, providers=["CPUExecutionProvider"])
     pasts = [tensor for tensor in session.get_inputs() if tensor.name.startswith("past_")]
     presents = [re.sub("^past(_key_values)?", "present", past.name) for past in pasts]
     end = min(len(prompt) + new_tokens, manifest["context_length"])

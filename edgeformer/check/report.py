@@ -8,6 +8,7 @@ from edgeformer.check.clients import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
 from edgeformer.check.finding import Finding, Verdict, verdict
 from edgeformer.check.folder import Kind, read_folder
+from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +20,16 @@ class CheckReport:
         kind: the kind of model in it.
         contract: findings about the folder itself.
         clients: findings by client.
+        functions: names of the graphs' functions for which kernels of edgeformer-kernels may stand in.
+        kernels: a sentence by client, about whether kernels or bodies run; none without such functions.
     """
 
     folder: Path
     kind: Kind
     contract: tuple[Finding, ...]
     clients: dict[str, tuple[Finding, ...]]
+    functions: tuple[str, ...]
+    kernels: dict[str, str]
 
     @property
     def keeps_contract(self) -> bool:
@@ -41,8 +46,13 @@ class CheckReport:
             "folder": str(self.folder),
             "kind": self.kind,
             "contract": {"kept": self.keeps_contract, "findings": [asdict(each) for each in self.contract]},
+            "functions": list(self.functions),
             "clients": {
-                name: {"verdict": self.verdict(name), "findings": [asdict(each) for each in findings]}
+                name: {
+                    "verdict": self.verdict(name),
+                    "findings": [asdict(each) for each in findings],
+                    "kernels": self.kernels.get(name),
+                }
                 for name, findings in self.clients.items()
             },
         }
@@ -59,4 +69,6 @@ def check(folder: str | Path) -> CheckReport:
         kind=facts.kind,
         contract=tuple(dict.fromkeys(contract_findings(facts))),
         clients={name: tuple(dict.fromkeys(client.findings(facts))) for name, client in CLIENTS.items()},
+        functions=kernel_functions(facts),
+        kernels=kernel_sentences(facts),
     )

@@ -29,8 +29,9 @@ WIDTH = 80
 def check_command(bundle: Path, clients: Sequence[str], as_json: bool) -> None:
     """Say which clients will load BUNDLE, and why one won't.
 
-    Reads no weights and runs nothing. Exits with 1 if BUNDLE breaks the contract, or a client named with --client will
-    not load it. BUNDLE may also be a folder that another exporter made.
+    It also says whether each runs edgeformer's own kernels, and what to do so that it does. Reads no weights and runs
+    nothing. Exits with 1 if BUNDLE breaks the contract, or a client named with --client will not load it. BUNDLE may
+    also be a folder that another exporter made.
     """
     report = check(bundle)
     if as_json:
@@ -52,9 +53,16 @@ def _print(report: CheckReport, clients: Sequence[str]) -> None:
         if own:
             click.echo(name)
             _print_findings(own)
+    if report.functions:
+        click.echo(f"kernels or bodies of the graph's functions: {', '.join(report.functions)}")
+        for name in shown:
+            _print_indented(f"{name}: {report.kernels[name]}")
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
     for finding in findings:
-        text = f"{finding.severity}: {finding}"
-        click.echo(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+        _print_indented(f"{finding.severity}: {finding}")
+
+
+def _print_indented(text: str) -> None:
+    click.echo(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))

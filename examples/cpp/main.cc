@@ -9,6 +9,7 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -23,7 +24,11 @@ using Ids = std::vector<int64_t>;
 
 void generate(const std::filesystem::path& bundle, Ids step, int64_t new_tokens, const std::set<int64_t>& ends) {
   Ort::Env env;
-  Ort::Session session(env, (bundle / "onnx" / "model.onnx").c_str(), Ort::SessionOptions());
+  Ort::SessionOptions options;
+  if (const char* library = std::getenv("EDGEFORMER_KERNELS_LIBRARY")) {
+    options.RegisterCustomOpsLibrary(std::filesystem::path(library).c_str());  // edgeformer's own kernels
+  }
+  Ort::Session session(env, (bundle / "onnx" / "model.onnx").c_str(), options);
   Ort::AllocatorWithDefaultOptions allocator;
   const auto cpu = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   const auto bind = [&](Ort::IoBinding& binding, const char* name, Ids& ids) {

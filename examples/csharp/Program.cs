@@ -21,7 +21,10 @@ using var manifest = JsonDocument.Parse(File.ReadAllText(Path.Combine(bundle, "e
 var ends = manifest.RootElement.GetProperty("tokens").GetProperty("eos").EnumerateArray().Select(id => id.GetInt64());
 var endIds = ends.ToHashSet();
 
-using var session = new InferenceSession(Path.Combine(bundle, "onnx", "model.onnx"));
+using var options = new SessionOptions();
+if (Environment.GetEnvironmentVariable("EDGEFORMER_KERNELS_LIBRARY") is string library)
+    options.RegisterCustomOpLibrary(library); // edgeformer's own kernels
+using var session = new InferenceSession(Path.Combine(bundle, "onnx", "model.onnx"), options);
 using var binding = session.CreateIoBinding();
 using var run = new RunOptions();
 var cpu = OrtMemoryInfo.DefaultInstance;

@@ -85,3 +85,22 @@ def test_without_onnx_it_says_what_to_install(bundle, monkeypatch):
 def test_help_fits_80_columns():
     result = CliRunner().invoke(cli, ["check", "--help"], terminal_width=80)
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_what_runs_functions_is_said_for_each_client(tmp_path):
+    bundle = export_model("tiny-llama", tmp_path / "int4", precision="int4", verify=None).path
+    shown = " ".join(run(bundle).stdout.split())
+    assert "kernels or bodies of the graph's functions: " in shown
+    assert "onnxruntime-genai: Bodies run. For kernels, set model.decoder.session_options.custom_ops_library" in shown
+    assert "transformers.js-browser: Bodies run: a browser loads no libraries." in shown
+    assert "optimum: " not in " ".join(run(bundle, "--client", "edgeformer").stdout.split())
+    data = json.loads(run(bundle, "--json").stdout)
+    assert "MatMulNBits" in data["functions"]
+    assert data["clients"].keys() == {name for name, client in data["clients"].items() if client["kernels"]}
+
+
+def test_a_graph_without_functions_says_nothing_of_kernels(bundle):
+    assert "kernels or bodies" not in run(bundle).stdout
+    data = json.loads(run(bundle, "--json").stdout)
+    assert data["functions"] == []
+    assert data["clients"]["onnxruntime"]["kernels"] is None

@@ -12,6 +12,7 @@ from edgeformer.check.clients import genai_keys as keys
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
+from edgeformer.check.kernel_rules import genai_library_findings
 from edgeformer.check.session_rules import session_findings
 from edgeformer.check.tensor_facts import TensorFacts, find_pasts
 
@@ -53,6 +54,7 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
     yield from _type(model)
     yield from _tokenizer(folder)
     yield from _providers(model)
+    yield from genai_library_findings(folder)
     file = model.get("decoder", {}).get("filename")
     graph = folder.graphs.get(file or "")
     if file in folder.ort_graphs:

@@ -1,0 +1,87 @@
+"""Programs of examples/ run kernels where the environment names the library, and write what our runtime writes."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeformer.export import export_model
+from edgeformer.manifest import Manifest
+from edgeformer.runtime import load
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))  # the folders of tools/ are packages
+
+from verification.clients.client import EXAMPLES, ClientError, Places
+from verification.clients.registry import CLIENTS
+
+STEPS = 40
+VARIABLE = "EDGEFORMER_KERNELS_LIBRARY"
+REGISTERING = ("onnxruntime", "onnxruntime-genai", "onnxruntime (C++)", "onnxruntime (C#)")
+"""Clients that can register a library."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return export_model("tiny-llama", tmp_path_factory.mktemp("int4") / "bundle", precision="int4", verify=None).path
+
+
+@pytest.fixture(scope="module")
+def prompts(bundle):
+    random = np.random.default_rng(0)
+    return [random.integers(3, 2048, 6).tolist() for _ in range(8)]
+
+
+@pytest.fixture(scope="module")
+def places():
+    modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "node" / "node_modules")
+    headers = os.environ.get("EDGEFORMER_ONNXRUNTIME")
+    return Places(node_modules=Path(modules), onnxruntime=Path(headers) if headers else None)
+
+
+def without_ends(bundle, texts):
+    ends = Manifest.read(bundle).tokens.eos
+    return [[token for token in text if token not in ends] for text in texts]
+
+
+def tokens_of(model, prompts):
+    texts = [model.generate(prompt, max_new_tokens=STEPS).token_ids for prompt in prompts]
+    return without_ends(model.folder, texts)
+
+
+def present(name, places):
+    missing = CLIENTS[name].missing(places)
+    if missing is not None:
+        pytest.skip(f"2026-11-24: {name} needs {missing}")
+    return CLIENTS[name]
+
+
+@pytest.mark.parametrize("name", REGISTERING)
+def test_a_client_runs_kernels(bundle, prompts, places, installed, library, monkeypatch, name):
+    client = present(name, places)
+    installed(library)
+    kernels, bodies = (tokens_of(load(bundle, "cpu", kernels=own), prompts) for own in (True, False))
+    differing = [index for index, pair in enumerate(zip(kernels, bodies, strict=True)) if pair[0] != pair[1]]
+    assert len(differing) > 1, "prompts after which kernels and bodies write the same tell nothing"
+    prompts = [prompts[index] for index in differing[:2]]
+    for expected, value in ((kernels, library), (bodies, None)):
+        if value is not None:
+            monkeypatch.setenv(VARIABLE, value)
+        else:
+            monkeypatch.delenv(VARIABLE)
+        made = client.generate(bundle, prompts, STEPS, places)
+        assert without_ends(bundle, made) == [expected[index] for index in differing[:2]]
+    monkeypatch.setenv(VARIABLE, "/nowhere/libedgeformer_kernels.so")
+    with pytest.raises(ClientError, match="nowhere"):
+        client.generate(bundle, prompts[:1], 2, places)
+
+
+def test_node_cannot_register_a_library(bundle, prompts, places, library, monkeypatch):
+    """onnxruntime-node has no session option for it, so that the functions' bodies run."""
+    client = present("transformers.js (Node)", places)
+    binding = next((places.node_modules / "onnxruntime-node" / "bin").rglob("onnxruntime_binding.node"))
+    assert b"RegisterCustomOps" not in binding.read_bytes()
+    monkeypatch.setenv(VARIABLE, library)
+    bodies = tokens_of(load(bundle, "cpu", kernels=False), prompts[:2])
+    assert without_ends(bundle, client.generate(bundle, prompts[:2], STEPS, places)) == bodies
