@@ -1,38 +1,54 @@
 // Rows of activations, rounded to signed bytes block by block.
 //
-// The largest magnitude of a block becomes 127. A row is padded with zeros to whole blocks.
+// The largest magnitude of a block becomes 127. A row is padded with zeros to whole blocks. Rows are kept in tiles, which
+// are multiplied together: of each block, four inputs of all rows of a tile lie side by side, then the next four. So tiles
+// are read front to back, and their rows do not compete for the same sets of the cache.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "aligned.h"
+#include "panels.h"
 
 namespace edgeformer {
 
 struct Activations {
-  int block, blocks;     // those of the weights that they meet
-  std::int8_t* values;   // [rows][blocks * block]
-  float* scales;         // [rows][blocks]
-  std::int32_t* sums;    // [rows][blocks]: of the values, for zero points
+  int block, blocks;      // those of the weights that they meet
+  int zero_point;         // of all weights; -1 where blocks have their own
+  int tile_rows;          // 1 for a single row
+  std::size_t tiles;
+  std::int8_t* values;    // [blocks][tiles][block / 4][tile_rows][4]
+  float* scales;          // [blocks][tiles][tile_rows]
+  std::int32_t* offsets;  // [blocks][tiles][tile_rows]: sums of the values, times -zero_point
 
-  const std::int8_t* row(std::size_t index) const { return values + index * blocks * block; }
-  const float* scales_of(std::size_t index) const { return scales + index * blocks; }
-  const std::int32_t* sums_of(std::size_t index) const { return sums + index * blocks; }
+  std::size_t at(std::size_t row, int of_block) const { return of_block * tiles * tile_rows + row; }
+  // The first four values of a row in a block; the next are word_stride() bytes behind.
+  std::int8_t* values_of(std::size_t row, int of_block) const {
+    return values + (of_block * tiles + row / tile_rows) * block * tile_rows + row % tile_rows * 4;
+  }
+  std::size_t word_stride() const { return 4 * static_cast<std::size_t>(tile_rows); }
 };
 
 // Memory for the activations of one product at a time.
 class ActivationBuffer {
  public:
-  Activations make(std::size_t rows, int block, int blocks) {
-    const std::size_t count = rows * blocks;
-    return {block, blocks, values_.at_least(count * block), scales_.at_least(count), sums_.at_least(count)};
+  Activations make(std::size_t rows, int tile_rows, const Panels& panels) {
+    const std::size_t tiles = round_up(rows, tile_rows) / tile_rows, count = tiles * tile_rows * panels.blocks();
+    return {panels.block(),
+            panels.blocks(),
+            panels.has_zero_points() ? -1 : panels.common_zero_point(),
+            tile_rows,
+            tiles,
+            values_.at_least(count * panels.block()),
+            scales_.at_least(count),
+            offsets_.at_least(count)};
   }
 
  private:
   GrowingArray<std::int8_t> values_;
   GrowingArray<float> scales_;
-  GrowingArray<std::int32_t> sums_;
+  GrowingArray<std::int32_t> offsets_;
 };
 
 }  // namespace edgeformer

@@ -14,14 +14,17 @@ namespace edgeformer {
 // Rounds one row of x, of `inputs` floats.
 using QuantizeRow = void (*)(const float* x, int inputs, const Activations& to, std::size_t row);
 
-// y[0, panel's outputs] = activations[0] times the panels from `begin` to `end`; y has all outputs.
+// y = the only row of the activations times the panels from `begin` to `end`, whose outputs y has.
 using MultiplyRow = void (*)(const Panels&, const Activations&, int begin, int end, float* y);
 
-// The same for rows `row` to `row + rows` of the activations, at most kMostRows; y is [all rows][outputs].
-using MultiplyRows = void (*)(const Panels&, const Activations&, int begin, int end, int row, int rows, float* y);
+// The same for rows `row` to `row + rows` of the activations, at most kMostRows, of which the first begins a tile. Rows of
+// y lie `stride` floats apart.
+using MultiplyRows = void (*)(const Panels&, const Activations&, int begin, int end, int row, int rows, float* y,
+                              std::size_t stride);
 
-// Rows that one call of MultiplyRows takes: their results of a panel stay in the first-level cache.
-inline constexpr int kMostRows = 96;
+// Rows that one call of MultiplyRows takes, a multiple of every level's tile_rows: their results of a panel stay in the
+// first-level cache.
+inline constexpr int kMostRows = 144;
 
 // The largest block of 4-bit weights: MultiplyRows unpacks it onto the stack.
 inline constexpr int kMostNibbles = 256;
@@ -31,6 +34,7 @@ struct Level {
   bool (*runs_here)();
   int columns;    // outputs of a panel
   int byte_bias;  // see Panels
+  int tile_rows;  // see Activations
   QuantizeRow quantize_row;
   MultiplyRow multiply_row;
   MultiplyRows multiply_rows;

@@ -51,7 +51,7 @@ QuantizedLinear::QuantizedLinear(Panels panels, const Level& level) : level_(lev
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
   static thread_local ActivationBuffer buffer;
-  const Activations activations = buffer.make(rows, panels_.block(), panels_.blocks());
+  const Activations activations = buffer.make(rows, rows == 1 ? 1 : level_.tile_rows, panels_);
   Serial serial;
   Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
   few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
@@ -70,20 +70,22 @@ void QuantizedLinear::run_row(const Activations& activations, float* y, Parallel
   const std::size_t chunks = std::min({panels, most, kChunksPerThread * parallel.threads()});
   parallel.run(chunks, Task([&](std::size_t chunk) {
                  const int begin = chunk * panels / chunks, end = (chunk + 1) * panels / chunks;
-                 level_.multiply_row(panels_, activations, begin, end, y);
+                 level_.multiply_row(panels_, activations, begin, end, y + begin * panels_.columns());
                }));
 }
 
 void QuantizedLinear::run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const {
-  const std::size_t parts = (rows + kMostRows - 1) / kMostRows, panels = panels_.count();
+  const std::size_t tile = level_.tile_rows, tiles = (rows + tile - 1) / tile, panels = panels_.count();
+  const std::size_t parts = (tiles * tile + kMostRows - 1) / kMostRows;
   // Chunks of neighbouring rows read the same panels, so rows are the inner index.
   const std::size_t wanted = 2 * kChunksPerThread * parallel.threads();
   const std::size_t groups = std::min(panels, std::max<std::size_t>(1, (wanted + parts - 1) / parts));
   parallel.run(groups * parts, Task([&](std::size_t chunk) {
                  const std::size_t group = chunk / parts, part = chunk % parts;
-                 const int row = part * rows / parts, next_row = (part + 1) * rows / parts;
-                 const int begin = group * panels / groups, end = (group + 1) * panels / groups;
-                 level_.multiply_rows(panels_, activations, begin, end, row, next_row - row, y);
+                 const std::size_t row = part * tiles / parts * tile, end = std::min(rows, (part + 1) * tiles / parts * tile);
+                 const int first = group * panels / groups, last = (group + 1) * panels / groups;
+                 float* to = y + row * outputs() + first * panels_.columns();
+                 level_.multiply_rows(panels_, activations, first, last, row, end - row, to, outputs());
                }));
 }
 

@@ -8,13 +8,11 @@
 
 namespace edgeformer {
 
-// What a tile reads and writes beside the weights. Strides are from row to row.
+// What a tile reads and writes beside the weights: V::kTileRows rows of a block, as Activations has them.
 struct TileRows {
   const std::int8_t* values;
-  std::size_t value_stride;
   const float* scales;
-  const std::int32_t* sums;
-  std::size_t block_stride;
+  const std::int32_t* offsets;
   float* results;  // [rows][columns]
 };
 
@@ -23,7 +21,7 @@ struct BlockOfBytes {
   const std::uint8_t* bytes;
   const std::uint8_t* scales;
   const std::uint8_t* zero_points;
-  int size, common_zero_point;
+  int size;
   bool is_signed;
 };
 
@@ -31,35 +29,41 @@ struct BlockOfBytes {
 template <class V, int kRows, bool kNibbles>
 void multiply_tile(const BlockOfBytes& block, const TileRows& rows) {
   typename V::Ints sums[kRows][2];
+#pragma clang loop unroll(full)
   for (int row = 0; row < kRows; ++row) {
-    const std::int32_t start = block.zero_points ? 0 : -block.common_zero_point * rows.sums[row * rows.block_stride];
-    sums[row][0] = sums[row][1] = V::splat(start);
+    sums[row][0] = sums[row][1] = V::splat(start_of(block.zero_points, rows.offsets[row]));
   }
   const std::uint8_t* w = block.bytes;
-  for (int input = 0; input < block.size; input += 4, w += 2 * V::kBytes) {
+  const std::int8_t* a = rows.values;
+  for (const std::uint8_t* end = w + block.size / 4 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += 4 * V::kTileRows) {
     const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) {
-      const typename V::Bytes a = V::broadcast4(rows.values + row * rows.value_stride + input);
+      const typename V::Bytes four = V::broadcast4(a + 4 * row);
       if constexpr (kNibbles) {
-        sums[row][0] = V::dot4_nibbles(sums[row][0], left, a);
-        sums[row][1] = V::dot4_nibbles(sums[row][1], right, a);
+        sums[row][0] = V::dot4_nibbles(sums[row][0], left, four);
+        sums[row][1] = V::dot4_nibbles(sums[row][1], right, four);
       } else {
-        sums[row][0] = V::dot4(sums[row][0], left, a);
-        sums[row][1] = V::dot4(sums[row][1], right, a);
+        sums[row][0] = V::dot4(sums[row][0], left, four);
+        sums[row][1] = V::dot4(sums[row][1], right, four);
       }
     }
   }
+  // Everything is read ahead of the results, which the compiler must take for aliases of bytes.
+  const float* of_rows = rows.scales;
+  const std::int32_t* offsets = rows.offsets;
+  const std::uint8_t* points = block.zero_points;
+  float* result = rows.results;
+  const bool is_signed = block.is_signed;
+  typename V::Floats scales[2];
+  for (int half = 0; half < 2; ++half) scales[half] = V::load_halves(block.scales + half * V::kLanes * sizeof(Half));
 #pragma clang loop unroll(full)
   for (int row = 0; row < kRows; ++row) {
-    for (int half = 0; half < 2; ++half) {
-      const std::uint8_t* points = block.zero_points ? block.zero_points + half * V::kLanes : nullptr;
-      const typename V::Floats exact =
-          corrected<V>(sums[row][half], points, block.is_signed, rows.sums[row * rows.block_stride]);
-      const typename V::Floats scale = V::multiply(V::splat(rows.scales[row * rows.block_stride]),
-                                                   V::load_halves(block.scales + half * V::kLanes * sizeof(Half)));
-      float* result = rows.results + (row * 2 + half) * V::kLanes;
-      V::store(result, V::multiply_add(exact, scale, V::load(result)));
+    const typename V::Floats of_row = V::splat(of_rows[row]);
+    for (int half = 0; half < 2; ++half, result += V::kLanes) {
+      const std::uint8_t* of_half = points != nullptr ? points + half * V::kLanes : nullptr;
+      const typename V::Floats exact = corrected<V>(sums[row][half], of_half, is_signed, offsets[row]);
+      V::store(result, V::multiply_add(exact, V::multiply(of_row, scales[half]), V::load(result)));
     }
   }
 }
@@ -88,44 +92,40 @@ void unpack_nibbles(const std::uint8_t* w, int block, std::uint8_t* bytes) {
 
 template <class V, bool kNibbles>
 void multiply_rows_of(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
-                      float* y) {
+                      float* y, std::size_t stride) {
   constexpr int kColumns = 2 * V::kLanes;
   alignas(kCacheLine) std::uint8_t unpacked[kNibbles ? kMostNibbles * kColumns : 1];
   alignas(kCacheLine) float results[kMostRows * kColumns];
-  const std::size_t row_bytes = static_cast<std::size_t>(activations.blocks) * activations.block;
-  for (int panel = begin; panel < end; ++panel) {
+  for (int panel = begin; panel < end; ++panel, y += kColumns) {
     std::memset(results, 0, rows * kColumns * sizeof(float));
     const std::uint8_t* w = panels.panel(panel);
     for (int index = 0; index < panels.blocks(); ++index, w += panels.block_bytes()) {
       if constexpr (kNibbles) unpack_nibbles<V>(w, panels.block(), unpacked);
       const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * kColumns : nullptr;
-      const BlockOfBytes block{kNibbles ? unpacked : w,          w + panels.integer_bytes(), points, panels.block(),
-                               panels.common_zero_point(), panels.bias() != 0};
+      const BlockOfBytes block{kNibbles ? unpacked : w, w + panels.integer_bytes(), points, panels.block(),
+                               panels.bias() != 0};
       for (int first = 0; first < rows; first += V::kTileRows) {
-        const TileRows of_tile{activations.row(row + first) + static_cast<std::size_t>(index) * activations.block,
-                               row_bytes,
-                               activations.scales_of(row + first) + index,
-                               activations.sums_of(row + first) + index,
-                               static_cast<std::size_t>(activations.blocks),
-                               results + first * kColumns};
-        kTiles<V, kNibbles>[std::min(rows - first, V::kTileRows) - 1](block, of_tile);
+        const std::size_t at = activations.at(row + first, index);
+        const TileRows tile{activations.values_of(row + first, index), activations.scales + at, activations.offsets + at,
+                            results + first * kColumns};
+        kTiles<V, kNibbles>[std::min(rows - first, V::kTileRows) - 1](block, tile);
       }
     }
     for (int each = 0; each < rows; ++each) {
       const float* from = results + each * kColumns;
       const typename V::Floats halves[2] = {V::load(from), V::load(from + V::kLanes)};
-      store_results<V>(panels, panel, halves, y + static_cast<std::size_t>(row + each) * panels.outputs());
+      store_results<V>(panels, panel, halves, y + each * stride);
     }
   }
 }
 
 template <class V>
 void multiply_rows(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
-                   float* y) {
+                   float* y, std::size_t stride) {
   if (panels.bits() == 4) {
-    multiply_rows_of<V, true>(panels, activations, begin, end, row, rows, y);
+    multiply_rows_of<V, true>(panels, activations, begin, end, row, rows, y, stride);
   } else {
-    multiply_rows_of<V, false>(panels, activations, begin, end, row, rows, y);
+    multiply_rows_of<V, false>(panels, activations, begin, end, row, rows, y, stride);
   }
 }
 

@@ -19,8 +19,10 @@ namespace edgeformer {
 // reach about 2/3 of the bandwidth; see docs/explanation/kernels.md.
 inline constexpr int kPrefetchDistance = 8192;
 
+// Rounds `size` numbers to words of four bytes, which lie `stride` bytes apart, and pads them with zeros to a block.
 template <class V>
-void quantize_block(const float* x, int size, int block, std::int8_t* values, float& scale, std::int32_t& sum) {
+void quantize_block(const float* x, int size, int block, std::size_t stride, std::int8_t* words, float& scale,
+                    std::int32_t& sum) {
   typename V::Floats largest_lanes = V::splat(0.0f), nan_lanes = V::splat(0.0f);
   int i = 0;
   for (; i + V::kLanes <= size; i += V::kLanes) {
@@ -37,18 +39,23 @@ void quantize_block(const float* x, int size, int block, std::int8_t* values, fl
   // Below the normal floats 127 / largest would overflow.
   const float inverse = largest >= std::numeric_limits<float>::min() && nan == 0 ? 127.0f / largest : 0.0f;
   typename V::Ints sum_lanes = V::splat(0);
-  for (i = 0; i + V::kLanes <= size; i += V::kLanes) {
+  for (i = 0; i + V::kLanes <= size; i += V::kLanes, words += V::kLanes / 4 * stride) {
     const typename V::Floats scaled = inverse == 0 ? V::splat(0.0f) : V::multiply(V::load(x + i), V::splat(inverse));
     const typename V::Ints rounded = V::round(scaled);
-    V::store_narrow(values + i, rounded);
+    alignas(kCacheLine) std::int8_t bytes[V::kLanes];
+    V::store_narrow(bytes, rounded);
+    for (int word = 0; word < V::kLanes / 4; ++word) std::memcpy(words + word * stride, bytes + 4 * word, 4);
     sum_lanes = V::add(sum_lanes, rounded);
   }
   sum = V::reduce_add(sum_lanes);
-  for (; i < size; ++i) {
-    values[i] = static_cast<std::int8_t>(inverse == 0 ? 0.0f : std::nearbyint(x[i] * inverse));
-    sum += values[i];
+  for (; i < block; i += 4, words += stride) {
+    std::int8_t bytes[4];
+    for (int j = 0; j < 4; ++j) {
+      bytes[j] = inverse == 0 || i + j >= size ? 0 : static_cast<std::int8_t>(std::nearbyint(x[i + j] * inverse));
+      sum += bytes[j];
+    }
+    std::memcpy(words, bytes, 4);
   }
-  std::memset(values + size, 0, block - size);
   scale = largest / 127.0f + nan;
 }
 
@@ -56,9 +63,11 @@ template <class V>
 void quantize_row(const float* x, int inputs, const Activations& to, std::size_t row) {
   for (int block = 0; block < to.blocks; ++block) {
     const int first = block * to.block;
-    const std::size_t at = row * to.blocks + block;
-    quantize_block<V>(x + first, std::min(to.block, inputs - first), to.block, to.values + at * to.block, to.scales[at],
-                      to.sums[at]);
+    const std::size_t at = to.at(row, block);
+    std::int32_t sum;
+    quantize_block<V>(x + first, std::min(to.block, inputs - first), to.block, to.word_stride(),
+                      to.values_of(row, block), to.scales[at], sum);
+    to.offsets[at] = -to.zero_point * sum;
   }
 }
 
@@ -66,13 +75,18 @@ void quantize_row(const float* x, int inputs, const Activations& to, std::size_t
 template <class V>
 void store_results(const Panels& panels, int panel, const typename V::Floats (&results)[2], float* y) {
   const float* factors = panels.factors(panel);
-  const int first = panel * panels.columns(), left = panels.outputs() - first;
+  const int left = panels.outputs() - panel * panels.columns();
   alignas(kCacheLine) float padded[2 * V::kLanes];
-  float* to = left >= panels.columns() ? y + first : padded;
+  float* to = left >= panels.columns() ? y : padded;
   for (int half = 0; half < 2; ++half) {
     V::store(to + half * V::kLanes, V::multiply(results[half], V::load(factors + half * V::kLanes)));
   }
-  if (to == padded) std::memcpy(y + first, padded, left * sizeof(float));
+  if (to == padded) std::memcpy(y, padded, left * sizeof(float));
+}
+
+// What the sums of a block begin with: what the common zero point subtracts, if there is one.
+inline std::int32_t start_of(const std::uint8_t* own_zero_points, std::int32_t offset) {
+  return own_zero_points == nullptr ? offset : 0;
 }
 
 // Integers of a block, ready to be multiplied by the scale: corrected for zero points of their own.
@@ -120,15 +134,13 @@ void multiply_bytes(const std::uint8_t* w, const std::int8_t* a, int block, type
 
 template <class V, int kBits>
 void multiply_row_of(const Panels& panels, const Activations& activations, int begin, int end, float* y) {
-  const float* a_scales = activations.scales_of(0);
-  const std::int32_t* a_sums = activations.sums_of(0);
-  const bool own_zero_points = panels.has_zero_points();
   for (int panel = begin; panel < end; ++panel) {
     const std::uint8_t* w = panels.panel(panel);
-    const std::uint8_t* zero_points = own_zero_points ? panels.zero_points(panel) : nullptr;
+    const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) : nullptr;
     typename V::Floats results[2] = {V::splat(0.0f), V::splat(0.0f)};
     for (int block = 0; block < panels.blocks(); ++block) {
-      const typename V::Ints start = V::splat(own_zero_points ? 0 : -panels.common_zero_point() * a_sums[block]);
+      const std::int32_t offset = activations.offsets[block];
+      const typename V::Ints start = V::splat(start_of(points, offset));
       typename V::Ints sums[2] = {start, start};
       const std::int8_t* a = activations.values + static_cast<std::size_t>(block) * panels.block();
       if constexpr (kBits == 4) {
@@ -138,14 +150,13 @@ void multiply_row_of(const Panels& panels, const Activations& activations, int b
       }
       w += panels.integer_bytes();
       for (int half = 0; half < 2; ++half, w += V::kLanes * sizeof(Half)) {
-        const std::uint8_t* points =
-            own_zero_points ? zero_points + block * panels.columns() + half * V::kLanes : nullptr;
-        const typename V::Floats exact = corrected<V>(sums[half], points, panels.bias() != 0, a_sums[block]);
-        const typename V::Floats scale = V::multiply(V::splat(a_scales[block]), V::load_halves(w));
+        const typename V::Floats exact = corrected<V>(sums[half], points, panels.bias() != 0, offset);
+        const typename V::Floats scale = V::multiply(V::splat(activations.scales[block]), V::load_halves(w));
         results[half] = V::multiply_add(exact, scale, results[half]);
+        if (points != nullptr) points += V::kLanes;
       }
     }
-    store_results<V>(panels, panel, results, y);
+    store_results<V>(panels, panel, results, y + (panel - begin) * panels.columns());
   }
 }
 

@@ -10,7 +10,7 @@ namespace edgeformer {
 
 template <class V>
 constexpr Level level_of(const char* name, bool (*runs_here)()) {
-  return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   quantize_row<V>,
+  return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, quantize_row<V>,
           multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>};
 }
 

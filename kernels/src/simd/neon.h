@@ -10,7 +10,7 @@ namespace edgeformer {
 
 struct Neon {
   static constexpr int kLanes = 4, kBytes = 16;
-  static constexpr int kTileRows = 10;  // 20 of 32 registers hold sums
+  static constexpr int kTileRows = 8;  // 16 of 32 registers hold sums
   static constexpr int kByteBias = 128;  // its dot product multiplies signed bytes only
   using Ints = int32x4_t;
   using Floats = float32x4_t;
