@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "attention_rows.h"
+#include "gate.h"
 #include "panels.h"
 
 namespace edgeformer {
@@ -41,6 +42,8 @@ struct Level {
   AttendOne attend_one;
   AttendMany attend_many;
   Rotate rotate;
+  GateNumbers gate;
+  AddAndNorm add_and_norm;
 
   int lanes() const { return columns / 2; }  // floats of a vector
 };

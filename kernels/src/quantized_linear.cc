@@ -15,6 +15,9 @@ constexpr std::size_t kChunkBytes = 32 << 10;
 // Rows that one chunk of quantization takes.
 constexpr std::size_t kRowsAtOnce = 8;
 
+// Panels of a gated row that are multiplied at once, so that what one half waits for is on the stack.
+constexpr int kPanelsAtOnce = 16;
+
 // The largest block: sums of it, 255 * 127 * block, stay below 2^31.
 constexpr int kMostBytes = 65536;
 
@@ -46,7 +49,8 @@ QuantizedLinear::QuantizedLinear(const Weights& weights, const Level& level)
         return Panels(weights, level.columns, level.byte_bias, serial);
       }()) {}
 
-QuantizedLinear::QuantizedLinear(Panels panels, const Level& level) : level_(level), panels_(std::move(panels)) {}
+QuantizedLinear::QuantizedLinear(Panels panels, const Level& level, std::optional<Activation> gate)
+    : level_(level), panels_(std::move(panels)), gate_(gate) {}
 
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
@@ -65,17 +69,29 @@ void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& 
 }
 
 void QuantizedLinear::run_row(const Activations& activations, float* y, Parallel& parallel) const {
-  const std::size_t panels = panels_.count();
-  const std::size_t most = std::max<std::size_t>(1, panels * panels_.panel_bytes() / kChunkBytes);
+  const std::size_t panels = count(), bytes = panels_.count() * panels_.panel_bytes();
+  const std::size_t most = std::max<std::size_t>(1, bytes / kChunkBytes);
   const std::size_t chunks = std::min({panels, most, kChunksPerThread * parallel.threads()});
   parallel.run(chunks, Task([&](std::size_t chunk) {
                  const int begin = chunk * panels / chunks, end = (chunk + 1) * panels / chunks;
-                 level_.multiply_row(panels_, activations, begin, end, y + begin * panels_.columns());
+                 multiply_row(activations, begin, end, y + begin * panels_.columns());
                }));
 }
 
+void QuantizedLinear::multiply_row(const Activations& activations, int begin, int end, float* y) const {
+  level_.multiply_row(panels_, activations, begin, end, y);
+  if (!gate_) return;
+  float ups[kPanelsAtOnce * kGateColumns];
+  for (int first = begin; first < end; first += kPanelsAtOnce) {
+    const int last = std::min(first + kPanelsAtOnce, end), size = (last - first) * panels_.columns();
+    float* to = y + (first - begin) * panels_.columns();
+    level_.multiply_row(panels_, activations, count() + first, count() + last, ups);
+    level_.gate(*gate_, to, ups, size, to);
+  }
+}
+
 void QuantizedLinear::run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const {
-  const std::size_t tile = level_.tile_rows, tiles = (rows + tile - 1) / tile, panels = panels_.count();
+  const std::size_t tile = level_.tile_rows, tiles = (rows + tile - 1) / tile, panels = count();
   const std::size_t parts = (tiles * tile + kMostRows - 1) / kMostRows;
   // Chunks of neighbouring rows read the same panels, so rows are the inner index.
   const std::size_t wanted = 2 * kChunksPerThread * parallel.threads();
@@ -84,9 +100,24 @@ void QuantizedLinear::run_rows(const Activations& activations, std::size_t rows,
                  const std::size_t group = chunk / parts, part = chunk % parts;
                  const std::size_t row = part * tiles / parts * tile, end = std::min(rows, (part + 1) * tiles / parts * tile);
                  const int first = group * panels / groups, last = (group + 1) * panels / groups;
-                 float* to = y + row * outputs() + first * panels_.columns();
-                 level_.multiply_rows(panels_, activations, first, last, row, end - row, to, outputs());
+                 multiply_rows(activations, first, last, row, end - row, y + row * outputs() + first * panels_.columns());
                }));
+}
+
+void QuantizedLinear::multiply_rows(const Activations& activations, int begin, int end, int row, int rows,
+                                    float* y) const {
+  if (!gate_) return level_.multiply_rows(panels_, activations, begin, end, row, rows, y, outputs());
+  alignas(kCacheLine) float ups[kMostRows * kGateColumns];
+  const int columns = panels_.columns();
+  for (int panel = begin; panel < end; ++panel, y += columns) {
+    const int up = count() + panel;
+    level_.multiply_rows(panels_, activations, panel, panel + 1, row, rows, y, outputs());
+    level_.multiply_rows(panels_, activations, up, up + 1, row, rows, ups, columns);
+    for (int each = 0; each < rows; ++each) {
+      float* to = y + static_cast<std::size_t>(each) * outputs();
+      level_.gate(*gate_, to, ups + each * columns, columns, to);
+    }
+  }
 }
 
 }  // namespace edgeformer

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "level.h"
@@ -17,16 +18,20 @@ namespace edgeformer {
 std::string why_unsupported(const Weights& weights);
 std::string why_unsupported(const WeightSizes& sizes);
 
+// Outputs of a gated product are a multiple of it: then both halves begin with a panel at every level.
+inline constexpr int kGateColumns = 32;
+
 class QuantizedLinear {
  public:
   // Packs the weights in this thread; they may be freed afterwards. They must be supported.
   explicit QuantizedLinear(const Weights& weights, const Level& level = best_level());
 
-  // Takes panels of the level's format.
-  explicit QuantizedLinear(Panels panels, const Level& level = best_level());
+  // Takes panels of the level's format. With a gate, the first half of the weights' outputs are the gate of the second, and
+  // y has as many outputs as one half: a multiple of kGateColumns.
+  explicit QuantizedLinear(Panels panels, const Level& level = best_level(), std::optional<Activation> gate = {});
 
   int inputs() const { return panels_.inputs(); }
-  int outputs() const { return panels_.outputs(); }
+  int outputs() const { return gate_ ? panels_.outputs() / 2 : panels_.outputs(); }
 
   // x: [rows][inputs()]. y: [rows][outputs()]. May be called by several threads at once. Results do not depend on the
   // number of threads. A row with a number that is not finite becomes NaN in every column.
@@ -36,8 +41,14 @@ class QuantizedLinear {
   void run_row(const Activations& activations, float* y, Parallel& parallel) const;
   void run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const;
 
+  // Panels of y, and the work of chunks of these.
+  int count() const { return gate_ ? panels_.count() / 2 : panels_.count(); }
+  void multiply_row(const Activations& activations, int begin, int end, float* y) const;
+  void multiply_rows(const Activations& activations, int begin, int end, int row, int rows, float* y) const;
+
   const Level& level_;
   Panels panels_;
+  std::optional<Activation> gate_;
 };
 
 }  // namespace edgeformer

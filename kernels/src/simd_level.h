@@ -3,6 +3,7 @@
 
 #include "level.h"
 #include "simd_attention.h"
+#include "simd_gate.h"
 #include "simd_gemm.h"
 #include "simd_kernels.h"
 
@@ -11,7 +12,8 @@ namespace edgeformer {
 template <class V>
 constexpr Level level_of(const char* name, bool (*runs_here)()) {
   return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, quantize_row<V>,
-          multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>};
+          multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>,
+          gate_numbers<V>, add_and_norm<V>};
 }
 
 }  // namespace edgeformer

@@ -68,6 +68,7 @@ class Node {
     return has_input(index) ? info_.GetInputName(index) : "input " + std::to_string(index);
   }
   std::int64_t integer(const char* attribute) const { return info_.GetAttribute<std::int64_t>(attribute); }
+  std::string text(const char* attribute) const { return info_.GetAttribute<std::string>(attribute); }
   float number(const char* attribute) const { return info_.GetAttribute<float>(attribute); }
   // An attribute that counts something.
   int positive(const char* attribute) const;

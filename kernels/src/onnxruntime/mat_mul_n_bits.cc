@@ -3,11 +3,20 @@
 #include "panels_of.h"
 
 namespace edgeformer {
+namespace {
 
-MatMulNBits::MatMulNBits(const Node& node)
-    : linear_(panels_of(node, 1, {node.positive("N"), node.positive("K"), node.positive("bits"),
-                                  node.positive("block_size")}),
-              node.level()) {}
+Panels panels_of(const Node& node, bool gated) {
+  const WeightSizes sizes{node.positive("N"), node.positive("K"), node.positive("bits"), node.positive("block_size")};
+  if (gated && sizes.outputs % (2 * kGateColumns) != 0) {
+    node.refuse("N must be a multiple of " + std::to_string(2 * kGateColumns));
+  }
+  return panels_of(node, 1, sizes);
+}
+
+}  // namespace
+
+MatMulNBits::MatMulNBits(const Node& node, std::optional<Activation> gate)
+    : linear_(panels_of(node, gate.has_value()), node.level(), gate) {}
 
 void MatMulNBits::run(Call& call, Parallel& parallel) const {
   std::vector<std::int64_t> shape = call.shape(0);
@@ -19,5 +28,8 @@ void MatMulNBits::run(Call& call, Parallel& parallel) const {
   shape.back() = linear_.outputs();
   linear_.run(call.input<float>(0), rows, call.output<float>(0, shape), parallel);
 }
+
+MatMulNBitsGeGLU::MatMulNBitsGeGLU(const Node& node)
+    : MatMulNBits(node, node.text("approximate") == "tanh" ? Activation::kGeluTanh : Activation::kGelu) {}
 
 }  // namespace edgeformer

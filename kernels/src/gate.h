@@ -1,0 +1,15 @@
+// Gates of feed-forward layers: y = activation(gate) · up.
+#pragma once
+
+namespace edgeformer {
+
+enum class Activation { kSilu, kGelu, kGeluTanh };
+
+// Of `count` numbers, in whole vectors of the level.
+using GateNumbers = void (*)(Activation, const float* gate, const float* up, int count, float* y);
+
+// Adds a row to another, and norms the sum by its root mean square: sum = x + skip, y = sum / rms(sum) · weight.
+using AddAndNorm = void (*)(const float* x, const float* skip, const float* weight, int size, float epsilon, float* sum,
+                            float* y);
+
+}  // namespace edgeformer

@@ -1,0 +1,102 @@
+// Activations, gated products and norms of every level that runs here against float64.
+#include "gate.h"
+
+#include <cmath>
+#include <limits>
+
+#include "check.h"
+#include "quantized_linear.h"
+#include "random_weights.h"
+#include "team.h"
+
+using namespace edgeformer;
+
+namespace {
+
+// A few units in the last place of what is added up: x / 2 and its product with the tangent.
+constexpr double kTolerance = 1e-6;
+
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu: return x / (1 + std::exp(-x));
+    case Activation::kGelu: return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
+    case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+  return NAN;
+}
+
+void check_activations(const Level& level) {
+  constexpr int kCount = 4096;
+  std::vector<float> x(kCount), up(kCount), y(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    x[i] = (i - kCount / 2) * (i % 3 ? 0.005f : i % 2 ? 1e-5f : 0.1f);
+    up[i] = 1.0f + i % 7;
+  }
+  for (Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
+    level.gate(activation, x.data(), up.data(), kCount, y.data());
+    for (int i = 0; i < kCount; ++i) {
+      const double expected = activated(activation, x[i]) * up[i];
+      CHECK(std::fabs(y[i] - expected) <= kTolerance * std::fabs(x[i] * up[i]), "%s: activation %d of %g is %g, not %g",
+            level.name, static_cast<int>(activation), x[i], y[i], expected);
+    }
+    x[5] = NAN;
+    level.gate(activation, x.data(), up.data(), kCount, y.data());
+    CHECK(std::isnan(y[5]) && !std::isnan(y[4]), "%s: a NaN is lost", level.name);
+    x[5] = 0.3f;
+  }
+}
+
+// A gated product is the gate of an ungated one.
+void check_products(const Level& level) {
+  Serial serial;
+  Team team(3);
+  for (int half : {32, 96, 32 * 19}) {
+    const RandomWeights weights(2 * half, 70, 4, 32, half == 96, half);
+    const auto panels = [&] { return Panels(weights.view, level.columns, level.byte_bias, serial); };
+    const QuantizedLinear plain(panels(), level), gated(panels(), level, Activation::kSilu);
+    CHECK(gated.outputs() == half, "%d", gated.outputs());
+    for (std::size_t rows : {1, 3, 200}) {
+      const std::vector<float> x = random_activations(rows * 70, 1);
+      std::vector<float> both(rows * 2 * half), y(rows * half, NAN), of_team(rows * half);
+      plain.run(x.data(), rows, both.data(), serial);
+      gated.run(x.data(), rows, y.data(), serial);
+      gated.run(x.data(), rows, of_team.data(), team);
+      CHECK(y == of_team, "%s: three threads differ from one", level.name);
+      for (std::size_t row = 0; row < rows; ++row) {
+        std::vector<float> expected(half);
+        const float* gate = both.data() + row * 2 * half;
+        level.gate(Activation::kSilu, gate, gate + half, half, expected.data());
+        for (int i = 0; i < half; ++i) {
+          CHECK(y[row * half + i] == expected[i], "%s: row %zu of %zu, output %d", level.name, row, rows, i);
+        }
+      }
+    }
+  }
+}
+
+void check_norms(const Level& level) {
+  for (int size : {1, 7, 64, 515}) {
+    const std::vector<float> x = random_activations(size, 1), skip = random_activations(size, 2), w = random_activations(size, 3);
+    std::vector<float> sum(size), y(size);
+    level.add_and_norm(x.data(), skip.data(), w.data(), size, 1e-5f, sum.data(), y.data());
+    double squares = 0;
+    for (int i = 0; i < size; ++i) squares += (double(x[i]) + skip[i]) * (double(x[i]) + skip[i]);
+    for (int i = 0; i < size; ++i) {
+      const double expected = (double(x[i]) + skip[i]) / std::sqrt(squares / size + 1e-5) * w[i];
+      CHECK(sum[i] == x[i] + skip[i], "%s: a sum is wrong", level.name);
+      CHECK(std::fabs(y[i] - expected) < 1e-6 * (1 + std::fabs(expected)), "%s: %g is not %g", level.name, y[i], expected);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const Level* level : levels()) {
+    if (!level->runs_here()) continue;
+    check_activations(*level);
+    check_products(*level);
+    check_norms(*level);
+    std::printf("%s is right\n", level->name);
+  }
+}
