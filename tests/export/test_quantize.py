@@ -471,8 +471,8 @@ def ops(graph):
 def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
     graph, report = lowered(config(), make_quantization("int8"))
     assert (report.changed, report.missed) == (2 * 5 + 2, [])
-    assert (ops(graph).count("MatMulNBits"), ops(graph).count("GatherBlockQuantized")) == (2 * 4 + 1, 1)
-    assert "MatMul" not in ops(graph)
+    assert (ops(graph).count("MatMulNBits"), ops(graph).count("MatMulNBitsSwiGLU")) == (2 * 3 + 1, 2)
+    assert (ops(graph).count("GatherBlockQuantized"), ops(graph).count("MatMul")) == (1, 0)
     attributes = {
         node.name: {name: node.attributes.get_int(name) for name in ("K", "N", "bits", "block_size")}
         for node in graph.graph
@@ -482,9 +482,14 @@ def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
     assert down == {"K": 96, "N": 64, "bits": 8, "block_size": 32}
     packed = next(found for name, found in attributes.items() if name.startswith("blocks.0.attention.qkv/"))
     assert packed == {"K": 64, "N": 128, "bits": 8, "block_size": 64}
-    function, of_attention = graph.functions.values()
-    (body,) = function
-    assert (of_attention.name, [node.op_type for node in of_attention]) == ("CachedAttention", ["GroupQueryAttention"])
+    bodies = {function.name: [node.op_type for node in function] for function in graph.functions.values()}
+    assert bodies == {
+        "MatMulNBits": ["MatMulNBits"],
+        "MatMulNBitsSwiGLU": ["MatMulNBits", "Split", "Sigmoid", "Mul", "Mul"],
+        "CachedAttention": ["GroupQueryAttention"],
+        "AddRMSNorm": ["SkipSimplifiedLayerNormalization"],
+    }
+    (body,) = next(function for function in graph.functions.values() if function.name == "MatMulNBits")
     assert (body.domain, body.op_type, body.attributes.get_int("accuracy_level")) == ("com.microsoft", "MatMulNBits", 4)
 
 

@@ -378,9 +378,27 @@ def weights_of_another_layer_read(graph, stored):
     second.input[1:] = first.input[1:]
 
 
+def gates_apart(graph):
+    """Put a call of MatMulNBits and the nodes of its gate in place of every call of MatMulNBitsSwiGLU."""
+    for index, node in reversed(list(enumerate(graph.node))):
+        if node.op_type == "MatMulNBitsSwiGLU":
+            both, gate, up, share, activated = (
+                f"{node.name}/{part}" for part in ("both", "gate", "up", "share", "act")
+            )
+            behind = [
+                helper.make_node("Split", [both], [gate, up], axis=-1, num_outputs=2),
+                helper.make_node("Sigmoid", [gate], [share]),
+                helper.make_node("Mul", [gate, share], [activated]),
+                helper.make_node("Mul", [activated, up], [node.output[0]]),
+            ]
+            node.op_type, node.output[0] = "MatMulNBits", both
+            for each in reversed(behind):
+                graph.node.insert(index + 1, each)
+
+
 def gate_and_up_exchanged(graph, stored):
-    both = product(graph, "blocks.0.feed_forward.gate_up.weight")
-    split = next(node for node in graph.node if node.op_type == "Split" and node.input[0] == both.output[0])
+    gates_apart(graph)
+    split = next(node for node in graph.node if node.op_type == "Split")
     split.output[0], split.output[1] = split.output[1], split.output[0]
 
 
@@ -430,6 +448,7 @@ def test_a_graph_that_does_not_round_activations_passes_and_errs_less(bundle, tm
     clean, checkpoint = bundle("llama", "int4")
 
     def in_float32(graph, stored):
+        gates_apart(graph)
         for node in graph.node:
             if node.op_type == "MatMulNBits":
                 node.domain = "com.microsoft"  # instead of the function around it, which has an accuracy_level

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from build_kernels import KERNELS, build, compiler
 
-PROGRAMS = ("test_attention", "test_file_pages", "test_gate", "test_half", "test_panels", "test_quantized_linear", "test_team")
+PROGRAMS = (
+    "test_attention",
+    "test_file_pages",
+    "test_gate",
+    "test_half",
+    "test_panels",
+    "test_quantized_linear",
+    "test_team",
+)
 
 
 def run(folder, program):

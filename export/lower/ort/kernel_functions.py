@@ -215,7 +215,7 @@ def _only_reader(value: ir.Value | None) -> ir.Node | None:
     return uses[0].node if len(uses) == 1 else None
 
 
-def _gated_function(product: ir.Node, approximate: ir.Attr | None) -> ir.Function:
+def gated_function(product: ir.Node, approximate: ir.Attr | None) -> ir.Function:
     """Return the function of a gated product, whose body begins with the product."""
     attributes, emit = dict(PRODUCT.attributes), NodeBuilder("gate")
     gate, up = emit.many("Split", product.outputs[0], outputs=2, axis=-1, num_outputs=2)
@@ -232,7 +232,7 @@ def _gated_function(product: ir.Node, approximate: ir.Attr | None) -> ir.Functio
 def _call_gated(model: ir.Model, product: ir.Node, gate: Gate) -> tuple[ir.Node, ir.Function]:
     """Put one call in place of a product and its gate; return it, and the function that it calls."""
     call, fixed = PRODUCT.call(product)
-    function = _gated_function(PRODUCT.body(fixed), gate.approximate)
+    function = gated_function(PRODUCT.body(fixed), gate.approximate)
     call.op_type = function.name
     if gate.approximate is not None:
         call.attributes.add(gate.approximate)
