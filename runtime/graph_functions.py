@@ -28,12 +28,24 @@ WITH_GRAPHS = (b"If", b"Loop", b"Scan")
 """Ops that have graphs in their attributes."""
 
 
+LIGHT = frozenset(
+    b"Add Cast Concat Constant Div Equal Expand Gather GatherBlockQuantized GatherElements Greater Less LessOrEqual "
+    b"Mul ReduceSum Reshape Shape Sigmoid SimplifiedLayerNormalization SkipSimplifiedLayerNormalization Slice Split "
+    b"Squeeze Sub Tanh Unsqueeze Where".split()
+)
+"""Ops that take a small part of the time of a model, so that one thread may do them all."""
+
+
 @dataclass(frozen=True)
 class FunctionCalls:
-    """The calls of functions of the domain: in the graph, and in the body of each function."""
+    """The calls of functions of the domain: in the graph, and in the body of each function.
+
+    only_light: whether all other nodes of the graph are of ops in LIGHT.
+    """
 
     graph: Counter[Function]
     bodies: Mapping[Function, Counter[Function]]
+    only_light: bool
 
     def split(self, ops: Collection[str]) -> tuple[Counter[str], Counter[str]]:
         """Return the calls that kernels run and those whose bodies run, by name. ops: functions that have a kernel.
@@ -71,15 +83,22 @@ def function_calls(path: Path) -> FunctionCalls:
 def _calls(model: memoryview) -> FunctionCalls:
     graph: Counter[Function] = Counter()
     bodies: dict[Function, Counter[Function]] = {}
+    only_light = True
     for field, content in _fields(model):
         if field == MODEL_GRAPH:
             graph.update(_called(content, GRAPH_NODE))
+            only_light = all(_is_light(node) for each, node in _fields(content) if each == GRAPH_NODE)
         elif field == MODEL_FUNCTIONS:
             texts = dict(_fields(content))
             if bytes(texts.get(FUNCTION_DOMAIN, b"")) == DOMAIN:
                 function = _text(texts, FUNCTION_NAME), _text(texts, FUNCTION_OVERLOAD)
                 bodies[function] = Counter(_called(content, FUNCTION_NODE))
-    return FunctionCalls(graph, bodies)
+    return FunctionCalls(graph, bodies, only_light)
+
+
+def _is_light(node: memoryview) -> bool:
+    texts = dict(_fields(node))
+    return bytes(texts.get(NODE_DOMAIN, b"")) == DOMAIN or bytes(texts.get(NODE_OP_TYPE, b"")) in LIGHT
 
 
 def _called(holder: memoryview, node_field: int) -> Iterator[Function]:

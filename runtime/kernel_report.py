@@ -1,7 +1,7 @@
 """Say which functions of a bundle's graphs run as kernels of edgeformer-kernels, and which as their bodies."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,10 +47,10 @@ def report_kernels(folder: Path, manifest: Manifest, choice: KernelChoice) -> Ke
     Raises BundleError for a damaged graph.
     """
     files = dict.fromkeys(graph_file(folder, manifest, graph, choice) for graph in opened_graphs(manifest))
-    return report_files(files, choice)
+    return report_files(tuple(files), choice)
 
 
-def report_files(files: Iterable[Path], choice: KernelChoice) -> KernelReport:
+def report_files(files: Sequence[Path], choice: KernelChoice) -> KernelReport:
     """Say what runs the functions of some graphs. Raises BundleError for a damaged graph."""
     library = choice.library
     kernels: Counter[str] = Counter()
@@ -66,7 +66,7 @@ def report_files(files: Iterable[Path], choice: KernelChoice) -> KernelReport:
     return KernelReport(
         version=None if library is None else library.version,
         level=None if library is None else choice.level or library.level,
-        threads=None if library is None else "team" if choice.team else "session",
+        threads=None if library is None else "team" if any(map(choice.has_team, files)) else "session",
         kernels=dict(sorted(kernels.items())),
         bodies=dict(sorted(bodies.items())),
         reason=reason if bodies else "",

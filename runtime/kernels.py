@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError, require
+from edgeformer.runtime.graph_functions import function_calls
 
 PACKAGE = "edgeformer-kernels"
 """The package that has the library."""
@@ -28,7 +29,13 @@ CONTRACT = 1
 """Version of the contract between graphs and kernels; a library with another one is not used."""
 
 SWITCH = "EDGEFORMER_KERNELS"
-"""The environment variable that turns kernels off with the value 0, and gives them threads of their own with `team`."""
+"""The environment variable that turns kernels off with the value 0.
+
+With `team` they have threads of their own, with `session` the session's, with 1 as it is faster for each graph.
+"""
+
+SWITCHES = {"0": None, "1": None, "team": True, "session": False}
+"""Values of the switch, and what they say of the threads."""
 
 THREADS = "edgeformer.threads"
 """The session option by which kernels have a team of that many threads, instead of the threads of the session."""
@@ -61,13 +68,13 @@ class Library:
 class KernelChoice:
     """The kernels that sessions use.
 
-    library: None for the bodies of functions; `reason` then says why. team: whether kernels have threads of their own.
-    level: their SIMD level, None for the library's choice.
+    library: None for the bodies of functions; `reason` then says why. team: whether kernels have threads of their
+    own, None for what is faster for a graph. level: their SIMD level, None for the library's choice.
     """
 
     library: Library | None
     reason: str = ""
-    team: bool = False
+    team: bool | None = None
     level: str | None = None
 
     @property
@@ -75,15 +82,27 @@ class KernelChoice:
         """The format in which the kernels read packed weights; None without kernels, or if it has no name."""
         return None if self.library is None else self.library.panels.get(self.level or self.library.level)
 
-    def register(self, options: Any) -> None:
+    def has_team(self, graph: Path) -> bool:
+        """Return whether the kernels of a graph have threads of their own.
+
+        Steps are faster then, since starting them costs less. onnxruntime keeps one thread for all other ops, so by
+        default that is so where kernels do all of the heavy work. Raises BundleError for a damaged graph.
+        """
+        if self.library is None or self.team is not None or graph.suffix == ".ort":
+            return bool(self.team)
+        calls = function_calls(graph)
+        kernels, bodies = calls.split(self.library.ops)
+        return calls.only_light and bool(kernels) and not bodies
+
+    def register(self, options: Any, graph: Path | None = None) -> None:
         """Register the library, if there is one, in the options of a session.
 
-        A team has the session's threads, and onnxruntime keeps one for all other ops: steps are faster, since starting
-        a team costs less, and attention to long prompts is slower.
+        graph: that of the session, which decides whether kernels have threads of their own; None for those of the
+        session.
         """
         if self.library is None:
             return
-        if self.team:
+        if graph is not None and self.has_team(graph):
             options.add_session_config_entry(THREADS, str(options.intra_op_num_threads))
             options.intra_op_num_threads = 1
         if self.level is not None:
@@ -101,8 +120,11 @@ def choose_kernels(provider: str, wanted: bool = True) -> KernelChoice:
     wanted: False for none. Raises RequestError for a value of EDGEFORMER_KERNELS that means nothing.
     """
     switch = os.environ.get(SWITCH) or "1"
-    if switch not in ("0", "1", "team"):
-        raise RequestError(f"{SWITCH} is {switch!r}; it must be 0 (no kernels), 1, or team (threads of their own).")
+    if switch not in SWITCHES:
+        raise RequestError(
+            f"{SWITCH} is {switch!r}; it must be 0 (no kernels), 1, team (threads of their own), or session (those "
+            "of the session)."
+        )
     if not wanted:
         return BODIES
     if switch == "0":
@@ -112,7 +134,7 @@ def choose_kernels(provider: str, wanted: bool = True) -> KernelChoice:
     library = find_library()
     if isinstance(library, str):
         return KernelChoice(None, library)
-    return KernelChoice(library, team=switch == "team")
+    return KernelChoice(library, team=SWITCHES[switch])
 
 
 @cache

@@ -198,7 +198,7 @@ def open_session(
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
-            kernels.register(options)
+            kernels.register(options, Path(graph))
             if provider == "cuda":
                 ort.preload_dlls()
                 # TF32 rounds factors of float32 products to 10 bits of mantissa, which fails parity checks of fp32.

@@ -62,12 +62,28 @@ def test_kernels_run_and_can_be_left_out(bundle, installed, library, monkeypatch
 
 
 def test_a_team_of_its_own_computes_the_same(bundle, installed, library, monkeypatch):
+    """It is the default where kernels do all of the heavy work."""
     installed(library)
-    ours = logits(bundle)
-    monkeypatch.setenv(kernels.SWITCH, "team")
-    model = load(bundle, "cpu")
-    assert model.session.get_session_options().intra_op_num_threads == 1
-    np.testing.assert_array_equal(model.forward(TOKENS), ours)
+    monkeypatch.setenv(kernels.SWITCH, "session")
+    model = load(bundle, "cpu", threads=2)
+    ours = model.forward(TOKENS)
+    assert model.session.get_session_options().intra_op_num_threads == 2
+    for switch in ("team", "1"):
+        monkeypatch.setenv(kernels.SWITCH, switch)
+        model = load(bundle, "cpu", threads=2)
+        assert model.session.get_session_options().intra_op_num_threads == 1
+        np.testing.assert_array_equal(model.forward(TOKENS), ours)
+
+
+def test_a_graph_with_other_heavy_ops_keeps_the_threads_of_its_session(bundle, installed, library, tmp_path):
+    installed(library)
+    model = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
+    graph, choice = tmp_path / "model.onnx", choose_kernels("cpu")
+    onnx.save(model, graph)
+    assert choice.has_team(graph)
+    model.graph.node[-1].domain, model.graph.node[-1].op_type = "", "MatMul"
+    onnx.save(model, graph)
+    assert not choice.has_team(graph)
 
 
 def test_steps_agree_with_the_prompt(bundle, installed, library):
@@ -97,10 +113,10 @@ def test_a_model_says_what_runs(bundle, installed, library, monkeypatch):
     ours = load(bundle, "cpu").kernels
     assert (ours.kernels, ours.bodies, ours.reason) == (calls, {}, "")
     version, level = ours.version, ours.level
-    text = f"{functions} by edgeformer-kernels {version} ({level}, the session's threads)"
+    text = f"{functions} by edgeformer-kernels {version} ({level}, threads of their own)"
     assert ours.describe() == text
-    monkeypatch.setenv(kernels.SWITCH, "team")
-    assert load(bundle, "cpu").kernels.describe() == text.replace("the session's threads", "threads of their own")
+    monkeypatch.setenv(kernels.SWITCH, "session")
+    assert load(bundle, "cpu").kernels.describe() == text.replace("threads of their own", "the session's threads")
     monkeypatch.setenv(kernels.SWITCH, "0")
     off = load(bundle, "cpu").kernels
     assert (off.kernels, off.bodies, off.version, off.level, off.threads) == ({}, calls, None, None, None)
@@ -203,7 +219,9 @@ def test_without_the_package_there_is_no_library(monkeypatch, tmp_path):
 
 def test_a_switch_that_means_nothing_is_an_error(bundle, monkeypatch):
     monkeypatch.setenv(kernels.SWITCH, "off")
-    with pytest.raises(RequestError, match="EDGEFORMER_KERNELS is 'off'; it must be 0 .no kernels., 1, or team"):
+    with pytest.raises(
+        RequestError, match="EDGEFORMER_KERNELS is 'off'; it must be 0 .no kernels., 1, team .* or session"
+    ):
         load(bundle, "cpu")
 
 

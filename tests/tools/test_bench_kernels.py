@@ -31,7 +31,7 @@ def test_three_contenders_are_loaded_with_their_switches(tiny_bundle, monkeypatc
     monkeypatch.setenv(kernels.SWITCH, "0")
     result = run(tiny_bundle, *OPTIONS, "--json")
     assert result.exit_code == 0, result.output
-    assert seen == ["1", "team"], "0 does not look for a library"
+    assert seen == ["session", "team"], "0 does not look for a library"
     assert kernels.os.environ[kernels.SWITCH] == "0"
     assert list(json.loads(result.stdout)["contenders"]) == ["functions", "kernels", "team"]
     assert "speedup" in run(tiny_bundle, *OPTIONS).stdout

@@ -6,7 +6,7 @@ Three sessions of the same graph continue the same prompt, with the same number 
 (interleave.py):
 
 - functions: without the library, so that the bodies of the graph's functions run;
-- kernels: with the library, on the session's threads;
+- kernels: with the library, on the session's threads (EDGEFORMER_KERNELS=session);
 - team: with the library on a team of threads of its own, and one thread for onnxruntime (EDGEFORMER_KERNELS=team).
 
 An end-of-text token never ends a run. Each has its own tokens, since kernels round otherwise. Prints ms of the prompt
@@ -34,7 +34,7 @@ from benchmarks.bench_decode import Run, edgeformer_loop
 from benchmarks.environment import environment
 from benchmarks.interleave import cell, compare, report_console, run_interleaved
 
-SWITCHES = {"functions": "0", "kernels": "1", "team": "team"}
+SWITCHES = {"functions": "0", "kernels": "session", "team": "team"}
 """The value of EDGEFORMER_KERNELS with which each contender is loaded."""
 
 

@@ -212,7 +212,7 @@ def _gate_behind(product: ir.Node) -> Gate | None:
 
 def _only_reader(value: ir.Value | None) -> ir.Node | None:
     uses = () if value is None or value.is_graph_output() else value.uses()
-    return uses[0].node if len(uses) == 1 else None
+    return next(iter(uses)).node if len(uses) == 1 else None
 
 
 def gated_function(product: ir.Node, approximate: ir.Attr | None) -> ir.Function:
