@@ -10,6 +10,7 @@ import tomllib
 import numpy as np
 import pytest
 from build_kernels import KERNELS
+from packaging.requirements import Requirement
 from test_mat_mul_n_bits import graph_of, product, random_weights, session_of
 
 from edgeformer.export.graph import canonical
@@ -38,6 +39,15 @@ def test_the_library_describes_itself(library):
     assert all(
         re.fullmatch(r"panels \d+, columns \d+, byte bias (0|128)", each) for each in description["panels"].values()
     )
+
+
+def test_the_extra_installs_the_package_of_this_repository():
+    own = tomllib.loads((KERNELS / "pyproject.toml").read_text())["project"]
+    extras = tomllib.loads((KERNELS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = map(Requirement, extras["kernels"])
+    assert wanted.name == own["name"]
+    assert wanted.specifier.contains(own["version"])
+    assert not wanted.specifier.contains("0.2.0"), "a minor version may have another contract"
 
 
 def test_no_op_has_the_name_of_a_canonical_op(library):
