@@ -16,7 +16,7 @@ namespace edgeformer {
 struct Activations {
   int block, blocks;      // those of the weights that they meet
   int zero_point;         // of all weights; -1 where blocks have their own
-  int tile_rows;          // 1 for a single row
+  int tile_rows;
   std::size_t tiles;
   std::int8_t* values;    // [blocks][tiles][block / 4][tile_rows][4]
   float* scales;          // [blocks][tiles][tile_rows]

@@ -23,8 +23,7 @@ using MultiplyRow = void (*)(const Panels&, const Activations&, int begin, int e
 using MultiplyRows = void (*)(const Panels&, const Activations&, int begin, int end, int row, int rows, float* y,
                               std::size_t stride);
 
-// Rows that one call of MultiplyRows takes, a multiple of every level's tile_rows: their results of a panel stay in the
-// first-level cache.
+// Rows that one call of MultiplyRows takes: their results of a panel stay in the first-level cache.
 inline constexpr int kMostRows = 144;
 
 // The largest block of 4-bit weights: MultiplyRows unpacks it onto the stack.
@@ -35,7 +34,7 @@ struct Level {
   bool (*runs_here)();
   int columns;    // outputs of a panel
   int byte_bias;  // see Panels
-  int tile_rows;  // see Activations
+  int tile_rows;  // the most rows of a tile
   QuantizeRow quantize_row;
   MultiplyRow multiply_row;
   MultiplyRows multiply_rows;

@@ -8,9 +8,10 @@
 
 namespace edgeformer {
 
-// What a tile reads and writes beside the weights: V::kTileRows rows of a block, as Activations has them.
+// What a tile reads and writes beside the weights: its rows of a block, as Activations has them.
 struct TileRows {
   const std::int8_t* values;
+  std::size_t word_stride;
   const float* scales;
   const std::int32_t* offsets;
   float* results;  // [rows][columns]
@@ -35,7 +36,8 @@ void multiply_tile(const BlockOfBytes& block, const TileRows& rows) {
   }
   const std::uint8_t* w = block.bytes;
   const std::int8_t* a = rows.values;
-  for (const std::uint8_t* end = w + block.size / 4 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += 4 * V::kTileRows) {
+  const std::size_t stride = rows.word_stride;
+  for (const std::uint8_t* end = w + block.size / 4 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += stride) {
     const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) {
@@ -104,11 +106,11 @@ void multiply_rows_of(const Panels& panels, const Activations& activations, int 
       const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * kColumns : nullptr;
       const BlockOfBytes block{kNibbles ? unpacked : w, w + panels.integer_bytes(), points, panels.block(),
                                panels.bias() != 0};
-      for (int first = 0; first < rows; first += V::kTileRows) {
+      for (int first = 0; first < rows; first += activations.tile_rows) {
         const std::size_t at = activations.at(row + first, index);
-        const TileRows tile{activations.values_of(row + first, index), activations.scales + at, activations.offsets + at,
-                            results + first * kColumns};
-        kTiles<V, kNibbles>[std::min(rows - first, V::kTileRows) - 1](block, tile);
+        const TileRows tile{activations.values_of(row + first, index), activations.word_stride(),
+                            activations.scales + at, activations.offsets + at, results + first * kColumns};
+        kTiles<V, kNibbles>[std::min(rows - first, activations.tile_rows) - 1](block, tile);
       }
     }
     for (int each = 0; each < rows; ++each) {

@@ -19,6 +19,7 @@ constexpr std::int64_t kMostOfASize = 1 << 28;
 int SessionThreads::threads() const { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 void SessionThreads::run(std::size_t chunks, Task task) {
+  if (chunks < 2) return Serial().run(chunks, task);
   const auto call = [](void* object, std::size_t chunk) { (*static_cast<const Task*>(object))(chunk); };
   Ort::KernelContext(context_).ParallelFor(call, chunks, 0, &task);
 }
