@@ -29,9 +29,10 @@ WITH_GRAPHS = (b"If", b"Loop", b"Scan")
 
 
 LIGHT = frozenset(
-    b"Add Cast Concat Constant Div Equal Expand Gather GatherBlockQuantized GatherElements Greater Less LessOrEqual "
-    b"Mul ReduceSum Reshape Shape Sigmoid SimplifiedLayerNormalization SkipSimplifiedLayerNormalization Slice Split "
-    b"Squeeze Sub Tanh Unsqueeze Where".split()
+    b"Add Cast Concat Constant Div Equal Erf Expand Gather GatherBlockQuantized GatherElements Gelu Greater "
+    b"LayerNormalization Less LessOrEqual Max Min Mul Neg Pow Range ReduceSum Relu Reshape Shape Sigmoid "
+    b"SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Slice Split Squeeze Sub "
+    b"Tanh Unsqueeze Where".split()
 )
 """Ops that take a small part of the time of a model, so that one thread may do them all."""
 
