@@ -40,11 +40,11 @@ WITHOUT_EFFECT_ON_TOKENS = (
 """Fields that say how to compute or what to return. remove_invalid_values changes logits that are no numbers alone."""
 
 
-def unsupported_fields(data: Mapping[str, Any]) -> list[str]:
-    """Return the fields that change what is generated and that the runtime does not have, sorted."""
+def unsupported_fields(data: Mapping[str, Any]) -> str:
+    """List the fields that change what is generated and that the runtime does not have: `max_time = 5, top_h = 0.4`."""
     neutral = UNSUPPORTED | (UNSUPPORTED_SAMPLING if data.get("do_sample") else {})
     found = [name for name, values in neutral.items() if data.get(name) and data[name] not in values]
     beams = data.get("num_beams")
     if data.get("do_sample") and isinstance(beams, int) and beams > 1:
         found.append("num_beams")
-    return sorted(found)
+    return ", ".join(f"{name} = {data[name]!r}" for name in sorted(found))

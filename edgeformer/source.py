@@ -93,9 +93,8 @@ class FoundModel:
                 generation["forced_bos_token_id"] = generation.get("bos_token_id")
         lacking = unsupported_fields(generation)
         if lacking:
-            listed = ", ".join(f"{name} = {generation[name]!r}" for name in lacking)
             raise ConfigError(
-                f"{self.origin} generates with {listed}, which the runtime does not have, and which would change what "
+                f"{self.origin} generates with {lacking}, which the runtime does not have, and which would change what "
                 "is generated. Take it out of generation_config.json, or of config.json, where there is no such file."
             )
         kept = {name: self.hf_config.get(name) for name in ("decoder_start_token_id", "task_specific_params")}

@@ -148,10 +148,9 @@ class GenerationConfig:
         """Make a config of the fields of a generation_config.json, as `from_folder` does."""
         lacking = unsupported_fields(data)
         if lacking:
-            listed = ", ".join(f"{name} = {data[name]!r}" for name in lacking)
             raise RequestError(
-                f"the generation config has {listed}, which this runtime does not have, and which would change what is "
-                "generated. Take it out."
+                f"the generation config has {lacking}, which this runtime does not have, and which would change what "
+                "is generated. Take it out."
             )
         sampled = {"temperature": 1.0, "top_k": DEFAULT_TOP_K} if data.get("do_sample") else {}
         names = FIELDS - {"stop", "seed"} - (set() if sampled else SAMPLING_FIELDS)

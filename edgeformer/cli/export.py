@@ -90,7 +90,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
 )  # fmt: skip
 @option(
     "--prefill", type=click.Choice(get_args(PrefillChoice)), topic=QUANTIZATION,
-    help="Add a prefill graph with int8 weights. [default: the deployment's; none without one]",
+    help="Add a prefill graph with int8 weights; edgeformer-kernels need none. [default: the deployment's, or none]",
 )  # fmt: skip
 @option(
     "--provider", type=click.Choice(get_args(Provider)), default="cpu", show_default=True, topic=GRAPH,
