@@ -24,6 +24,7 @@ from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.lower import ort, portable, standard
 from edgeformer.export.lower.functions import keep_as_functions
 from edgeformer.export.lower.options import LoweringOptions
+from edgeformer.export.lower.ort.per_token_products import PER_TOKEN_OPSET
 from edgeformer.export.passes import canonicalize, expected_changes, quantize_weights
 from edgeformer.graph_specs import GraphSpec
 
@@ -145,9 +146,6 @@ OPSETS = {
 """Opset of ONNX of an op set, by the form of its caches: TensorScatter came with 24. `ort` keeps the opset of the
 captured graph, except for dynamic per-token activation quantization.
 """
-
-PER_TOKEN_OPSET = 21
-"""First opset in which QuantizeLinear has blocks."""
 
 REDEFINED = {"GroupNormalization": 21, "DFT": 20, "GridSample": 20}
 """Ops that compute something else from this opset on; new versions of all other ops only accept more."""

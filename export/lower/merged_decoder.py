@@ -21,6 +21,7 @@ from edgeformer.config import Seq2SeqConfig
 from edgeformer.contract import merged_input_names, merged_output_names, past_names, present_names
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import producer, streamed
+from edgeformer.export.graph.outlining import add_function
 
 STATES, CACHED = "encoder_hidden_states", "use_cache_branch"
 PREFIX = "source"
@@ -55,6 +56,8 @@ def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) 
         then_branch=_passed_on(pasts),
         else_branch=_projections(encoder.graph, merged, states, mask, present_names(cross, "encoder.")),
     )  # fmt: skip
+    for function in encoder.functions.values():
+        add_function(merged, function)
     for past, present, uses, name in zip(pasts, presents, readers, present_names(cross, "encoder."), strict=True):
         present.name, present.type, present.shape = name, past.type, past.shape
         for node, index in uses:

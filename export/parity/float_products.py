@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import load_onnx
+from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
 from edgeformer.manifest import Provider
 from edgeformer.runtime.session import onnxruntime_errors
@@ -31,7 +32,7 @@ def open_with_float_products(path: Path, provider: Provider) -> Any:
     Products in blocks (MatMulNBits) do not round activations in it, either, since no weight is prepacked. Raises
     BundleError for a graph that onnxruntime cannot load.
     """
-    model = load_onnx(path)
+    model = inline_functions(load_onnx(path))
     replace_integer_products(model.graph)
     try:
         return open_model(model, path.parent, provider, optimise=False)

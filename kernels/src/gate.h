@@ -3,7 +3,18 @@
 
 namespace edgeformer {
 
-enum class Activation { kSilu, kGelu, kGeluTanh };
+enum class Activation { kNone, kRelu, kSilu, kGelu, kGeluTanh };
+
+constexpr const char* name_of(Activation activation) {
+  switch (activation) {
+    case Activation::kNone: return "";
+    case Activation::kRelu: return "Relu";
+    case Activation::kSilu: return "Silu";
+    case Activation::kGelu: return "Gelu";
+    case Activation::kGeluTanh: return "GeluTanh";
+  }
+  return "";
+}
 
 // Of `count` numbers, in whole vectors of the level.
 using GateNumbers = void (*)(Activation, const float* gate, const float* up, int count, float* y);

@@ -23,6 +23,16 @@ using MultiplyRow = void (*)(const Panels&, const Activations&, int begin, int e
 using MultiplyRows = void (*)(const Panels&, const Activations&, int begin, int end, int row, int rows, float* y,
                               std::size_t stride);
 
+// What becomes of a product: a bias is added, an activation is applied, and the result is stored.
+struct Finish {
+  Activation activation = Activation::kNone;
+  bool gated = false;           // the activation is that of what y has, and the product is multiplied by it
+  const float* bias = nullptr;  // of all panels' columns
+};
+
+// Rows 0 to `rows` of activations times the panels from `begin` to `end`, all of one block; y is [rows][outputs].
+using MultiplyPerToken = void (*)(const Panels&, const Activations&, int begin, int end, int rows, const Finish&, float* y);
+
 // Rows that one call of MultiplyRows takes: their results of a panel stay in the first-level cache.
 inline constexpr int kMostRows = 144;
 
@@ -43,6 +53,8 @@ struct Level {
   Rotate rotate;
   GateNumbers gate;
   AddAndNorm add_and_norm;
+  QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
+  MultiplyPerToken multiply_per_token;
 
   int lanes() const { return columns / 2; }  // floats of a vector
 };

@@ -96,6 +96,16 @@ Panels::Panels(std::span<const std::uint8_t> stored) : bytes_(stored.data()) {
 
 Panels::Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel)
     : Panels(weights.sizes(), columns, weights.bits == 8 ? byte_bias : 0, nullptr) {
+  pack_all(weights, parallel);
+}
+
+Panels::Panels(const PerChannelWeights& weights, int columns, int byte_bias, Parallel& parallel)
+    : Panels(weights.sizes(), columns, byte_bias, nullptr) {
+  pack_all(weights, parallel);
+}
+
+template <class AnyWeights>
+void Panels::pack_all(const AnyWeights& weights, Parallel& parallel) {
   own_ = allocate_aligned<std::uint8_t>(size_bytes());
   bytes_ = own_.get();
   Header header{{}, kPanelsVersion, columns_, bias_, outputs(), inputs(), bits(), block(), has_zero_points(), {}};
@@ -140,6 +150,21 @@ void Panels::pack(const Weights& weights, int panel, std::uint8_t* to, float* fa
     for (int column = 0; column < columns; ++column) {
       scales[column] = to_half(static_cast<float>(weights.scale(first + column, block) * divisors[column]));
       if (has_zero_points()) points[column] = weights.zero_point(first + column, block) - bias_;
+    }
+  }
+}
+
+void Panels::pack(const PerChannelWeights& weights, int panel, std::uint8_t* to, float* factors) const {
+  const int first = panel * columns_, columns = std::min(columns_, outputs() - first);
+  const int without_sign = bias_ ? 0 : 128;
+  std::memset(to, 0, panel_bytes());
+  std::fill_n(reinterpret_cast<Half*>(to + integer_bytes()), columns, to_half(1.0f));
+  std::copy_n(weights.scales + first, columns, factors);
+  for (int input = 0; input < weights.inputs; ++input) {
+    const std::int8_t* from = weights.integers + static_cast<std::size_t>(input) * outputs() + first;
+    std::uint8_t* step = to + static_cast<std::size_t>(input / 4) * columns_ * 4 + input % 4;
+    for (int column = 0; column < columns; ++column) {
+      step[column * 4] = static_cast<std::uint8_t>(from[column] + without_sign);
     }
   }
 }

@@ -27,6 +27,7 @@
 #include "aligned.h"
 #include "half.h"
 #include "parallel.h"
+#include "per_channel_weights.h"
 #include "weights.h"
 
 namespace edgeformer {
@@ -39,6 +40,10 @@ class Panels {
   // columns: outputs of a panel. byte_bias: 0 or 128, what is subtracted from 8-bit integers and their zero points
   // before they are stored; 128 where the processor multiplies signed bytes only.
   Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel);
+
+  // The same of weights with one scale for each output: one block of all inputs, whose halves are 1 and whose factors are
+  // the scales.
+  Panels(const PerChannelWeights& weights, int columns, int byte_bias, Parallel& parallel);
 
   // Reads stored panels where they lie: bytes() of others, which must outlive these, and must be readable.
   explicit Panels(std::span<const std::uint8_t> stored);
@@ -86,7 +91,10 @@ class Panels {
   std::size_t size_bytes() const {
     return kCacheLine + round_up(count() * (panel_bytes() + columns_ * sizeof(float)), kCacheLine);
   }
+  template <class AnyWeights>
+  void pack_all(const AnyWeights& weights, Parallel& parallel);
   void pack(const Weights& weights, int panel, std::uint8_t* to, float* factors) const;
+  void pack(const PerChannelWeights& weights, int panel, std::uint8_t* to, float* factors) const;
 
   WeightSizes sizes_;
   int blocks_, columns_, bias_;

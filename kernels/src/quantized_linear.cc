@@ -55,7 +55,7 @@ QuantizedLinear::QuantizedLinear(Panels panels, const Level& level, std::optiona
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
   static thread_local ActivationBuffer buffer;
-  const Activations activations = buffer.make(rows, tile_rows(rows), panels_);
+  const Activations activations = buffer.make(rows, tile_rows_of(rows, level_.tile_rows), panels_);
   Serial serial;
   Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
   few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
@@ -66,12 +66,6 @@ void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& 
           }));
   if (rows == 1) return run_row(activations, y, parallel);
   run_rows(activations, rows, y, parallel);
-}
-
-// Tiles of equal height: of 16 rows, two of 8 take less time than one of 12 and one of 4.
-int QuantizedLinear::tile_rows(std::size_t rows) const {
-  const std::size_t tiles = (rows + level_.tile_rows - 1) / level_.tile_rows;
-  return static_cast<int>((rows + tiles - 1) / tiles);
 }
 
 void QuantizedLinear::run_row(const Activations& activations, float* y, Parallel& parallel) const {

@@ -41,8 +41,6 @@ class QuantizedLinear {
   void run_row(const Activations& activations, float* y, Parallel& parallel) const;
   void run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const;
 
-  int tile_rows(std::size_t rows) const;
-
   // Panels of y, and the work of chunks of these.
   int count() const { return gate_ ? panels_.count() / 2 : panels_.count(); }
   void multiply_row(const Activations& activations, int begin, int end, float* y) const;

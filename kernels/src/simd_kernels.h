@@ -20,10 +20,13 @@ namespace edgeformer {
 inline constexpr int kPrefetchDistance = 8192;
 
 // Rounds `size` numbers to words of four bytes, which lie `stride` bytes apart, and pads them with zeros to a block.
-template <class V>
+//
+// kExactly: to the integers that QuantizeLinear makes of a step of max(|x|, 1e-30) * (1 / 127): numbers are divided by it.
+// A product with an inverse would round some of those in the middle between two integers the other way.
+template <class V, bool kExactly>
 void quantize_block(const float* x, int size, int block, std::size_t stride, std::int8_t* words, float& scale,
                     std::int32_t& sum) {
-  typename V::Floats largest_lanes = V::splat(0.0f), nan_lanes = V::splat(0.0f);
+  typename V::Floats largest_lanes = V::splat(kExactly ? 1e-30f : 0.0f), nan_lanes = V::splat(0.0f);
   int i = 0;
   for (; i + V::kLanes <= size; i += V::kLanes) {
     const typename V::Floats part = V::load(x + i);
@@ -37,10 +40,14 @@ void quantize_block(const float* x, int size, int block, std::size_t stride, std
     nan += x[j] * 0.0f;
   }
   // Below the normal floats 127 / largest would overflow.
-  const float inverse = largest >= std::numeric_limits<float>::min() && nan == 0 ? 127.0f / largest : 0.0f;
+  const bool is_zero = largest < std::numeric_limits<float>::min() || nan != 0;
+  const float step = kExactly ? largest * (1.0f / 127.0f) : largest / 127.0f, inverse = 127.0f / largest;
   typename V::Ints sum_lanes = V::splat(0);
   for (i = 0; i + V::kLanes <= size; i += V::kLanes, words += V::kLanes / 4 * stride) {
-    const typename V::Floats scaled = inverse == 0 ? V::splat(0.0f) : V::multiply(V::load(x + i), V::splat(inverse));
+    typename V::Floats scaled = V::splat(0.0f);
+    if (!is_zero) {
+      scaled = kExactly ? V::divide(V::load(x + i), V::splat(step)) : V::multiply(V::load(x + i), V::splat(inverse));
+    }
     const typename V::Ints rounded = V::round(scaled);
     alignas(kCacheLine) std::int8_t bytes[V::kLanes];
     V::store_narrow(bytes, rounded);
@@ -51,21 +58,22 @@ void quantize_block(const float* x, int size, int block, std::size_t stride, std
   for (; i < block; i += 4, words += stride) {
     std::int8_t bytes[4];
     for (int j = 0; j < 4; ++j) {
-      bytes[j] = inverse == 0 || i + j >= size ? 0 : static_cast<std::int8_t>(std::nearbyint(x[i + j] * inverse));
+      const float scaled = is_zero || i + j >= size ? 0.0f : kExactly ? x[i + j] / step : x[i + j] * inverse;
+      bytes[j] = static_cast<std::int8_t>(std::nearbyint(scaled));
       sum += bytes[j];
     }
     std::memcpy(words, bytes, 4);
   }
-  scale = largest / 127.0f + nan;
+  scale = step + nan;
 }
 
-template <class V>
+template <class V, bool kExactly>
 void quantize_row(const float* x, int inputs, const Activations& to, std::size_t row) {
   for (int block = 0; block < to.blocks; ++block) {
     const int first = block * to.block;
     const std::size_t at = to.at(row, block);
     std::int32_t sum;
-    quantize_block<V>(x + first, std::min(to.block, inputs - first), to.block, to.word_stride(),
+    quantize_block<V, kExactly>(x + first, std::min(to.block, inputs - first), to.block, to.word_stride(),
                       to.values_of(row, block), to.scales[at], sum);
     to.offsets[at] = -to.zero_point * sum;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "activated.h"
 #include "check.h"
 #include "quantized_linear.h"
 #include "random_weights.h"
@@ -16,15 +17,6 @@ namespace {
 // A few units in the last place of what is added up: x / 2 and its product with the tangent.
 constexpr double kTolerance = 1e-6;
 
-double activated(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kSilu: return x / (1 + std::exp(-x));
-    case Activation::kGelu: return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
-    case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-  }
-  return NAN;
-}
-
 void check_activations(const Level& level) {
   constexpr int kCount = 4096;
   std::vector<float> x(kCount), up(kCount), y(kCount);
@@ -32,7 +24,7 @@ void check_activations(const Level& level) {
     x[i] = (i - kCount / 2) * (i % 3 ? 0.005f : i % 2 ? 1e-5f : 0.1f);
     up[i] = 1.0f + i % 7;
   }
-  for (Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
+  for (Activation activation : kActivations) {
     level.gate(activation, x.data(), up.data(), kCount, y.data());
     for (int i = 0; i < kCount; ++i) {
       const double expected = activated(activation, x[i]) * up[i];

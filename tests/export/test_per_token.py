@@ -11,6 +11,7 @@ from test_verify_quantized import MODELS, failures, ratios
 
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model, verify
+from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.float_products import replace_integer_products
 from edgeformer.export.reference import reference
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
@@ -78,7 +79,8 @@ def test_of_a_pair_all_that_reads_the_source_is_by_token(bundle, name):
 
 
 def nodes(graph):
-    return onnx.load(graph, load_external_data=False).graph.node
+    """All nodes of a graph, those of the functions that it calls in place of the calls."""
+    return inline_functions(onnx.load(graph, load_external_data=False)).graph.node
 
 
 def test_what_is_kept_is_not_quantized(bundle, make_model, tmp_path):
@@ -134,51 +136,33 @@ def readers(graph, name):
     return [node for node in graph if name in node.input]
 
 
+def product(graph, name):
+    """The nodes of one product, by their ops: those that round its input, itself, and what scales its result."""
+    made = {output: node for node in graph for output in node.output}
+    weight = f"{name}.weight.by_output.integers"
+    found = {"MatMulIntegerToFloat": next(node for node in graph if weight in node.input)}
+    found["QuantizeLinear"] = made[found["MatMulIntegerToFloat"].input[0]]
+    step = made[found["QuantizeLinear"].input[1]]
+    found["Max"] = made[step.input[0]]
+    found["ReduceMax"] = made[found["Max"].input[0]]
+    [found["Mul"]] = readers(graph, found["MatMulIntegerToFloat"].output[0])
+    return found
+
+
 def test_a_gate_meets_a_product_without_its_step_which_comes_in_later(bundle):
     graph = nodes(bundle("llama")[0] / GRAPH)
     made = {node.output[0]: node for node in graph}
-    products = [node for node in graph if node.op_type == "MatMulIntegerToFloat"]
-    up, down = (
-        next(node for node in products if node.name.startswith(f"{GATED}.{name}/")) for name in ("up", "down")
-    )  # fmt: skip
-    [gating] = readers(graph, up.output[0])
-    assert gating.op_type == "Mul"
-    rounding = made[down.input[0]]
-    assert (rounding.op_type, rounding.input[0]) == ("QuantizeLinear", gating.output[0])
-    [result] = readers(graph, down.output[0])
-    steps = {made[made[up.input[0]].output[0]].input[1], rounding.input[1]}
-    assert set(made[result.input[1]].input) == steps, "the gate's own and that of what it gates"
+    up, down = (product(graph, f"{GATED}.{name}") for name in ("up", "down"))
+    gating, rounding = up["Mul"], down["QuantizeLinear"]
+    assert rounding.input[0] == gating.output[0]
+    steps = {up["QuantizeLinear"].input[1], rounding.input[1]}
+    assert set(made[down["Mul"].input[1]].input) == steps, "the gate's own and that of what it gates"
 
 
-def roundings(graph):
-    """The nodes that round what products read."""
-    read = {node.input[0] for node in graph if node.op_type == "MatMulIntegerToFloat"}
-    return [node for node in graph if node.output[0] in read]
-
-
-@pytest.mark.parametrize(("name", "graph"), [("llama", GRAPH), ("bert", GRAPH), ("t5", ENCODER_GRAPH)])
-def test_zero_points_are_made_once_for_the_products_of_a_part_that_read_as_many_tokens(bundle, name, graph):
-    rounded = roundings(nodes(bundle(name)[0] / graph))
-    made = {(node.name.partition(".")[0], node.input[2]) for node in rounded}
-    parts = {part for part, _ in made}
-    assert len(rounded) > 2 * len(parts)
-    assert len(made) == len(parts)
-
-
-def test_what_projects_the_states_of_an_encoder_needs_nothing_else_of_it(bundle):
-    """It is also cut out of its graph, for the merged graph of steps."""
-    rounded = roundings(nodes(bundle("t5")[0] / ENCODER_GRAPH))
-    of_parts = {part: {node.input[2] for node in rounded if node.name.startswith(part)} for part in ("enc", "dec")}
-    assert len(of_parts["enc"]) == len(of_parts["dec"]) == 1
-    assert of_parts["enc"] != of_parts["dec"]
-
-
-def test_the_last_token_alone_has_zero_points_of_its_own(make_model, tmp_path):
-    family, auto, options = MODELS["llama"]
-    place = tmp_path / "viewed"
-    export_model(make_model(family, auto=auto, **options), place, precision="int4", prefill="int8", verify=None)
-    view = Manifest.read(place).prefill
-    assert len({node.input[2] for node in roundings(nodes(place / view.graph))}) == 2
+def test_what_several_products_read_is_rounded_once(bundle):
+    graph = nodes(bundle("llama")[0] / GRAPH)
+    gate, up = (product(graph, f"{GATED}.{name}")["QuantizeLinear"] for name in ("gate", "up"))
+    assert gate is up
 
 
 def test_nothing_is_left_to_compute_once(bundle, tmp_path):
@@ -194,11 +178,13 @@ def test_nothing_is_left_to_compute_once(bundle, tmp_path):
 
 def test_tokens_of_zeros_stay_zeros(bundle, tmp_path):
     """Of what a norm without a weight leaves of them, and of what gates it."""
-    model = onnx.load(bundle("llama")[0] / GRAPH)
+    model = inline_functions(onnx.load(bundle("llama")[0] / GRAPH))
     for each in model.graph.initializer:
         if "feed_forward_norm" in each.name:
             each.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(each)), each.name))
-    watched = [node.output[0] for node in model.graph.node if node.name.startswith((f"{GATED}.up/", f"{GATED}.down/"))]
+    watched = [
+        node.output[0] for name in ("up", "down") for node in product(model.graph.node, f"{GATED}.{name}").values()
+    ]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watched)
     session = ort.InferenceSession(model.SerializeToString())
     feeds = {"input_ids": np.array([[3, 4, 5]]), "attention_mask": np.ones((1, 3), np.int64)}
@@ -302,11 +288,6 @@ def test_without_their_rounding_the_reference_of_the_others_would_fail_them(bund
 DOWN = "blocks.1.feed_forward.down"
 
 
-def product(graph, name=DOWN):
-    """The nodes of one product, by their ops."""
-    return {node.op_type: node for node in graph.node if node.name.startswith(f"{name}/MatMul")}
-
-
 def constant(graph, value):
     graph.initializer.append(numpy_helper.from_array(value, "planted"))
     return "planted"
@@ -336,11 +317,11 @@ def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bund
 
 
 def a_zero_point_off_by_one(graph, stored):
-    product(graph)["MatMulIntegerToFloat"].input[4] = constant(graph, np.uint8(127))
+    product(graph.node, DOWN)["MatMulIntegerToFloat"].input[4] = constant(graph, np.uint8(127))
 
 
 def the_scale_of_activations_left_out(graph, stored):
-    made = product(graph)
+    made = product(graph.node, DOWN)
     last = made["Mul"].output[0]
     graph.node.remove(made["Mul"])
     made["MatMulIntegerToFloat"].output[0] = last
@@ -348,7 +329,7 @@ def the_scale_of_activations_left_out(graph, stored):
 
 def one_scale_for_all_tokens(graph, stored):
     """The largest of all tokens, for each of them."""
-    reduced = product(graph)["ReduceMax"]
+    reduced = product(graph.node, DOWN)["ReduceMax"]
     axes, place = constant(graph, np.array([-2])), list(graph.node).index(reduced)
     name, reduced.output[0] = reduced.output[0], "of one token"
     graph.node.insert(place + 1, helper.make_node("ReduceMax", ["of one token", axes], ["of all"]))
@@ -357,29 +338,29 @@ def one_scale_for_all_tokens(graph, stored):
 
 
 def another_step(graph, stored):
-    product(graph)["MatMulIntegerToFloat"].input[2] = constant(graph, np.float32(127 / 128))
+    product(graph.node, DOWN)["MatMulIntegerToFloat"].input[2] = constant(graph, np.float32(127 / 128))
 
 
 def steps_beyond_a_byte(graph, stored):
-    step = product(graph)["QuantizeLinear"].input[1]
+    step = product(graph.node, DOWN)["QuantizeLinear"].input[1]
     of_a_token = next(node for node in graph.node if step in node.output)
     of_a_token.input[1] = constant(graph, np.float32(1 / 160))
 
 
 def zero_points_of_rounding_off_by_one(graph, stored):
-    zeros = product(graph)["QuantizeLinear"].input[2]
+    zeros = product(graph.node, DOWN)["QuantizeLinear"].input[2]
     of_a_token = next(node for node in graph.node if zeros in node.output)
     of_a_token.input[2] = constant(graph, np.uint8(127))
 
 
 def weights_of_another_layer(graph, stored):
-    first = product(graph, DOWN.replace("1", "0"))["MatMulIntegerToFloat"]
-    product(graph)["MatMulIntegerToFloat"].input[1] = first.input[1]
+    first = product(graph.node, DOWN.replace("1", "0"))["MatMulIntegerToFloat"]
+    product(graph.node, DOWN)["MatMulIntegerToFloat"].input[1] = first.input[1]
 
 
 def scales_of_another_layer(graph, stored):
-    first = product(graph, DOWN.replace("1", "0"))["MatMulIntegerToFloat"]
-    product(graph)["MatMulIntegerToFloat"].input[3] = first.input[3]
+    first = product(graph.node, DOWN.replace("1", "0"))["MatMulIntegerToFloat"]
+    product(graph.node, DOWN)["MatMulIntegerToFloat"].input[3] = first.input[3]
 
 
 @pytest.mark.parametrize(
@@ -402,12 +383,12 @@ def test_a_graph_that_computes_something_else_of_its_weights_is_found(bundle, tm
 
 
 def the_step_of_what_is_gated_forgotten(graph, stored):
-    made = product(graph)
+    made = product(graph.node, DOWN)
     made["Mul"].input[1] = made["QuantizeLinear"].input[1]
 
 
 def queries_scaled_twice(graph, stored):
-    kernel = next(node for node in graph.node if node.name == "blocks.1.attention/GroupQueryAttention")
+    _, kernel = (node for node in graph.node if node.op_type == "GroupQueryAttention")
     (scale,) = [each for each in kernel.attribute if each.name == "scale"]
     scale.f = 0.25
 
@@ -445,7 +426,7 @@ def test_tokens_that_share_a_scale_are_found_by_what_stands_in_the_padding(bundl
 
 def test_faults_of_a_pair_are_found_in_the_encoder_and_after_it(bundle, tmp_path):
     def fault(graph, stored):
-        made = product(graph, "decoder.blocks.0.cross_attention.value")
+        made = product(graph.node, "decoder.blocks.0.cross_attention.value")
         made["MatMulIntegerToFloat"].input[4] = constant(graph, np.uint8(127))
 
     failed = failures(*bundle("t5"), tmp_path / "faulty", fault, ENCODER_GRAPH)

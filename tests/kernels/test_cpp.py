@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 from build_kernels import KERNELS, build, compiler
 
-PROGRAMS = (
-    "test_attention",
-    "test_file_pages",
-    "test_gate",
-    "test_half",
-    "test_panels",
-    "test_quantized_linear",
-    "test_team",
-)
+TESTED = ("attention", "file_pages", "gate", "half", "panels", "per_token_linear", "quantized_linear", "team")
+PROGRAMS = tuple(f"test_{name}" for name in TESTED)
 
 
 def run(folder, program):
@@ -39,6 +32,24 @@ def test_they_pass_with_sanitizers(built, sanitizer):
 
 ROWS = "(part + 1) * rows / parts;"
 FAULTS = {
+    "the scale of another token": ("simd_per_token.h", "x.scales[row + each]", "x.scales[row]"),
+    "the bias of other outputs": ("simd_per_token.h", "finish.bias + column", "finish.bias"),
+    "a gate that is not activated": (
+        "simd_per_token.h",
+        "V::multiply(activate(gate), up)",
+        "V::multiply(gate, activate(up))",
+    ),
+    "an inverse instead of a division": (
+        "simd_kernels.h",
+        "V::divide(V::load(x + i), V::splat(step))",
+        "V::multiply(V::load(x + i), V::splat(1.0f / step))",
+    ),
+    "signs that stay": ("panels.cc", "from[column] + without_sign", "from[column]"),
+    "rows that no thread takes": (
+        "per_token_linear.cc",
+        "(chunk + 1) * rows / chunks - first",
+        "(chunk + 1) * rows / chunks - first - chunk % 2",
+    ),
     "a block that is dropped": (
         "simd_kernels.h",
         "block < panels.blocks(); ++block",

@@ -13,7 +13,7 @@
 | CausalConv          | its function body, which is as fast           |                          |
 | RotaryEmbedding     | its function body, where it was not folded    |                          |
 | QuantizedMatMul     | MatMulNBits in a function (kernel_functions), |                          |
-|                     | or MatMulIntegerToFloat                       |                          |
+|                     | or MatMulIntegerToFloat (per_token_functions) |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
 | tied head           | FusedMatMul over the embedding, transposed    |                          |
 
@@ -31,6 +31,7 @@ from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.export.lower.ort.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.linear_attention import lower_linear_attention
 from edgeformer.export.lower.ort.norms import lower_norms
+from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
 from edgeformer.export.lower.ort.quantized import lower_quantized
 from edgeformer.export.lower.ort.shared_attention import lower_shared_attention
 from edgeformer.export.lower.tied_head import lower_tied_head
@@ -46,6 +47,7 @@ RULES = (
     fuse_gemms,
     lower_quantized,
     call_kernels,
+    call_per_token_kernels,
     lower_tied_head,
 )
 

@@ -21,8 +21,9 @@ import onnx
 import onnx_ir as ir
 
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN, VERSION
+from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import dtype_of, same_type
+from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
@@ -250,13 +251,9 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     products = _fitting(model, PRODUCT)
     if lowering.provider != "cpu" or not products:
         return report
-    bodies: dict[str, bytes] = {}
 
     def record(node: ir.Node, function: ir.Function) -> None:
-        body = ir.serde.serialize_function(function).SerializeToString(deterministic=True)
-        assert bodies.setdefault(function.name, body) == body, "calls with different bodies need different functions"
-        model.functions[function.identifier()] = function
-        model.opset_imports[DOMAIN] = VERSION
+        add_function(model, function)
         report.fire(node)
 
     for product in products:

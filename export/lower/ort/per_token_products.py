@@ -3,12 +3,10 @@
 Each token of x is divided by its own scale, max |x| / 127, and rounded; the product of integers is multiplied by that
 scale. Beside the product this costs passes over all tokens of a prompt, which are kept few:
 
-- an input of several products is rounded once: equal nodes are merged;
+- an input of several products is rounded once;
 - QuantizeLinear divides and rounds at once, with one token per block;
 - a gate times a product is rounded to the same integers whether or not the product is multiplied by its scale. So this
-  scale is applied behind the next product, in that product's scale: one number per token instead of one per feature;
-- QuantizeLinear wants a zero point for every scale. All are equal, and are computed once for all products of a part of
-  the model that read the same number of tokens.
+  scale is applied behind the next product, in that product's scale: one number per token instead of one per feature.
 """
 
 import onnx_ir as ir
@@ -21,7 +19,10 @@ SMALLEST = 1e-30
 """Lower bound of a token's largest magnitude: a token of zeros stays zero instead of becoming 0 / 0."""
 
 LARGEST = 1e30
-"""A scale by which any number is rounded to its zero point."""
+"""A scale by which any number is rounded to its zero point. QuantizeLinear wants a zero point for every scale."""
+
+PER_TOKEN_OPSET = 21
+"""First opset in which QuantizeLinear has blocks."""
 
 
 class PerTokenProducts:
@@ -29,40 +30,34 @@ class PerTokenProducts:
 
     def __init__(self) -> None:
         self._unscaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
-        self._zeros: dict[tuple[object, ...], ir.Value] = {}
+        self._rounded: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
 
     def __call__(self, emit: NodeBuilder, node: ir.Node) -> ir.Value:
         """Emit a canonical QuantizedMatMul and return its result."""
         read, integers, weight_scales = node.inputs[:3]
+        assert read is not None
         dtype = dtype_of(read)
         x, postponed = self._without_scale(emit, read)
-        largest = emit("ReduceMax", emit("Abs", x), emit.constant([-1]), keepdims=1)
-        largest = emit("Max", largest, emit.constant(SMALLEST, dtype))
-        scale, zero = emit("Mul", largest, emit.constant(1 / 127, dtype)), emit.constant(128, ir.DataType.UINT8)
-        zeros = self._zero_points(emit, node, scale, zero)
-        rounded = emit("QuantizeLinear", x, scale, zeros, axis=-1, block_size=node.attributes.get_int("inputs"))
+        if x not in self._rounded:
+            self._rounded[x] = self._round(emit, x, dtype, node.attributes.get_int("inputs"))
+        rounded, scale = self._rounded[x]
         one = emit.constant(1, dtype)
-        product = emit("MatMulIntegerToFloat", rounded, integers, one, weight_scales, zero, domain=CONTRIB)
+        product = emit("MatMulIntegerToFloat", rounded, integers, one, weight_scales, _middle(emit), domain=CONTRIB)
         if postponed is not None:
             scale = emit("Mul", scale, postponed)
         result = emit("Mul", product, scale)
         self._unscaled[result] = product, scale
         return result
 
-    def _zero_points(self, emit: NodeBuilder, node: ir.Node, scale: ir.Value, zero: ir.Value) -> ir.Value:
-        """One zero point for each scale, of which there is one per token."""
-        read = node.inputs[0]
-        # Values inside of what torch decomposes have no shape.
-        *tokens, _ = [None, None] if read is None or read.shape is None else read.shape
-        # The first word of a name is the part of the model. In an encoder-decoder, what reads the encoder's states is
-        # also extracted from its graph, so nothing is shared between parts.
-        key = (node.name or "").partition(".")[0], *tokens
-        zeros = None if None in tokens else self._zeros.get(key)
-        if zeros is None:
-            zeros = self._zeros[key] = emit("QuantizeLinear", scale, emit.constant(LARGEST, dtype_of(read)), zero)
-        return zeros
+    def _round(self, emit: NodeBuilder, x: ir.Value, dtype: ir.DataType, inputs: int) -> tuple[ir.Value, ir.Value]:
+        """Return x as integers, and the scale of each token."""
+        largest = emit("ReduceMax", emit("Abs", x), emit.constant([-1]), keepdims=1)
+        largest = emit("Max", largest, emit.constant(SMALLEST, dtype))
+        scale = emit("Mul", largest, emit.constant(1 / 127, dtype))
+        zeros = emit("QuantizeLinear", scale, emit.constant(LARGEST, dtype), _middle(emit))
+        return emit("QuantizeLinear", x, scale, zeros, axis=-1, block_size=inputs), scale
 
-    def _without_scale(self, emit: NodeBuilder, x: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
+    def _without_scale(self, emit: NodeBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """x and None; or, where x is something times a product, x without that product's scale, and the scale."""
         gating = producer(x, "Mul")
         if gating is not None and read_once(gating.outputs[0]):
@@ -71,3 +66,8 @@ class PerTokenProducts:
                     product, scale = self._unscaled[factor]
                     return emit("Mul", other, product), scale
         return x, None
+
+
+def _middle(emit: NodeBuilder) -> ir.Value:
+    """The zero point of all activations."""
+    return emit.constant(128, ir.DataType.UINT8)

@@ -138,6 +138,7 @@ inline constexpr Formal kFloats{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT};
 inline constexpr Formal kInt64s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64};
 inline constexpr Formal kInt32s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32};
 inline constexpr Formal kBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8};
+inline constexpr Formal kSignedBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8};
 
 constexpr Formal optional(Formal formal) { return {formal.type, INPUT_OUTPUT_OPTIONAL}; }
 

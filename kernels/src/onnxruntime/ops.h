@@ -5,13 +5,31 @@
 #include "cached_attention.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
+#include "per_token.h"
 
 namespace edgeformer {
 
 template <class... Kernels>
 struct KernelList {};
 
-using AllKernels = KernelList<AddRMSNorm, CachedAttention, MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU,
-                              Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>, Packer<MatMulNBitsSwiGLU>>;
+template <class...>
+struct Joined;
+template <class... Kernels>
+struct Joined<KernelList<Kernels...>> {
+  using List = KernelList<Kernels...>;
+};
+template <class... First, class... Second, class... Others>
+struct Joined<KernelList<First...>, KernelList<Second...>, Others...> : Joined<KernelList<First..., Second...>, Others...> {};
+
+// Feed-forwards with this activation: with and without a gate, with and without biases.
+template <Activation kActivation>
+using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>, PerTokenFeedForwardOp<false, kActivation, true>,
+                                PerTokenFeedForwardOp<true, kActivation, false>, PerTokenFeedForwardOp<true, kActivation, true>>;
+
+using AllKernels =
+    Joined<KernelList<AddRMSNorm, CachedAttention, MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>,
+                      Packer<MatMulNBitsGeGLU>, Packer<MatMulNBitsSwiGLU>, PerTokenMatMul<false>, PerTokenMatMul<true>>,
+           FeedForwards<Activation::kRelu>, FeedForwards<Activation::kSilu>, FeedForwards<Activation::kGelu>,
+           FeedForwards<Activation::kGeluTanh>>::List;
 
 }  // namespace edgeformer

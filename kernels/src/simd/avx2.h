@@ -74,6 +74,7 @@ struct Avx2 {
   static Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
   static Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
   static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+  static Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
   static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
   static float reduce_max(Floats a) {

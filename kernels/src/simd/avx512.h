@@ -54,6 +54,7 @@ struct Avx512 {
   static Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
   static Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
   static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
   static float reduce_max(Floats a) { return _mm512_reduce_max_ps(a); }

@@ -54,6 +54,7 @@ struct Neon {
   static Floats subtract(Floats a, Floats b) { return vsubq_f32(a, b); }
   static Floats divide(Floats a, Floats b) { return vdivq_f32(a, b); }
   static Floats max(Floats a, Floats b) { return vmaxq_f32(a, b); }
+  static Floats min(Floats a, Floats b) { return vminq_f32(a, b); }
   static Floats multiply(Floats a, Floats b) { return vmulq_f32(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
   static float reduce_max(Floats a) { return vmaxvq_f32(a); }

@@ -71,6 +71,7 @@ struct Plain {
   static Floats subtract(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] - b[i]; }); }
   static Floats divide(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] / b[i]; }); }
   static Floats max(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] > b[i] ? a[i] : b[i]; }); }
+  static Floats min(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; }); }
   static Floats multiply(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] * b[i]; }); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return make<Floats>([&](int i) { return a[i] * b[i] + c[i]; }); }
   static float reduce_max(Floats a) { return std::max(std::max(a[0], a[1]), std::max(a[2], a[3])); }
