@@ -240,7 +240,7 @@ def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(op
     graph = captured(chosen, dtype=dtype)
     lower(graph, lowering)
     head_dim = options.get("head_dim", 16)
-    kernels = [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
+    kernels = [node for node in graph.graph if node.op_type in ("GroupQueryAttention", "CachedAttention")]
     assert [kernel.attributes.get_float("scale") for kernel in kernels] == [1] * LAYERS
     assert count(graph, "Mul") == LAYERS * (2 if scaled else 3), "two of gates, and one of queries"
     tensors = [streamed(value) for value in graph.graph.initializers.values()]

@@ -16,7 +16,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest import Manifest
-from edgeformer.runtime import benchmark, kernels, load
+from edgeformer.runtime import benchmark, kernels, load, session
 from edgeformer.runtime.kernel_report import report_kernels
 from edgeformer.runtime.kernels import KernelChoice, Library, choose_kernels
 from edgeformer.runtime.session import open_session
@@ -64,6 +64,7 @@ def test_kernels_run_and_can_be_left_out(bundle, installed, library, monkeypatch
 def test_a_team_of_its_own_computes_the_same(bundle, installed, library, monkeypatch):
     """It is the default where kernels do all of the heavy work."""
     installed(library)
+    monkeypatch.setattr(session, "usable_cores", lambda: 2)  # tests that run side by side have one each
     monkeypatch.setenv(kernels.SWITCH, "session")
     model = load(bundle, "cpu", threads=2)
     ours = model.forward(TOKENS)
