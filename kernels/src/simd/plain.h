@@ -87,7 +87,10 @@ struct Plain {
   }
 
   static Floats to_floats(Ints a) { return make<Floats>([&](int i) { return static_cast<float>(a[i]); }); }
-  static Ints round(Floats a) { return make<Ints>([&](int i) { return static_cast<std::int32_t>(std::nearbyint(a[i])); }); }
+  // Of numbers that are not numbers, any integer: processors differ, and in C++ the conversion is undefined.
+  static Ints round(Floats a) {
+    return make<Ints>([&](int i) { return std::isnan(a[i]) ? 0 : static_cast<std::int32_t>(std::nearbyint(a[i])); });
+  }
   static void store_narrow(std::int8_t* to, Ints a) { std::copy(a.begin(), a.end(), to); }
 
  private:
