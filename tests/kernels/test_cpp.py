@@ -80,7 +80,7 @@ FAULTS = {
     "a window of one key more": ("attention_rows.h", "token + 1 - window;", "token - window;"),
     "keys of the future": ("attention_rows.h", "position + token + 1;", "position + token + 2;"),
     "the last key twice": ("simd_attention.h", "std::fill(of_head + keys, of_head + key, kNoScore);", ""),
-    "sums that are not made to fit": ("simd_attention.h", "if (largest <= before) {", "if (largest <= before + 1) {"),
+    "sums that are not made to fit": ("simd_attention.h", "factor = std::exp(before - largest);", "factor = 1;"),
     "the bias of the first head": ("attention.cc", "kv_head * group() * in_.bias_head_stride", "0"),
     "no sinks in steps": ("attention.cc", "? std::exp(in_.sinks[head] - largest) : 0.0f", "? 0.0f : 0.0f"),
     "keys that are not rotated": ("attention.cc", "rotate(rotation, in_.keys", "rotate({rotation.head_dim}, in_.keys"),
