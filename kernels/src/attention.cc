@@ -14,9 +14,6 @@ constexpr int kRowsAtOnce = 128;
 // Bytes of keys and values that are worth a thread's start.
 constexpr std::size_t kBytesOfAStart = 64 << 10;
 
-// Chunks of work for each thread, as in quantized_linear.cc.
-constexpr std::size_t kChunksPerThread = 4;
-
 struct Scratch {
   GrowingArray<float> queries, sums, work;
 };
@@ -46,7 +43,7 @@ class Attention {
   int valid(std::size_t row) const { return in_.last_positions[row] + 1; }
   int past(std::size_t row) const { return in_.is_prompt ? 0 : valid(row) - in_.new_tokens; }
 
-  const float* of_head(const Cache& cache, std::size_t row, int kv_head) const {
+  float* of_head(const Cache& cache, std::size_t row, int kv_head) const {
     return cache.present + (row * shape_.kv_heads + kv_head) * cache.present_capacity * shape_.head_dim;
   }
 
@@ -103,8 +100,8 @@ class Attention {
     for (int head = 0; head < shape_.kv_heads; ++head) {
       const std::size_t from = index * in_.kv_stride + static_cast<std::size_t>(head) * shape_.head_dim;
       const std::size_t at = static_cast<std::size_t>(position) * shape_.head_dim;
-      level_.rotate(rotation, in_.keys + from, 1.0f, const_cast<float*>(of_head(in_.keys_cache, row, head)) + at);
-      std::copy_n(in_.values + from, shape_.head_dim, const_cast<float*>(of_head(in_.values_cache, row, head)) + at);
+      level_.rotate(rotation, in_.keys + from, 1.0f, of_head(in_.keys_cache, row, head) + at);
+      std::copy_n(in_.values + from, shape_.head_dim, of_head(in_.values_cache, row, head) + at);
     }
   }
 

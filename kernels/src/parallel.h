@@ -6,6 +6,9 @@
 
 namespace edgeformer {
 
+// Chunks of work for each thread: enough that one that finishes early finds something to take over.
+inline constexpr std::size_t kChunksPerThread = 4;
+
 // A function of a chunk's index. It refers to a callable that outlives it.
 class Task {
  public:

@@ -7,9 +7,6 @@
 namespace edgeformer {
 namespace {
 
-// Chunks of work for each thread: enough that one that finishes early finds something to take over.
-constexpr std::size_t kChunksPerThread = 4;
-
 // Rows that one chunk takes through all of its steps: they and what they become stay in the second-level cache.
 constexpr std::size_t kRowsOfAChunk = 48;
 

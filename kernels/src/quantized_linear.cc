@@ -6,9 +6,6 @@
 namespace edgeformer {
 namespace {
 
-// Chunks of work for each thread: enough that one that finishes early finds something to take over.
-constexpr std::size_t kChunksPerThread = 4;
-
 // Bytes of weights that are worth a chunk of their own, about a microsecond of reading.
 constexpr std::size_t kChunkBytes = 32 << 10;
 

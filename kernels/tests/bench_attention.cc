@@ -4,11 +4,11 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
+#include "median_seconds.h"
 #include "team.h"
 
 using namespace edgeformer;
@@ -16,17 +16,6 @@ using namespace edgeformer;
 namespace {
 
 constexpr int kRepeats = 50;
-
-double median_seconds(auto run) {
-  std::vector<double> seconds;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
-  return seconds[kRepeats / 2];
-}
 
 void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Parallel& parallel) {
   AttentionShape shape{heads, kv_heads, head_dim, head_dim};
@@ -46,7 +35,7 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Parall
   in.keys_cache = {present_keys.data(), std::size_t(keys), present_keys.data(), std::size_t(keys)};
   in.values_cache = {present_values.data(), std::size_t(keys), present_values.data(), std::size_t(keys)};
   in.output = output.data();
-  const double seconds = median_seconds([&] { attend(shape, in, level_for(head_dim), parallel); });
+  const double seconds = median_seconds(kRepeats, [&] { attend(shape, in, level_for(head_dim), parallel); });
   double seen = 0;
   for (int token = 0; token < tokens; ++token) seen += keys - tokens + token + 1;
   std::printf("%2d heads of %d x %3d, %3d tokens over %4d keys: %8.1f us, %6.1f GB/s of cache, %6.1f 10^9 op/s\n", heads,

@@ -2,12 +2,12 @@
 //
 //     bench_per_token_linear [threads]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "per_token_linear.h"
+#include "median_seconds.h"
 #include "random_weights.h"
 #include "team.h"
 
@@ -16,18 +16,6 @@ using namespace edgeformer;
 namespace {
 
 constexpr int kRepeats = 15, kLayers = 12;
-
-template <class F>
-double median_seconds(F run) {
-  std::vector<double> seconds;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
-  return seconds[kRepeats / 2];
-}
 
 struct Sizes {
   const char* model;
@@ -58,7 +46,7 @@ int main(int count, char** arguments) {
       // Layers take turns, so that their weights are not in the second-level cache.
       const auto report = [&](const char* what, double products, const auto& layers) {
         const std::size_t runs = rows < 1000 ? layers.size() : 1;
-        const double seconds = median_seconds([&] {
+        const double seconds = median_seconds(kRepeats, [&] {
           for (std::size_t i = 0; i < runs; ++i) layers[i].run(x.data(), rows, y.data(), team);
         }) / runs;
         std::printf("%-9s %4zu rows  %-18s %8.1f us %7.0f 10^9 op/s\n", model, rows, what, seconds * 1e6,

@@ -2,12 +2,12 @@
 //
 //     bench_quantized_linear [threads [bits [block]]]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "quantized_linear.h"
+#include "median_seconds.h"
 #include "random_weights.h"
 #include "team.h"
 
@@ -16,18 +16,6 @@ using namespace edgeformer;
 namespace {
 
 constexpr int kInputs = 2048, kOutputs = 5632, kProducts = 22, kRepeats = 30;
-
-template <class F>
-double median_seconds(F run) {
-  std::vector<double> seconds;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
-  return seconds[kRepeats / 2];
-}
 
 // Reads bytes front to back with the same prefetches, and does no work on them.
 std::uint64_t read_all(const std::uint64_t* from, std::size_t count) {
@@ -52,7 +40,7 @@ int main(int count, char** arguments) {
     const std::size_t words = bytes * kProducts / 64 * 8, share = words / 8 / 16 * 8;
     const auto memory = make_aligned<std::uint64_t>(words);
     std::atomic<std::uint64_t> sink = 0;
-    const double seconds = median_seconds(
+    const double seconds = median_seconds(kRepeats,
         [&] { team.run(16, Task([&](std::size_t chunk) { sink += read_all(memory.get() + chunk * share, share); })); });
     std::printf("reading     %6.1f GB/s\n", share * 16 * 8 / seconds * 1e-9);
   }
@@ -65,7 +53,7 @@ int main(int count, char** arguments) {
       const std::vector<float> x = random_activations(rows * kInputs, 0);
       std::vector<float> y(rows * kOutputs);
       const std::size_t few = rows < 16 ? kProducts : 2;
-      const double seconds = median_seconds([&] {
+      const double seconds = median_seconds(kRepeats, [&] {
         for (std::size_t i = 0; i < few; ++i) products[i]->run(x.data(), rows, y.data(), team);
       });
       std::printf("%-12s %4zu rows %6.1f GB/s %7.1f 10^9 op/s\n", level->name, rows, bytes * few / seconds * 1e-9,

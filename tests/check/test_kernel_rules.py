@@ -1,4 +1,4 @@
-"""What each client runs for functions of a graph is predicted from files, and true of the clients that are here."""
+"""`check` predicts what each client runs for functions of a graph, and clients that are here run just that."""
 
 import pytest
 

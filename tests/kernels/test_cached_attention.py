@@ -131,9 +131,11 @@ def test_rows_with_chunks_of_their_own_are_right(library):
 
 
 WRONG = {
-    "another head_dim of values": ({"past_value": np.zeros((1, KV_HEADS, 99, 16), np.float32)}, "past_value has"),
+    "another head_dim of values": ({"past_value": np.zeros((1, KV_HEADS, 128, 16), np.float32)}, "past_value has"),
     "a query of other heads": ({"query": np.zeros((1, 1, 96), np.float32)}, r"query has the shape \[1, 1, 96\], not"),
     "more tokens than positions": ({"seqlens_k": np.array([170], np.int32)}, "row 0 has 171 tokens"),
+    "more tokens than the bias has": ({"seqlens_k": np.array([100], np.int32)}, "row 0 has 101 tokens"),
+    "no total": ({"total_sequence_length": np.zeros(0, np.int32)}, "total_sequence_length must be one number"),
     "no tokens": ({"seqlens_k": np.array([-1], np.int32)}, "row 0 has 0 tokens"),
     "a length for another row": ({"seqlens_k": np.array([9, 9], np.int32)}, r"seqlens_k has the shape \[2\]"),
     "a short bias": ({"attention_bias": np.zeros((1, 1, 1, 99), np.float32)}, "attention_bias has the shape"),
@@ -145,7 +147,7 @@ WRONG = {
 @pytest.mark.parametrize("fault", WRONG)
 def test_wrong_inputs_are_errors(library, fault):
     changes, message = WRONG[fault]
-    feeds = inputs_of([100], 1, rotary=32, bias=True, sinks=True)
+    feeds = inputs_of([100], 1, capacity=128, rotary=32, bias=True, sinks=True)
     session = session_of(graph_of(feeds, do_rotary=1), library)
     session.run(None, feeds)
     with pytest.raises(onnxruntime_errors(), match=f"edgeformer::CachedAttention: {message}"):

@@ -143,7 +143,7 @@ def test_results_do_not_depend_on_threads(library):
                 np.testing.assert_array_equal(answer, first)
 
 
-@pytest.mark.skipif(not SMAPS.is_file(), reason="the system does not tell which pages of a file a process has")
+@pytest.mark.skipif(not SMAPS.is_file(), reason="2026-11-24: only Linux tells which pages of a file a process has")
 def test_once_packed_the_weights_of_the_file_leave_memory(library, tmp_path):
     parts = random_weights(4096, 2048, 4, 32, zero_points=False)
     graph = graph_of(parts, N=4096, K=2048, bits=4, block_size=32)

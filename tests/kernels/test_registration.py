@@ -1,4 +1,4 @@
-"""What the library says of itself, the options with which it is registered, and the onnxruntimes that it takes."""
+"""The library describes itself, takes its options when it is registered, and refuses onnxruntimes that are too old."""
 
 import ctypes
 import json

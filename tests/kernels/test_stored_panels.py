@@ -23,7 +23,7 @@ STATUS = Path("/proc/self/status")
 
 
 def packed(parts, library, level=None, **sizes):
-    """What PackMatMulNBits makes of weights: the form of each input, and panels."""
+    """Return what PackMatMulNBits makes of weights: the form of each input, and panels."""
     node = make_node("PackMatMulNBits", ["", *parts], ["inputs", "panels"], domain="edgeformer", **sizes)
     types = ((TensorProto.INT64, "inputs"), (TensorProto.UINT8, "panels"))
     outputs = [make_tensor_value_info(name, kind, None) for kind, name in types]
@@ -69,7 +69,7 @@ def test_stored_weights_compute_what_the_same_packed_at_load_compute(library, tm
             np.testing.assert_array_equal(ours, at_load)
 
 
-@pytest.mark.skipif(not STATUS.is_file(), reason="the system does not tell which memory a process has for itself")
+@pytest.mark.skipif(not STATUS.is_file(), reason="2026-11-24: only Linux tells which memory a process has for itself")
 def test_stored_weights_are_read_where_they_are_mapped(library, tmp_path):
     # 38 MB: so much memory is given back to the system when it is freed, and does not hide what is allocated next.
     sizes = {"N": 32768, "K": 2048, "bits": 4, "block_size": 32}

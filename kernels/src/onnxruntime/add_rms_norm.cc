@@ -8,9 +8,6 @@ namespace {
 // Numbers that are worth a thread's start.
 constexpr std::size_t kNumbersOfAStart = 16 << 10;
 
-// Chunks of work for each thread, as in quantized_linear.cc.
-constexpr std::size_t kChunksPerThread = 4;
-
 }  // namespace
 
 void AddRMSNorm::run(Call& call, Parallel& parallel) const {

@@ -60,6 +60,9 @@ AttentionInputs CachedAttention::read(Call& call) const {
   in.values = packed ? in.keys + kv_heads * head_dim : call.input<float>(kValue);
   in.last_positions = call.input<std::int32_t>(kLastPositions);
 
+  for (const std::int64_t size : call.shape(kTotal)) {
+    if (size != 1) call.refuse("total_sequence_length must be one number");
+  }
   const std::int64_t total = call.input<std::int32_t>(kTotal)[0];
   in.is_prompt = total == tokens;
   const Sizes present = {rows, kv_heads, std::max(past[2], total), head_dim};
@@ -75,9 +78,9 @@ AttentionInputs CachedAttention::read(Call& call) const {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t valid = std::int64_t{in.last_positions[row]} + 1;
     const std::int64_t end = in.is_prompt ? std::max(valid, tokens) : valid;
-    if (valid < (in.is_prompt ? 0 : tokens) || end > positions) {
+    if (valid < (in.is_prompt ? 0 : tokens) || end > std::min(positions, total)) {
       call.refuse("row " + std::to_string(row) + " has " + std::to_string(valid) + " tokens, " + std::to_string(tokens) +
-                  " of them new, where there is room for " + std::to_string(positions));
+                  " of them new, where there is room for " + std::to_string(std::min(positions, total)));
     }
     if (!in.is_prompt && valid - tokens > past[2]) call.refuse("past_key is shorter than the tokens before the new ones");
   }
