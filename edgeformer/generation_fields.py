@@ -11,7 +11,7 @@ GENERATION_FIELDS = (
     "forced_bos_token_id", "forced_decoder_ids", "forced_eos_token_id", "lang_to_id", "length_penalty", "max_length",
     "max_new_tokens", "min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size", "no_timestamps_token_id",
     "num_beams", "repetition_penalty", "suppress_tokens", "task_specific_params", "task_to_id", "temperature", "top_k",
-    "top_p",
+    "top_p", "typical_p",
 )  # fmt: skip
 """Fields that the runtime reads; Whisper and models for several tasks have more than `GenerationConfig`."""
 
@@ -25,7 +25,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 """Fields that change what is generated and that the runtime lacks, with the values at which they change nothing."""
 
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (), "typical_p": (1,),
+    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (),
 }  # fmt: skip
 """Fields of the same kind that only sampling reads."""
 

@@ -16,12 +16,13 @@ from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Class, Encoder, Filling
-from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream
+from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream, TokenEvent
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.kernel_report import KernelReport
 from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.seq2seq import Seq2SeqLM
+from edgeformer.runtime.token_logprobs import TokenLogprobs
 from edgeformer.runtime.tokenizer import Message
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ __all__ = [
     "Message",
     "RequestError",
     "Seq2SeqLM",
+    "TokenEvent",
+    "TokenLogprobs",
     "benchmark",
     "load",
     "load_causal_lm",

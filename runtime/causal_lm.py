@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Generati
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.request_values import integer
+from edgeformer.runtime.rows import make_row, prefill_samples
 from edgeformer.runtime.session import ProviderChoice
-from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Message
 
 
@@ -63,9 +64,32 @@ class CausalLM(Model):
         prompt: Text,
         *,
         config: GenerationConfig | None = None,
+        num_return_sequences: Literal[1] = 1,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> Generation: ...
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: int,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompt: Sequence[Text],
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: Literal[1] = 1,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> list[Generation]: ...
 
     @overload
     def generate(
@@ -73,35 +97,44 @@ class CausalLM(Model):
         prompt: Sequence[Text],
         *,
         config: GenerationConfig | None = None,
+        num_return_sequences: int,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
-    ) -> list[Generation]: ...
+    ) -> list[list[Generation]]: ...
 
     def generate(
         self,
         prompt: Text | Sequence[Text],
         *,
         config: GenerationConfig | None = None,
+        num_return_sequences: int = 1,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
-    ) -> Generation | list[Generation]:
+    ) -> Generation | list[Generation] | list[list[Generation]]:
         """Continue one prompt, or a batch of prompts of any lengths.
 
         prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list. config: replaces the
-        model's own `generation_config`. logits_processors: functions that change logits before a token is chosen (see
-        `LogitsProcessor`). options: fields of `GenerationConfig`, which override those of the config. Without
-        max_new_tokens there are 256 new tokens at most, or what the context leaves.
+        model's own `generation_config`. num_return_sequences: samples of each prompt, which is run once for all of
+        them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. logits_processors:
+        functions that change logits before a token is chosen (see `LogitsProcessor`). options: fields of
+        `GenerationConfig`, which override those of the config. Without max_new_tokens there are 256 new tokens at most,
+        or what the context leaves.
 
         Raises RequestError for a request that the model cannot serve, such as a prompt beyond its context.
         """
         chosen = self._config(config, options)
-        if not is_batch(prompt):
-            rows, decoder = self._prepare([prompt], chosen, logits_processors)  # type: ignore[list-item]
-            return GenerationStream(rows[0], decoder).finish()
-        rows, decoder = self._prepare(prompt, chosen, logits_processors)  # type: ignore[arg-type]
-        for _ in run_rows(decoder, rows):
+        single = not is_batch(prompt)
+        prompts = cast(list[Text], [prompt] if single else prompt)
+        count = _samples(num_return_sequences, chosen)
+        rows, decoder = self._prepare(prompts, chosen, logits_processors, count)
+        first = prefill_samples(decoder, rows, count) if count > 1 else None
+        for _ in run_rows(decoder, rows, first):
             pass
-        return [row.result() for row in rows]
+        found = [row.result() for row in rows]
+        results: list[Any] = found
+        if count > 1:
+            results = [found[start : start + count] for start in range(0, len(found), count)]
+        return results[0] if single else results
 
     def stream(
         self,
@@ -147,18 +180,23 @@ class CausalLM(Model):
         return chosen
 
     def _prepare(
-        self, prompts: Sequence[Text], config: GenerationConfig, processors: Sequence[LogitsProcessor]
+        self,
+        prompts: Sequence[Text],
+        config: GenerationConfig,
+        processors: Sequence[LogitsProcessor],
+        samples: int = 1,
     ) -> tuple[list[Row], Decoder]:
-        """Return a row for each prompt, and a decoder with room for all of them."""
+        """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
         if config.stop:
             self.require_tokenizer()
-        eos = frozenset(self.manifest.tokens.eos)
         rows = []
         for prompt in prompts:
             tokens = self.encode(prompt)
-            stream = TextStream(self.tokenizer, config.stop) if self.tokenizer else None
             new = self._new_tokens(len(tokens), config)
-            rows.append(Row(tokens, new, eos, config.sampling, stream, rules=config.rules, processors=processors))
+            rows += [
+                make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample)
+                for sample in range(samples)
+            ]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
@@ -183,3 +221,15 @@ class CausalLM(Model):
                 f"is {context} tokens. Shorten the prompt or lower max_new_tokens."
             )
         return new
+
+
+def _samples(count: int, config: GenerationConfig) -> int:
+    """Return how many samples a prompt gets. Raises RequestError where more than one would be equal."""
+    count = integer("num_return_sequences", count)
+    if count < 1:
+        raise RequestError(f"num_return_sequences is {count}; it must be at least 1.")
+    if count > 1 and config.temperature == 0:
+        raise RequestError(
+            f"num_return_sequences is {count}, but without a temperature all of them are the same; give one."
+        )
+    return count

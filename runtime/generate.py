@@ -14,6 +14,7 @@ from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processo
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.token_logprobs import TokenLogprobs, token_logprobs
 
 DEFAULT_NEW_TOKENS = 256
 """New tokens at most, where neither the call nor the model's generation config says how many."""
@@ -29,7 +30,8 @@ class Generation:
     the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string) or `length`
     (max_new_tokens). prompt_tokens: tokens of the prompt, or of the encoder's source. prefill_seconds: time to run the
     prompt, or the encoder and the decoder's prompt. decode_seconds: time of all steps after the first new token.
-    score: of a beam search (see `GenerationConfig.length_penalty`), None otherwise.
+    score: of a beam search (see `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None
+    where the config does not ask for them.
     """
 
     text: str | None
@@ -39,6 +41,7 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     score: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 NO_RULES = Rules()
@@ -49,7 +52,8 @@ class Row:
     """The state of one prompt in the loop.
 
     prompt: the decoder's tokens before the first new one. prompt_tokens: what `Generation` reports, where that is not
-    the length of `prompt`.
+    the length of `prompt`. top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no
+    log-probabilities.
     """
 
     prompt: Sequence[int]
@@ -65,6 +69,8 @@ class Row:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     prompt_tokens: int | None = None
+    top_logprobs: int | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.sampling)
@@ -76,6 +82,8 @@ class Row:
     def advance(self, logits: NDArray[np.float32]) -> str:
         """Choose the next token from logits [V]; return the text that it completes."""
         token = self._sampler.choose(self._processed(logits) if self._changes_logits else logits)
+        if self.top_logprobs is not None:
+            self.logprobs.append(token_logprobs(logits, token, self.top_logprobs))
         self.tokens.append(token)
         if token in self.eos:
             self.finish_reason = "eos"
@@ -104,6 +112,10 @@ class Row:
                 raise RequestError("the logits processors leave no token: all logits are -inf.")
         return logits
 
+    def last_event(self, text: str) -> "TokenEvent":
+        """Return the event of the last token, which completes this text."""
+        return TokenEvent(self.tokens[-1], text, self.logprobs[-1] if self.logprobs else None)
+
     def result(self) -> Generation:
         """Return the result of a row that is finished."""
         assert self.finish_reason is not None
@@ -114,6 +126,7 @@ class Row:
             prompt_tokens=len(self.prompt) if self.prompt_tokens is None else self.prompt_tokens,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
+            logprobs=None if self.top_logprobs is None else self.logprobs,
         )
 
 
@@ -142,18 +155,36 @@ def run_rows(decoder: Decoder, rows: Sequence[Row], first_logits: Logits | None 
             yield index, piece
 
 
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """A token as it is generated.
+
+    text: the text that it completes, which may be empty, and may hold text of tokens before it. logprobs: None where
+    the config does not ask for them.
+    """
+
+    token_id: int
+    text: str
+    logprobs: TokenLogprobs | None
+
+
 class GenerationStream(Iterator[str]):
     """An iterator over pieces of text as they are generated; `finish` runs to the end and returns the `Generation`."""
 
     def __init__(self, row: Row, decoder: Decoder, first_logits: Logits | None = None):
         self._row = row
-        self._pieces = (piece for _, piece in run_rows(decoder, [row], first_logits) if piece)
+        self._steps = run_rows(decoder, [row], first_logits)
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        return next(piece for _, piece in self._steps if piece)
+
+    def events(self) -> Iterator[TokenEvent]:
+        """Yield the tokens that are still to come, each with its text and its log-probability."""
+        for _, piece in self._steps:
+            yield self._row.last_event(piece)
 
     def finish(self) -> Generation:
         """Generate the rest and return the whole result."""
-        for _ in self._pieces:
+        for _ in self._steps:
             pass
         return self._row.result()

@@ -3,7 +3,7 @@
     model.generate("Once", max_new_tokens=8, temperature=0.7)         # override fields of the model's own config
     model.generate("Once", config=GenerationConfig(max_new_tokens=8)) # replace the model's own config
 
-The config is split into what the parts of the runtime take: `Sampling`, `Rules` and `BeamSearch`.
+The config is split into what the parts of the runtime take: `Sampling`, `Rules`, `Dry` and `BeamSearch`.
 """
 
 import json
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
 from edgeformer.errors import BundleError, RequestError
-from edgeformer.generation_fields import unsupported_fields
+from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.runtime import request_values
 from edgeformer.runtime.beam_search import BeamSearch
+from edgeformer.runtime.dry import Dry
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
 
@@ -40,8 +41,22 @@ class GenerationOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    xtc_probability: float
+    xtc_threshold: float
     seed: int | None
+    ignore_eos: bool
+    logprobs: bool
+    top_logprobs: int
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: str | Sequence[str]
     no_repeat_ngram_size: int
     bad_words_ids: Sequence[Sequence[int]]
     min_length: int
@@ -57,13 +72,14 @@ class GenerationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """How a model generates. Names and meanings are those of transformers' `GenerationConfig`.
+    """How a model generates. Names and meanings are those of transformers' `GenerationConfig`, where it has the field.
 
     Length, in tokens:
         max_new_tokens: new tokens at most, ≥ 1; None for what `max_length` leaves, else 256, but never more than the
             context has room for.
         max_length: prompt and new tokens together at most, ≥ 1; used by encoder-decoders where max_new_tokens is None.
         stop: texts that end the generation; they are not part of the result. They need a tokenizer and no beams.
+        ignore_eos: end tokens do not end the generation, as in vLLM; they may come like any other.
 
     Sampling:
         temperature: ≥ 0; 0 takes the most likely token (greedy), a larger value flattens the distribution before a
@@ -71,11 +87,23 @@ class GenerationConfig:
         top_k: ≥ 0; keep the k most likely tokens, 0 keeps all.
         top_p: in (0, 1]; keep the fewest tokens whose probabilities reach p, 1 keeps all.
         min_p: in [0, 1]; keep tokens of at least p times the largest probability, 0 keeps all.
+        typical_p: in (0, 1]; keep the tokens whose surprise is nearest to the entropy and whose probabilities reach p,
+            1 keeps all.
+        xtc_probability, xtc_threshold: in [0, 1]; with this probability, at each step, drop all tokens whose
+            probability reaches the threshold but the least likely of them (XTC, as in llama.cpp); 0 never does.
         seed: ≥ 0, of the random draws; None for another one in every call. Each row of a batch draws as it would alone.
 
+    Log-probabilities, in the result:
+        logprobs: whether `Generation.logprobs` has the log-probability of each new token, of the model's own
+            distribution: before all rules, temperature and filters. Not of a beam search.
+        top_logprobs: ≥ 0; how many of the most likely tokens come with each. Above 0 it needs `logprobs`.
+
     Rules on logits, applied in this order before a token is chosen:
+        logit_bias: token ids with numbers that are added to their logits, as in OpenAI's API; -inf bans a token.
         repetition_penalty: > 0; divide positive and multiply negative logits of tokens already in the text by this, 1
             leaves them.
+        presence_penalty, frequency_penalty: finite; subtracted from the logits of new tokens that came before: the one
+            once, the other as often as the token came (OpenAI's API); 0 is off, and the prompt does not count.
         no_repeat_ngram_size: ≥ 0; no n tokens in a row come twice, 0 allows it.
         bad_words_ids: sequences of token ids that may not come; an end token by itself is never one of them.
         min_length, min_new_tokens: ≥ 0; no end token before the whole sequence, or its new part, has this many tokens.
@@ -84,6 +112,11 @@ class GenerationConfig:
         forced_eos_token_id: the last token, where the length limit allows no more.
         suppress_tokens: token ids that never come; ids outside the vocabulary are ignored.
         begin_suppress_tokens: token ids that may not come first.
+        dry_multiplier, dry_base, dry_allowed_length: ≥ 0, ≥ 1, ≥ 1; a token that would prolong a repetition of n tokens
+            loses multiplier · base ^ (n − allowed_length) where n reaches allowed_length (DRY, as in llama.cpp); a
+            multiplier of 0 is off.
+        dry_penalty_last_n: ≥ -1; the last tokens that count, the prompt's included, -1 for all.
+        dry_sequence_breakers: texts; no repetition goes across a token that contains one of them.
 
     Beam search, encoder-decoders only:
         num_beams: ≥ 1; continuations that are kept at each step, 1 is greedy search.
@@ -102,8 +135,22 @@ class GenerationConfig:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     seed: int | None = None
+    ignore_eos: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: str | Sequence[str] = ("\n", ":", '"', "*")
     no_repeat_ngram_size: int = 0
     bad_words_ids: Sequence[Sequence[int]] = ()
     min_length: int = 0
@@ -121,9 +168,15 @@ class GenerationConfig:
         # Numbers of Python, and tuples: lists, as they come from JSON, would make equal configs differ.
         for name, value in request_values.option_values(values).items():
             object.__setattr__(self, name, value)
-        _, sampling, search = self.rules, self.sampling, self.beam_search()  # these check the ranges
+        _, _, sampling, search = self.rules, self.dry, self.sampling, self.beam_search()  # these check the ranges
         if sampling.temperature and search.num_beams != 1:
             raise RequestError("num_beams searches and temperature draws; give only one of them.")
+        if self.logprobs and search.num_beams != 1:
+            raise RequestError("a beam search returns scores of texts, not logprobs of tokens; use num_beams=1.")
+        if self.top_logprobs < 0:
+            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be 0 or larger.")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(f"top_logprobs is {self.top_logprobs}, which needs logprobs=True.")
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:
@@ -153,7 +206,7 @@ class GenerationConfig:
                 "is generated. Take it out."
             )
         sampled = {"temperature": 1.0, "top_k": DEFAULT_TOP_K} if data.get("do_sample") else {}
-        names = FIELDS - {"stop", "seed"} - (set() if sampled else SAMPLING_FIELDS)
+        names = FIELDS & set(GENERATION_FIELDS) - (set() if sampled else SAMPLING_FIELDS)
         given = {name: data[name] for name in names if data.get(name) is not None}
         if "min_new_tokens" in given:  # even where it is 0
             given.pop("min_length", None)
@@ -190,6 +243,11 @@ class GenerationConfig:
         fields = {name: getattr(self, name) for name in RULES_FIELDS}
         return Rules(**fields | ({"min_length": 0} if self.min_new_tokens else {}))
 
+    @cached_property
+    def dry(self) -> Dry:
+        """The fields of DRY, which penalises what repeats."""
+        return Dry(**{name: getattr(self, name) for name in DRY_FIELDS})
+
     def beam_search(self, num_return_sequences: int = 1) -> BeamSearch:
         """Return the fields of beam search. Raises RequestError for more sequences than beams."""
         return BeamSearch(
@@ -201,5 +259,6 @@ class GenerationConfig:
 
 
 FIELDS = {field.name for field in fields(GenerationConfig)}
+DRY_FIELDS = {field.name for field in fields(Dry)}
 RULES_FIELDS = {field.name for field in fields(Rules)}
 SAMPLING_FIELDS = {field.name for field in fields(Sampling)} - RULES_FIELDS

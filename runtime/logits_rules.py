@@ -1,10 +1,12 @@
 """Rules of generation configs that forbid, force or penalise tokens by changing logits, given the tokens before them.
 
 The rules and their order are those of transformers' `generate`: repetition penalty, repeated n-grams, bad words,
-minimum length, forced first and last token, suppressed tokens. A later rule overrules an earlier one.
+minimum length, forced first and last token, suppressed tokens. A later rule overrules an earlier one. The biases of
+OpenAI's API come before the repetition penalty, and its two penalties behind it, as in llama.cpp and vLLM.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -27,7 +29,10 @@ class Rules:
     Raises RequestError for a value outside its range. Source: `_get_logits_processor` of transformers 5.23.
     """
 
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
     bad_words_ids: Sequence[Sequence[int]] = ()
     min_length: int = 0
@@ -42,6 +47,14 @@ class Rules:
         object.__setattr__(self, "bad_words_ids", tuple(tuple(word) for word in self.bad_words_ids))
         for name in ("suppress_tokens", "begin_suppress_tokens"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        biases = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
+        object.__setattr__(self, "logit_bias", tuple(sorted((token, bias) for token, bias in biases)))
+        for token, bias in self._biases:
+            if math.isnan(bias) or bias == math.inf:
+                raise RequestError(f"logit_bias of token {token} is {bias}; it must be a finite number, or -inf (ban).")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise RequestError(f"{name} is {getattr(self, name)}; it must be finite; 0 is off.")
         if not self.repetition_penalty > 0:
             raise RequestError(f"repetition_penalty is {self.repetition_penalty}; it must be above 0; 1 is off.")
         for name in ("no_repeat_ngram_size", "min_length", "min_new_tokens"):
@@ -63,6 +76,7 @@ class Rules:
         forced = ("forced_bos_token_id", self.forced_bos_token_id), ("forced_eos_token_id", self.forced_eos_token_id)
         return [
             *((name, [id]) for name, id in forced if id is not None),
+            ("logit_bias", [token for token, _ in self._biases]),
             ("bad_words_ids", [id for word in self.bad_words_ids for id in word]),
             ("suppress_tokens", self.suppress_tokens),
             ("begin_suppress_tokens", self.begin_suppress_tokens),
@@ -90,8 +104,12 @@ class Rules:
         """
         logits, tokens = np.atleast_2d(logits), np.atleast_2d(tokens)
         length = tokens.shape[1]
+        for token, bias in self._biases:
+            logits[:, token] += bias
         if self.repetition_penalty != 1:
             penalise(logits, tokens, self.repetition_penalty)
+        if self.presence_penalty or self.frequency_penalty:
+            penalise_counts(logits, tokens[:, prompt_length:], self.presence_penalty, self.frequency_penalty)
         if 0 < self.no_repeat_ngram_size <= length:
             _ban_repeated_ngrams(logits, tokens, self.no_repeat_ngram_size)
         for starts, ends in self._words:
@@ -111,6 +129,11 @@ class Rules:
         """Return the length at which the first token that may be chosen freely comes."""
         return prompt_length + (prompt_length == 1 and self.forced_bos_token_id is not None)
 
+    @property
+    def _biases(self) -> Sequence[tuple[int, float]]:
+        assert not isinstance(self.logit_bias, Mapping), "the constructor makes pairs of it"
+        return self.logit_bias
+
     @cached_property
     def _words(self) -> list[tuple[Ids, Ids]]:
         """Return bad words grouped by length L: all tokens but the last [W, L - 1], and the last [W]."""
@@ -124,6 +147,16 @@ def penalise(logits: Logits, tokens: Ids, penalty: float) -> None:
     rows = np.arange(len(tokens))[:, None]
     values = logits[rows, tokens]
     logits[rows, tokens] = np.where(values > 0, values / penalty, values * penalty)
+
+
+def penalise_counts(logits: Logits, tokens: Ids, presence: float, frequency: float) -> None:
+    """Subtract presence + count · frequency from logits [R, V] of the new tokens [R, N] so far, in place.
+
+    Source: `presence_penalty` and `frequency_penalty` of OpenAI's API; the prompt does not count, as in vLLM.
+    """
+    for row, new in zip(logits, tokens, strict=True):
+        ids, counts = np.unique(new, return_counts=True)
+        row[ids] -= (presence + frequency * counts).astype(row.dtype)
 
 
 def _ban_repeated_ngrams(logits: Logits, tokens: Ids, size: int) -> None:

@@ -13,9 +13,14 @@ from edgeformer.errors import RequestError
 
 INTEGERS = (
     "max_new_tokens", "max_length", "top_k", "seed", "no_repeat_ngram_size", "min_length", "min_new_tokens",
-    "forced_bos_token_id", "forced_eos_token_id", "num_beams",
+    "forced_bos_token_id", "forced_eos_token_id", "num_beams", "top_logprobs", "dry_allowed_length",
+    "dry_penalty_last_n",
 )  # fmt: skip
-NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
+NUMBERS = (
+    "temperature", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "length_penalty",
+)  # fmt: skip
+FLAGS = ("logprobs", "ignore_eos")
 OPTIONAL = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
 """Options that may be None."""
 
@@ -81,6 +86,10 @@ def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in (*INTEGERS, *NUMBERS):
         if checked[name] is not None or name not in OPTIONAL:
             checked[name] = (integer if name in INTEGERS else number)(name, checked[name])
+    for name in FLAGS:
+        if not isinstance(checked[name], bool):
+            raise RequestError(f"{name} is {shown(checked[name])}; it must be True or False.")
+    checked["logit_bias"] = _biases(checked["logit_bias"])
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         checked[name] = tuple(token_ids(name, checked[name]))
     if not is_list(checked["bad_words_ids"]):
@@ -89,11 +98,25 @@ def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     words = enumerate(checked["bad_words_ids"])
     checked["bad_words_ids"] = tuple(tuple(token_ids(f"bad_words_ids[{place}]", word)) for place, word in words)
-    stop = checked["stop"]
-    if not isinstance(stop, str) and not (is_list(stop) and all(isinstance(text, str) for text in stop)):
-        raise RequestError(f"stop is {shown(stop)}; it must be a text or a list of texts.")
-    checked["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    for name in ("stop", "dry_sequence_breakers"):
+        checked[name] = _texts(name, checked[name])
     return checked
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return a text or texts as a tuple."""
+    if not isinstance(value, str) and not (is_list(value) and all(isinstance(text, str) for text in value)):
+        raise RequestError(f"{name} is {shown(value)}; it must be a text or a list of texts.")
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """Return the biases of tokens as pairs in the order of their ids; they come as a mapping, or as such pairs."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not is_list(pairs) or not all(is_list(pair) and len(pair) == 2 for pair in pairs):
+        raise RequestError(f"logit_bias is {shown(value)}; it must be a mapping of token ids to numbers.")
+    biases = {integer("a token of logit_bias", token): bias for token, bias in pairs}
+    return tuple((token, number(f"logit_bias[{token}]", bias)) for token, bias in sorted(biases.items()))
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
-"""Choose the next token from logits: greedily, or by a draw after temperature, top-k, top-p and min-p, in this order.
+"""Choose the next token from logits: greedily, or by a draw after temperature and the filters.
 
-The order is that of transformers. The repetition penalty comes before; it is one of `logits_rules.Rules`.
+The filters come in the order of transformers: top-k, top-p, min-p, typical-p; then XTC, which transformers lacks.
+Penalties come before; they are in `logits_rules.Rules`.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -28,6 +32,9 @@ class Sampling:
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or larger")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 (off) and 1")
+        _require(0 < self.typical_p <= 1, "typical_p", self.typical_p, "above 0 and at most 1 (off)")
+        _require(0 <= self.xtc_probability <= 1, "xtc_probability", self.xtc_probability, "between 0 (off) and 1")
+        _require(0 <= self.xtc_threshold <= 1, "xtc_threshold", self.xtc_threshold, "between 0 and 1; above 0.5 is off")
         _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or larger")
 
 
@@ -48,6 +55,8 @@ class Sampler:
         if self._sampling.temperature == 0:
             return int(logits.argmax())
         probabilities = distribution(logits, self._sampling)
+        if self._sampling.xtc_probability and self._random.random() < self._sampling.xtc_probability:
+            exclude_top_choices(probabilities, self._sampling.xtc_threshold)
         # Inverse of the cumulative distribution; the last token with any probability guards against rounding.
         cumulative = np.cumsum(probabilities)
         drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
@@ -70,7 +79,22 @@ def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
     if sampling.min_p > 0:
         probabilities = _softmax(scaled)
         scaled[probabilities < sampling.min_p * probabilities.max()] = -np.inf
+    if sampling.typical_p < 1:
+        scaled = np.where(_typical(_softmax(scaled), sampling.typical_p), scaled, -np.inf)
     return _softmax(scaled)
+
+
+def exclude_top_choices(probabilities: NDArray[np.float64], threshold: float) -> None:
+    """Set the probabilities [V] of all tokens that reach the threshold to 0 but the least likely of them, in place.
+
+    This is XTC; `Sampler` does it in a fraction `xtc_probability` of its draws. Source: `llama_sampler_xtc` of
+    llama.cpp.
+    """
+    top = np.flatnonzero(probabilities >= threshold)
+    if threshold > 0.5 or len(top) < 2:
+        return
+    order = np.argsort(-probabilities[top], kind="stable")
+    probabilities[top[order[:-1]]] = 0
 
 
 def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
@@ -86,6 +110,22 @@ def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.boo
     kept = np.zeros(len(probabilities), np.bool_)
     # A token stays while those before it have not reached p; the first always stays.
     kept[order[before < top_p]] = True
+    return kept
+
+
+def _typical(probabilities: NDArray[np.float64], mass: float) -> NDArray[np.bool_]:
+    """Mark the tokens whose surprise is nearest to the entropy, up to this probability, bool [V].
+
+    Source: arXiv 2202.00666, and `TypicalLogitsWarper` of transformers, whose treatment of ties this has.
+    """
+    possible = np.flatnonzero(probabilities)
+    surprise = -np.log(probabilities[possible])
+    distance = np.abs(surprise - (probabilities[possible] * surprise).sum())
+    order = np.argsort(distance, kind="stable")
+    reached = np.cumsum(probabilities[possible][order])
+    last = min(int((reached < mass).sum()), len(order) - 1)
+    kept = np.zeros(len(probabilities), np.bool_)
+    kept[possible[distance <= distance[order[last]]]] = True
     return kept
 
 

@@ -14,7 +14,7 @@ from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Row
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
-from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.rows import all_processors, end_tokens, make_row
 
 
 class Request(NamedTuple):
@@ -63,16 +63,14 @@ def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Reques
     decoder = model.new_decoder(outputs, len(request.prompt) + request.max_new_tokens)
     first = _run_prompt(decoder, request.prompt)
     seconds = time.perf_counter() - started
-    eos = frozenset(model.manifest.tokens.eos)
-    rows = [
-        Row(
-            request.prompt, request.max_new_tokens, eos, config.sampling,
-            TextStream(model.tokenizer, config.stop) if model.tokenizer else None,
-            rules=config.rules, processors=request.processors, prefill_seconds=seconds,
-            prompt_tokens=int(outputs.mask[index].sum()),
+    rows = []
+    for index in range(len(sources)):
+        row = make_row(
+            request.prompt, request.max_new_tokens, config, model.manifest, model.tokenizer, request.processors
         )
-        for index in range(len(sources))
-    ]  # fmt: skip
+        row.prefill_seconds = seconds
+        row.prompt_tokens = int(outputs.mask[index].sum())
+        rows.append(row)
     return rows, decoder, first
 
 
@@ -94,10 +92,10 @@ def search_beams(
         prompts=[request.prompt] * len(sources),
         search=search,
         max_new_tokens=request.max_new_tokens,
-        eos=frozenset(tokens.eos),
+        eos=end_tokens(request.config, model.manifest),
         pad=tokens.pad or 0,
         rules=request.config.rules,
-        processors=request.processors,
+        processors=all_processors(request.config, model.tokenizer, request.processors),
     )
     ended = time.perf_counter()
     lengths = outputs.mask[:: search.num_beams].sum(1).tolist()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.runtime import chat_text
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
+from edgeformer.runtime.token_bytes import vocabulary_bytes
 
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
@@ -74,6 +76,11 @@ class Tokenizer:
         """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none."""
         token = _content(self.config.get(name))
         return token if isinstance(token, str) else None
+
+    @cached_property
+    def vocabulary(self) -> list[bytes]:
+        """The bytes of each token id, which may be a part of a character; special tokens are spelled as their names."""
+        return vocabulary_bytes(self.backend)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""

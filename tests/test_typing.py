@@ -62,6 +62,8 @@ def write(path: Path) -> str:
     assert_type(model.generate([1, 2, 3], logits_processors=processors), Generation)
     many = assert_type(model.generate(["Once", "Twice"], stop=["."]), list[Generation])
     assert_type(model.generate([[1], [2, 3]], config=GenerationConfig(top_k=5)), list[Generation])
+    assert_type(model.generate("Once", num_return_sequences=3, temperature=1.0, logprobs=True), list[Generation])
+    assert_type(model.generate(["Once"], num_return_sequences=3, logit_bias={5: 1.0}), list[list[Generation]])
     own = GenerationConfig.from_folder(path)
     for piece in assert_type(model.stream("Once", config=own, min_p=0.1), GenerationStream):
         print(piece)

@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", "language")
 """Options, by their parameters, that only bundles of encoder-decoders take."""
 
+
+class Bias(click.ParamType[tuple[int, float]]):
+    """The value of --logit-bias: a token id and a number, joined by an equals sign."""
+
+    name = "ID=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
+        """Return the token id and the number."""
+        token, _, bias = str(value).partition("=")
+        try:
+            return int(token), float(bias)
+        except ValueError:
+            self.fail(f"{value!r} is no ID=VALUE, such as 42=-3.5.", param, ctx)
+
+
+BIAS = Bias()
 CHAT = "Chat"
 SAMPLING = "Sampling"
 
@@ -38,7 +54,21 @@ SAMPLING = "Sampling"
 @option("--top-k", type=int, metavar="N", topic=SAMPLING, help="Keep the k most likely tokens; 0 keeps all.")
 @option("--top-p", type=float, topic=SAMPLING, help="Keep the fewest tokens that reach this probability.")
 @option("--min-p", type=float, topic=SAMPLING, help="Keep tokens of at least this fraction of the largest probability.")
+@option(
+    "--typical-p", type=float, topic=SAMPLING, help="Keep the tokens nearest to the entropy, up to this probability."
+)
+@option("--xtc-probability", type=float, topic=SAMPLING, help="Drop the most likely tokens in this fraction of steps.")
+@option("--xtc-threshold", type=float, topic=SAMPLING, help="Probability from which XTC drops tokens. [default: 0.1]")
 @option("--repetition-penalty", type=float, topic=SAMPLING, help="Above 1, repeat less.")
+@option("--presence-penalty", type=float, topic=SAMPLING, help="Above 0, new tokens that came before come less.")
+@option("--frequency-penalty", type=float, topic=SAMPLING, help="The same for every time that the token came.")
+@option("--dry-multiplier", type=float, topic=SAMPLING, help="Above 0, texts that came before are not repeated (DRY).")
+@option(
+    "--logit-bias", multiple=True, type=BIAS, topic=SAMPLING,
+    help="Add VALUE to the logit of token ID; may be given several times.",
+)  # fmt: skip
+@option("--ignore-eos", is_flag=True, topic=SAMPLING, help="Go on after an end token.")
+@option("--top-logprobs", **COUNT, topic=SAMPLING, help="With --json, log-probabilities of the N most likely tokens.")
 @option("--seed", type=int, metavar="N", topic=SAMPLING, help="Make sampling repeatable.")
 @option("--num-beams", **COUNT, topic=ENCODER_DECODERS, help="Beam search instead of greedy choice.")
 @option(
@@ -71,6 +101,10 @@ def run_command(
 
     # Defaults are those of the runtime: pass only the options that were given.
     options = {name: value for name, value in options.items() if value not in (None, ())}
+    if not options["ignore_eos"]:
+        del options["ignore_eos"]
+    if "top_logprobs" in options:
+        options["logprobs"] = True
     model = load(bundle, provider, threads)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")

@@ -153,6 +153,25 @@ def test_run_samples_repeatably(tiny_llama_bundle):
     assert first == second != run("run", tiny_llama_bundle, "A", *options[:-1], 8).stdout
 
 
+def test_run_takes_the_options_of_other_samplers(tiny_llama_bundle):
+    options = [
+        "-n", 6, "--temperature", 1, "--typical-p", 0.9, "--xtc-probability", 0.5, "--xtc-threshold", 0.2,
+        "--presence-penalty", 0.5, "--frequency-penalty", 0.5, "--dry-multiplier", 0.8, "--logit-bias", "300=2.5",
+        "--logit-bias", "301=-inf", "--ignore-eos", "--seed", 3, "--top-logprobs", 2, "--json",
+    ]  # fmt: skip
+    data = json.loads(run("run", tiny_llama_bundle, "Once upon a time", *options).stdout)
+    expected = load(tiny_llama_bundle).generate(
+        "Once upon a time", max_new_tokens=6, temperature=1.0, typical_p=0.9, xtc_probability=0.5, xtc_threshold=0.2,
+        presence_penalty=0.5, frequency_penalty=0.5, dry_multiplier=0.8, logit_bias={300: 2.5, 301: float("-inf")},
+        ignore_eos=True, seed=3, logprobs=True, top_logprobs=2,
+    )  # fmt: skip
+    assert data["token_ids"] == expected.token_ids
+    assert [each["logprob"] for each in data["logprobs"]] == [each.logprob for each in expected.logprobs]
+    assert [len(each["top"]) for each in data["logprobs"]] == [2] * 6
+    refused = run("run", tiny_llama_bundle, "Hi", "--logit-bias", "x=1")
+    assert refused.exit_code == 2 and "'x=1' is no ID=VALUE, such as 42=-3.5." in refused.stderr
+
+
 def test_run_as_a_chat(tiny_llama_bundle):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
     expected = load(tiny_llama_bundle).chat(messages, max_new_tokens=8).finish()

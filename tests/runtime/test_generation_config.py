@@ -15,6 +15,7 @@ from edgeformer.generation_fields import (
 )
 from edgeformer.runtime import GenerationConfig, load_causal_lm
 from edgeformer.runtime.beam_search import BeamSearch
+from edgeformer.runtime.dry import Dry
 from edgeformer.runtime.generation_config import GenerationOptions
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
@@ -34,10 +35,12 @@ def test_the_keywords_of_generate_are_the_fields_of_the_config():
 
 
 def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_default():
-    parts = names(Sampling) | names(Rules) | names(BeamSearch) - {"num_return_sequences"}
-    assert names(GenerationConfig) == parts | {"max_new_tokens", "max_length", "stop"}
+    parts = names(Sampling) | names(Rules) | names(Dry) | names(BeamSearch) - {"num_return_sequences"}
+    of_the_loop = {"max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs"}
+    assert names(GenerationConfig) == parts | of_the_loop
     config = GenerationConfig()
-    assert (config.sampling, config.rules, config.beam_search()) == (Sampling(), Rules(), BeamSearch())
+    assert (config.sampling, config.rules, config.dry) == (Sampling(), Rules(), Dry())
+    assert config.beam_search() == BeamSearch()
 
 
 def test_every_field_reaches_its_part():
@@ -45,17 +48,28 @@ def test_every_field_reaches_its_part():
         "top_k": 5, "top_p": 0.5, "min_p": 0.25, "seed": 3, "temperature": 0.5, "repetition_penalty": 2.0,
         "no_repeat_ngram_size": 3, "bad_words_ids": ((1, 2),), "min_length": 4, "min_new_tokens": 2,
         "forced_bos_token_id": 6, "forced_eos_token_id": 7, "suppress_tokens": (8,), "begin_suppress_tokens": (9,),
+        "typical_p": 0.5, "xtc_probability": 0.5, "xtc_threshold": 0.2, "logit_bias": ((3, -1.0),),
+        "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.8, "dry_base": 2.0,
+        "dry_allowed_length": 3, "dry_penalty_last_n": 64, "dry_sequence_breakers": (".",),
         "num_beams": 4, "length_penalty": 2.0, "early_stopping": "never",
     }  # fmt: skip
     for name, value in values.items():
         config = GenerationConfig(**{name: value})
-        part = next(each for each in (config.rules, config.sampling, config.beam_search()) if hasattr(each, name))
+        parts = (config.rules, config.sampling, config.dry, config.beam_search())
+        part = next(each for each in parts if hasattr(each, name))
         assert getattr(part, name) == value != getattr(type(part)(), name)
 
 
 def test_fields_are_named_as_in_transformers():
+    of_openai = {"stop", "seed", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"}
+    of_llama_cpp = {"ignore_eos", "xtc_probability", "xtc_threshold", *names(Dry)}
     known = set(transformers.GenerationConfig().to_dict())
-    assert names(GenerationConfig) - known == {"stop", "seed"}
+    assert names(GenerationConfig) - known == of_openai | of_llama_cpp
+
+
+def test_a_file_sets_only_fields_that_transformers_has():
+    data = {"do_sample": True, "seed": 3, "presence_penalty": 1.0, "typical_p": 0.5}
+    assert GenerationConfig.from_dict(data) == GenerationConfig(temperature=1.0, top_k=50, typical_p=0.5)
 
 
 def test_a_config_takes_the_place_of_the_models_own_and_keywords_override_it(model):
@@ -96,6 +110,18 @@ def test_lists_make_equal_configs_and_every_config_is_hashable():
         ({"min_length": -1}, "^min_length is -1; it must be 0"),
         ({"num_beams": 2}, "^beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.$"),
         ({"num_beams": 2, "temperature": 1.0}, "^num_beams searches and temperature draws; give only one of them.$"),
+        ({"top_logprobs": 2}, "^top_logprobs is 2, which needs logprobs=True.$"),
+        ({"top_logprobs": -1, "logprobs": True}, "^top_logprobs is -1; it must be 0 or larger.$"),
+        ({"logprobs": 1}, r"^logprobs is 1 \(int\); it must be True or False.$"),
+        ({"logprobs": True, "num_beams": 2}, "^a beam search returns scores of texts, not logprobs of tokens"),
+        ({"logit_bias": {9999: 1.0}}, "^logit_bias has the token id 9999, outside 0 to 2047"),
+        ({"logit_bias": {3: float("inf")}}, "^logit_bias of token 3 is inf; it must be a finite number, or -inf"),
+        ({"logit_bias": {"3": 1.0}}, r"^a token of logit_bias is '3' \(str\); it must be a whole number.$"),
+        ({"logit_bias": 3}, r"^logit_bias is 3 \(int\); it must be a mapping of token ids to numbers.$"),
+        ({"presence_penalty": float("nan")}, "^presence_penalty is nan; it must be finite; 0 is off.$"),
+        ({"frequency_penalty": float("inf")}, "^frequency_penalty is inf; it must be finite; 0 is off.$"),
+        ({"num_return_sequences": 2}, "^num_return_sequences is 2, but without a temperature all of them are the same"),
+        ({"num_return_sequences": 0}, "^num_return_sequences is 0; it must be at least 1.$"),
         ({"forced_bos_token_id": 9999}, "^forced_bos_token_id has the token id 9999, outside 0 to 2047"),
     ],
 )
@@ -150,9 +176,9 @@ def test_every_field_of_transformers_is_read_refused_or_known_to_change_no_token
 
 
 def test_fields_that_the_runtime_does_not_have_are_refused_by_name():
-    with pytest.raises(RequestError, match="the generation config has typical_p = 0.5, which this runtime does not"):
-        GenerationConfig.from_dict({"do_sample": True, "typical_p": 0.5})
-    assert GenerationConfig.from_dict({"typical_p": 0.5}) == GenerationConfig()  # only sampling reads it
+    with pytest.raises(RequestError, match="the generation config has top_h = 0.5, which this runtime does not"):
+        GenerationConfig.from_dict({"do_sample": True, "top_h": 0.5})
+    assert GenerationConfig.from_dict({"top_h": 0.5}) == GenerationConfig()  # only sampling reads it
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

@@ -11,13 +11,14 @@ from transformers.generation.logits_process import (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime.generate import Row
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_rules import penalise
-from edgeformer.runtime.sampling import Sampler, Sampling, distribution
+from edgeformer.runtime.sampling import Sampler, Sampling, distribution, exclude_top_choices
 
 # transformers compares the sum of the dropped tail with 1 - p, this package that of the kept head with p: they agree to
 # the rounding of float64.
@@ -28,6 +29,8 @@ OPTIONS = [
     {"temperature": 1.0, "top_k": 5},
     {"temperature": 1.0, "top_p": 0.8},
     {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 1.0, "typical_p": 0.6},
+    {"temperature": 1.4, "top_k": 20, "min_p": 0.05, "typical_p": 0.8},
     {"temperature": 1.5, "top_k": 7, "top_p": 0.6},
     {"temperature": 0.6, "top_p": 0.9, "min_p": 0.1},
     {"temperature": 2.0, "top_k": 20, "top_p": 0.7, "min_p": 0.3},
@@ -59,7 +62,10 @@ class Chooser:
         return self._row.tokens[-1]
 
 
-def _transformers(logits, sampling, seen=(), order=("temperature", "top_k", "top_p", "min_p")):
+ORDER = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+def _transformers(logits, sampling, seen=(), order=ORDER):
     """Probabilities after the processors, in the order in which `generate` puts them unless another is given.
 
     The penalty works on the float32 logits, as `generate` has them; the rest in float64, to compare the form alone.
@@ -74,6 +80,7 @@ def _transformers(logits, sampling, seen=(), order=("temperature", "top_k", "top
         "top_k": TopKLogitsWarper(sampling.top_k) if sampling.top_k else None,
         "top_p": TopPLogitsWarper(float(sampling.top_p)) if sampling.top_p < 1 else None,
         "min_p": MinPLogitsWarper(float(sampling.min_p)) if sampling.min_p else None,
+        "typical_p": TypicalLogitsWarper(float(sampling.typical_p)) if sampling.typical_p < 1 else None,
     }
     for name in order:
         if warpers[name] is not None:
@@ -89,9 +96,10 @@ def _transformers(logits, sampling, seen=(), order=("temperature", "top_k", "top
     top_k=st.integers(0, 250),
     top_p=st.floats(0.01, 1),
     min_p=st.floats(0, 1),
+    typical_p=st.floats(0.01, 1),
 )
-def test_the_distribution_is_that_of_transformers(seed, size, temperature, top_k, top_p, min_p):
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+def test_the_distribution_is_that_of_transformers(seed, size, temperature, top_k, top_p, min_p, typical_p):
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p)
     logits = _logits(seed, size)
     np.testing.assert_allclose(distribution(logits, sampling), _transformers(logits, sampling), rtol=0, atol=TOLERANCE)
 
@@ -109,16 +117,17 @@ def test_the_distribution_is_that_of_transformers_after_the_penalty(options, see
 @pytest.mark.parametrize(
     "order",
     [
-        ("top_p", "temperature", "top_k", "min_p"),
-        ("temperature", "top_p", "top_k", "min_p"),
-        ("temperature", "min_p", "top_k", "top_p"),
-        ("temperature", "top_k", "min_p", "top_p"),
+        ("top_p", "temperature", "top_k", "min_p", "typical_p"),
+        ("temperature", "top_p", "top_k", "min_p", "typical_p"),
+        ("temperature", "min_p", "top_k", "top_p", "typical_p"),
+        ("temperature", "top_k", "min_p", "top_p", "typical_p"),
+        ("temperature", "typical_p", "top_k", "top_p", "min_p"),
     ],
     ids=str,
 )
 def test_the_comparison_notices_another_order(order):
     # Negative control. Temperature and top-k are the one pair that may change places.
-    sampling = Sampling(temperature=1.7, top_k=12, top_p=0.75, min_p=0.15)
+    sampling = Sampling(temperature=1.7, top_k=12, top_p=0.75, min_p=0.15, typical_p=0.7)
     differences = [
         np.abs(distribution(logits, sampling) - _transformers(logits, sampling, order=order)).max()
         for logits in map(_logits, range(20))
@@ -199,6 +208,31 @@ def test_draws_are_quantiles_of_the_distribution_of_transformers(options):
         seen.append(token)
 
 
+@pytest.mark.parametrize(
+    ("threshold", "expected"),
+    [
+        (0.2, [0, 0.2, 0, 0.1]),  # three reach it, and the least likely of them stays
+        (0.3, [0, 0.2, 0.3, 0.1]),
+        (0.35, [0.4, 0.2, 0.3, 0.1]),  # one alone is no choice
+        (0.6, [0.4, 0.2, 0.3, 0.1]),
+        (0.05, [0, 0, 0, 0.1]),
+    ],
+)
+def test_xtc_drops_the_top_choices_but_the_least_likely_of_them(threshold, expected):
+    probabilities = np.array([0.4, 0.2, 0.3, 0.1])
+    exclude_top_choices(probabilities, threshold)
+    assert probabilities.tolist() == expected
+
+
+def test_xtc_drops_in_the_fraction_of_steps_that_is_asked_for():
+    logits = np.log(np.array([0.6, 0.3, 0.1], np.float32))
+    sampler = Sampler(Sampling(temperature=1.0, xtc_probability=0.25, xtc_threshold=0.2, seed=1))
+    drawn = np.bincount([sampler.choose(logits) for _ in range(4000)], minlength=3) / 4000
+    np.testing.assert_allclose(drawn, [0.75 * 0.6, 0.75 * 0.3 + 0.25 * 0.75, 0.75 * 0.1 + 0.25 * 0.25], atol=0.025)
+    always = Sampler(Sampling(temperature=1.0, xtc_probability=1.0, xtc_threshold=0.2, seed=1))
+    assert 0 not in {always.choose(logits) for _ in range(200)}
+
+
 def test_draws_follow_the_distribution():
     sampling = Sampling(temperature=1.2, top_k=10, top_p=0.95, seed=11)
     logits = _logits(1, size=16)
@@ -248,6 +282,9 @@ def test_samplers_of_one_seed_do_not_disturb_each_other():
         ({"top_p": 1.5}, r"^top_p is 1\.5; it must be above 0 and at most 1 \(off\)\.$"),
         ({"min_p": -0.1}, r"^min_p is -0\.1; it must be between 0 \(off\) and 1\.$"),
         ({"min_p": 1.1}, r"^min_p is 1\.1; it must be between 0 \(off\) and 1\.$"),
+        ({"typical_p": 0}, r"^typical_p is 0; it must be above 0 and at most 1 \(off\)\.$"),
+        ({"xtc_probability": 2}, r"^xtc_probability is 2; it must be between 0 \(off\) and 1\.$"),
+        ({"xtc_threshold": -1}, r"^xtc_threshold is -1; it must be between 0 and 1; above 0\.5 is off\.$"),
         ({"repetition_penalty": 0}, r"^repetition_penalty is 0; it must be above 0; 1 is off\.$"),
         ({"seed": -1}, r"^seed is -1; it must be 0 or larger\.$"),
     ],

@@ -1,0 +1,75 @@
+"""Make the rows of a request: what a config, a tokenizer and a model's end tokens mean for the loop of `generate`.
+
+Every loop takes its rows from here: `CausalLM`, `Seq2SeqLM`, and whoever batches requests of several callers.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.manifest import Manifest
+from edgeformer.runtime.decoder import Decoder
+from edgeformer.runtime.generate import Row
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.tokenizer import Tokenizer
+
+
+def make_row(
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    config: GenerationConfig,
+    manifest: Manifest,
+    tokenizer: Tokenizer | None,
+    processors: Sequence[LogitsProcessor] = (),
+    sample: int = 0,
+) -> Row:
+    """Return the row of a prompt.
+
+    prompt: the decoder's tokens. processors: the caller's; see `all_processors`. sample: the number of this row among
+    several of one prompt; it draws as it would alone with `config.seed + sample`.
+    """
+    sampling = config.sampling
+    if sampling.seed is not None and sample:
+        sampling = replace(sampling, seed=sampling.seed + sample)
+    return Row(
+        prompt,
+        max_new_tokens,
+        end_tokens(config, manifest),
+        sampling,
+        TextStream(tokenizer, config.stop) if tokenizer else None,
+        rules=config.rules,
+        processors=all_processors(config, tokenizer, processors),
+        top_logprobs=config.top_logprobs if config.logprobs else None,
+    )
+
+
+def end_tokens(config: GenerationConfig, manifest: Manifest) -> frozenset[int]:
+    """Return the tokens that end a text: the model's, or none with ignore_eos."""
+    return frozenset() if config.ignore_eos else frozenset(manifest.tokens.eos)
+
+
+def all_processors(
+    config: GenerationConfig, tokenizer: Tokenizer | None, processors: Sequence[LogitsProcessor]
+) -> Sequence[LogitsProcessor]:
+    """Return the logits processors that options of the config ask for, and the caller's behind them."""
+    return [config.dry.processor(tokenizer), *processors] if config.dry.dry_multiplier else processors
+
+
+def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArray[np.float32]:
+    """Run the prompt of every `count` rows, which is the same, once; return the logits after it for each row [B, V].
+
+    The cache of the first of these rows is copied to the others.
+    """
+    logits = []
+    for first in range(0, len(rows), count):
+        start = time.perf_counter()
+        logits.append(decoder.prefill(first, rows[first].prompt))
+        for row in rows[first : first + count]:
+            row.prefill_seconds = time.perf_counter() - start
+    decoder.reorder(np.arange(len(rows)) // count * count)
+    return np.stack(logits).repeat(count, axis=0)
