@@ -29,10 +29,10 @@ WITH_GRAPHS = (b"If", b"Loop", b"Scan")
 
 
 LIGHT = frozenset(
-    b"Add Cast Concat Constant Div Equal Erf Expand Gather GatherBlockQuantized GatherElements Gelu Greater "
-    b"LayerNormalization Less LessOrEqual Max Min Mul Neg Pow Range ReduceSum Relu Reshape Shape Sigmoid "
-    b"SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Slice Split Squeeze Sub "
-    b"Tanh Unsqueeze Where".split()
+    b"Add Cast CastLike Clip Concat Constant ConstantOfShape Div Equal Erf Exp Expand Gather GatherBlockQuantized "
+    b"GatherElements GatherND Gelu Greater LayerNormalization Less LessOrEqual Max Min Mul Neg Pow Range ReduceMean "
+    b"ReduceSum Relu Reshape Shape Sigmoid SimplifiedLayerNormalization SkipLayerNormalization "
+    b"SkipSimplifiedLayerNormalization Slice Softplus Split Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where".split()
 )
 """Ops that take a small part of the time of a model, so that one thread may do them all."""
 

@@ -20,6 +20,9 @@ ONNX_DOMAINS = ("", "ai.onnx")
 _TABLES = {
     ("com.microsoft", "GroupQueryAttention"): (7, 8),
     ("edgeformer", "CachedAttention"): (7, 8),
+    ("edgeformer", "SharedCacheAttention"): (7, 8),
+    ("edgeformer", "SelfAttention"): (5, 6),
+    ("edgeformer", "CausalSelfAttention"): (5, 6),
     ("com.microsoft", "RotaryEmbedding"): (2, 3),
     ("", "RotaryEmbedding"): (1, 2),
 }

@@ -20,7 +20,7 @@ import onnx
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
-from edgeformer.export.lower.ort.kernel_functions import ATTENTION, restore_attention
+from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, restore_attention
 from edgeformer.manifest import Provider
 
 

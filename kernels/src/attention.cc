@@ -4,24 +4,13 @@
 #include <cmath>
 #include <vector>
 
+#include "attention_work.h"
+
 namespace edgeformer {
 namespace {
 
-// Rows of queries that AttendMany takes at once, where a group has no more heads: enough that transposing keys costs
-// little beside the products, and few enough that scores stay in the second-level cache.
-constexpr int kRowsAtOnce = 128;
-
 // Bytes of keys and values that are worth a thread's start.
 constexpr std::size_t kBytesOfAStart = 64 << 10;
-
-struct Scratch {
-  GrowingArray<float> queries, sums, work;
-};
-
-Scratch& scratch_of_thread() {
-  static thread_local Scratch scratch;
-  return scratch;
-}
 
 // One call of attend.
 class Attention {
@@ -29,7 +18,7 @@ class Attention {
   Attention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel)
       : shape_(shape), in_(inputs), level_(level), parallel_(parallel) {
     const std::size_t size = in_.rows * in_.new_tokens * shape_.query_heads * shape_.head_dim;
-    queries_ = scratch_of_thread().queries.at_least(size);
+    queries_ = attention_memory_of_thread().queries.at_least(size);
   }
 
   void run() {
@@ -127,14 +116,14 @@ class Attention {
       }
     }
     const std::size_t of_part = group() * (shape_.head_dim + 2);
-    float* sums = scratch_of_thread().sums.at_least(parts.size() * of_part);
+    float* sums = attention_memory_of_thread().sums.at_least(parts.size() * of_part);
     const std::size_t bytes = parts.size() * 2 * kKeysAtOnce * shape_.head_dim * sizeof(float);
     const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
     const std::size_t chunks = std::min(parts.size(), most);
     const auto attend = [&](std::size_t chunk) {
       for (std::size_t i = chunk * parts.size() / chunks; i < (chunk + 1) * parts.size() / chunks; ++i) {
         const Part& part = parts[i];
-        level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end, sums_at(sums + i * of_part, group()));
+        level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end, sums_at(sums + i * of_part, group(), shape_.head_dim));
       }
     };
     parallel_.run(chunks, Task(attend));
@@ -146,11 +135,6 @@ class Attention {
     int kv_head, begin, end;
   };
 
-  AttentionSums sums_at(float* memory, int rows) const {
-    float* largest = memory + static_cast<std::size_t>(rows) * shape_.head_dim;
-    return {memory, largest, largest + rows};
-  }
-
   void join(const std::vector<Part>& parts, float* sums, std::size_t of_part) {
     std::fill_n(in_.output, in_.rows * shape_.query_heads * shape_.head_dim, 0.0f);
     for (std::size_t first = 0, end; first < parts.size(); first = end) {
@@ -160,13 +144,13 @@ class Attention {
         const int head = part.kv_head * group() + row;
         float largest = in_.sinks != nullptr ? in_.sinks[head] : -INFINITY;
         for (std::size_t i = first; i < end; ++i) {
-          largest = std::max(largest, sums_at(sums + i * of_part, group()).largest[row]);
+          largest = std::max(largest, sums_at(sums + i * of_part, group(), shape_.head_dim).largest[row]);
         }
         if (largest == -INFINITY) largest = 0;  // there are no scores, or one that is not a number
         float weight = in_.sinks != nullptr ? std::exp(in_.sinks[head] - largest) : 0.0f;
         float* to = output(part.row, 0, head);
         for (std::size_t i = first; i < end; ++i) {
-          const AttentionSums of = sums_at(sums + i * of_part, group());
+          const AttentionSums of = sums_at(sums + i * of_part, group(), shape_.head_dim);
           const float factor = std::exp(of.largest[row] - largest);
           const float* from = of.outputs + static_cast<std::size_t>(row) * shape_.head_dim;
           for (int d = 0; d < shape_.head_dim; ++d) to[d] += factor * from[d];
@@ -191,23 +175,13 @@ class Attention {
 
   void attend_block(std::size_t row, int kv_head, int token, int tokens) {
     const AttentionRows rows = rows_of(row, kv_head, token, tokens);
-    Scratch& scratch = scratch_of_thread();
-    const AttentionSums sums = sums_at(
-        scratch.sums.at_least(static_cast<std::size_t>(rows.rows) * (shape_.head_dim + 2)), rows.rows);
-    level_.attend_many(rows, sums, scratch.work.at_least(attention_scratch(rows.rows, shape_.head_dim)));
-    for (int each = 0; each < rows.rows; ++each) {
-      const int head = kv_head * group() + each % group();
-      const float* from = sums.outputs + static_cast<std::size_t>(each) * shape_.head_dim;
-      float* to = output(row, token + each / group(), head);
-      float weight = sums.weights[each], factor = 1;
-      if (in_.sinks != nullptr) {
-        const float largest = std::max(sums.largest[each], in_.sinks[head]);
-        factor = std::exp(sums.largest[each] - largest);
-        weight = weight * factor + std::exp(in_.sinks[head] - largest);
-      }
-      const float inverse = weight == 0 ? 0 : factor / weight;
-      for (int d = 0; d < shape_.head_dim; ++d) to[d] = from[d] * inverse;
-    }
+    AttentionMemory& memory = attention_memory_of_thread();
+    const std::size_t size = static_cast<std::size_t>(rows.rows) * (shape_.head_dim + 2);
+    const AttentionSums sums = sums_at(memory.sums.at_least(size), rows.rows, shape_.head_dim);
+    level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, shape_.head_dim)));
+    const std::size_t stride = static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim;
+    divide_by_weights(rows, sums, in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr,
+                      output(row, token, kv_head * group()), stride);
   }
 
   const AttentionShape& shape_;

@@ -61,4 +61,8 @@ const Level& level_for(int head_dim, const Level& best = best_level());
 // May be called by several threads at once. Results do not depend on the number of threads.
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel);
 
+// Attention of the tokens of each row to each other, without a cache: those of `inputs` and is_prompt are not read, and keys
+// and values are there. Where a row is shorter than new_tokens, what lies behind it becomes 0.
+void attend_to_itself(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel);
+
 }  // namespace edgeformer

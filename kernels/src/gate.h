@@ -23,4 +23,9 @@ using GateNumbers = void (*)(Activation, const float* gate, const float* up, int
 using AddAndNorm = void (*)(const float* x, const float* skip, const float* weight, int size, float epsilon, float* sum,
                             float* y);
 
+// The same by the mean and the standard deviation: y = (sum − mean) / sqrt(variance + epsilon) · weight + bias. bias may be
+// null, and so may sum, which is then not kept.
+using AddAndLayerNorm = void (*)(const float* x, const float* skip, const float* weight, const float* bias, int size,
+                                 float epsilon, float* sum, float* y);
+
 }  // namespace edgeformer

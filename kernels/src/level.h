@@ -53,6 +53,7 @@ struct Level {
   Rotate rotate;
   GateNumbers gate;
   AddAndNorm add_and_norm;
+  AddAndLayerNorm add_and_layer_norm;
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
   MultiplyPerToken multiply_per_token;
 

@@ -96,4 +96,37 @@ void add_and_norm(const float* x, const float* skip, const float* weight, int si
   for (; i < size; ++i) y[i] = sum[i] * factor * weight[i];
 }
 
+template <class V>
+void add_and_layer_norm(const float* x, const float* skip, const float* weight, const float* bias, int size, float epsilon,
+                        float* sum, float* y) {
+  if (sum == nullptr) sum = y;
+  typename V::Floats sums[2] = {V::splat(0.0f), V::splat(0.0f)}, squares[2] = {V::splat(0.0f), V::splat(0.0f)};
+  int i = 0;
+  for (int part = 0; i + V::kLanes <= size; i += V::kLanes, part ^= 1) {
+    const typename V::Floats both = V::add(V::load(x + i), V::load(skip + i));
+    V::store(sum + i, both);
+    sums[part] = V::add(sums[part], both);
+  }
+  float total = V::reduce_add(V::add(sums[0], sums[1]));
+  for (; i < size; ++i) {
+    sum[i] = x[i] + skip[i];
+    total += sum[i];
+  }
+  const float mean = total / static_cast<float>(size);
+  i = 0;
+  for (int part = 0; i + V::kLanes <= size; i += V::kLanes, part ^= 1) {
+    const typename V::Floats off = V::subtract(V::load(sum + i), V::splat(mean));
+    squares[part] = V::multiply_add(off, off, squares[part]);
+  }
+  total = V::reduce_add(V::add(squares[0], squares[1]));
+  for (; i < size; ++i) total += (sum[i] - mean) * (sum[i] - mean);
+  const float factor = 1 / std::sqrt(total / static_cast<float>(size) + epsilon);
+  for (i = 0; i + V::kLanes <= size; i += V::kLanes) {
+    const typename V::Floats normed = V::multiply(V::subtract(V::load(sum + i), V::splat(mean)), V::splat(factor));
+    const typename V::Floats shift = bias == nullptr ? V::splat(0.0f) : V::load(bias + i);
+    V::store(y + i, V::multiply_add(normed, V::load(weight + i), shift));
+  }
+  for (; i < size; ++i) y[i] = (sum[i] - mean) * factor * weight[i] + (bias == nullptr ? 0.0f : bias[i]);
+}
+
 }  // namespace edgeformer

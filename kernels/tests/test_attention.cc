@@ -1,6 +1,7 @@
 // Every level that runs here against plain loops in float64: groups, windows, soft-caps, sinks, biases, padding, chunks.
 #include "attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -171,10 +172,69 @@ void check(const Level& level, const char* name, const Case& of) {
         "%s, %s: three threads differ from one", level.name, name);
 }
 
+// Attention without a cache. The oracle reads a cache, which is written here by the definition.
+void check_itself(const Level& level, const char* name, Case of) {
+  of.prompt = true;
+  const Memory before(of);
+  Memory after(of), with_team(of);
+  Serial serial;
+  static Team team(3);
+  const Level& fits = level_for(of.shape.head_dim, level);
+  for (Memory* each : {&after, &with_team}) {
+    each->inputs.keys_cache = each->inputs.values_cache = {};
+    attend_to_itself(of.shape, each->inputs, fits, each == &after ? static_cast<Parallel&>(serial) : team);
+  }
+  CHECK(with_team.output == after.output, "%s, %s: three threads differ from one", level.name, name);
+  const std::size_t d = of.shape.head_dim, capacity = before.inputs.keys_cache.present_capacity;
+  for (int token = 0; token < of.rows * of.tokens; ++token) {
+    const std::size_t row = token / of.tokens, position = token % of.tokens;
+    for (int head = 0; head < of.shape.kv_heads; ++head) {
+      const std::size_t from = token * before.inputs.kv_stride + head * d;
+      const std::size_t to = ((row * of.shape.kv_heads + head) * capacity + position) * d;
+      const std::vector<double> key = rotated(of, before, before.inputs.keys + from, static_cast<int>(position), 1);
+      std::copy(key.begin(), key.end(), after.present_keys.begin() + to);
+      std::copy_n(before.inputs.values + from, d, after.present_values.begin() + to);
+    }
+    const bool is_padding = int(position) >= of.valid[row];
+    const std::size_t size = of.shape.query_heads * d;
+    for (std::size_t i = 0; is_padding && i < size; ++i) {
+      CHECK(after.output[token * size + i] == 0, "%s, %s: padding is not 0", level.name, name);
+    }
+  }
+  const double error = error_of(of, before, after);
+  CHECK(error < of.tolerance, "%s, %s: error %.2e", level.name, name, error);
+}
+
 AttentionShape heads(int query_heads, int kv_heads, int head_dim) {
   AttentionShape shape{query_heads, kv_heads, head_dim};
   shape.scale = 1 / std::sqrt(float(head_dim));
   return shape;
+}
+
+// Encoders' attention: several blocks of queries, padding, and everything that changes scores.
+void check_all_of_itself(const Level& level) {
+  for (int d : {8, 32, 80}) {
+    for (auto [query_heads, kv_heads] : {std::pair{2, 2}, {6, 2}}) {
+      AttentionShape shape = heads(query_heads, kv_heads, d);
+      const int tokens = d == 32 ? 131 : 40;  // of two or four blocks of queries, and of one
+      for (bool causal : {false, true}) {
+        shape.causal = causal;
+        check_itself(level, "one token", {.shape = shape, .valid = {1}});
+        check_itself(level, "rows", {.shape = shape, .rows = 3, .tokens = tokens, .valid = {tokens, tokens - 9, 0}, .packed = true});
+        shape.rotary_dim = d;
+        check_itself(level, "a rotation", {.shape = shape, .rows = 2, .tokens = 30, .valid = {30, 9}});
+      }
+    }
+  }
+  Case of{.shape = heads(4, 2, 16), .rows = 2, .tokens = 90, .valid = {90, 71}};
+  of.shape.causal = false;
+  of.bias = of.sinks = true;
+  check_itself(level, "sinks and a bias", of);
+  of.shape.softcap = 0.5f;
+  of.shape.window = 20;
+  of.shape.interleaved = true;
+  of.shape.rotary_dim = 8;
+  check_itself(level, "a soft-cap, a window and neighbours rotated", of);
 }
 
 void check_all(const Level& level) {
@@ -265,6 +325,7 @@ int main() {
       continue;
     }
     check_all(*level);
+    check_all_of_itself(*level);
     check_not_a_number(*level);
     std::printf("%s is right\n", level->name);
   }

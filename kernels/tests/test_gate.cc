@@ -81,6 +81,30 @@ void check_norms(const Level& level) {
   }
 }
 
+void check_layer_norms(const Level& level) {
+  for (int size : {1, 7, 64, 515}) {
+    const std::vector<float> x = random_activations(size, 1), skip = random_activations(size, 2), w = random_activations(size, 3);
+    const std::vector<float> bias = random_activations(size, 4);
+    std::vector<float> far(x);
+    for (float& each : far) each += 3;  // so that the mean is far from 0
+    double mean = 0, variance = 0;
+    for (int i = 0; i < size; ++i) mean += (double(far[i]) + skip[i]) / size;
+    for (int i = 0; i < size; ++i) variance += std::pow(double(far[i]) + skip[i] - mean, 2) / size;
+    for (bool keeps_sum : {false, true}) {
+      for (const float* shift : {bias.data(), static_cast<const float*>(nullptr)}) {
+        std::vector<float> sum(size), y(size);
+        level.add_and_layer_norm(far.data(), skip.data(), w.data(), shift, size, 1e-5f, keeps_sum ? sum.data() : nullptr, y.data());
+        for (int i = 0; i < size; ++i) {
+          const double normed = (double(far[i]) + skip[i] - mean) / std::sqrt(variance + 1e-5);
+          const double expected = normed * w[i] + (shift == nullptr ? 0 : shift[i]);
+          CHECK(!keeps_sum || sum[i] == far[i] + skip[i], "%s: a sum is wrong", level.name);
+          CHECK(std::fabs(y[i] - expected) < 4e-6 * (1 + std::fabs(expected)), "%s: %g is not %g", level.name, y[i], expected);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -89,6 +113,7 @@ int main() {
     check_activations(*level);
     check_products(*level);
     check_norms(*level);
+    check_layer_norms(*level);
     std::printf("%s is right\n", level->name);
   }
 }

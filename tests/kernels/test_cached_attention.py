@@ -8,7 +8,7 @@ from onnx import TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from test_mat_mul_n_bits import session_of
 
-from edgeformer.export.lower.ort.kernel_functions import ATTENTION
+from edgeformer.export.lower.ort.kernel_nodes import ATTENTION
 from edgeformer.runtime.session import onnxruntime_errors
 
 HEADS, KV_HEADS, HEAD_DIM, POSITIONS = 6, 2, 32, 160

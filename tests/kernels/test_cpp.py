@@ -84,6 +84,20 @@ FAULTS = {
     "the bias of the first head": ("attention.cc", "kv_head * group() * in_.bias_head_stride", "0"),
     "no sinks in steps": ("attention.cc", "? std::exp(in_.sinks[head] - largest) : 0.0f", "? 0.0f : 0.0f"),
     "keys that are not rotated": ("attention.cc", "rotate(rotation, in_.keys", "rotate({rotation.head_dim}, in_.keys"),
+    "a block of queries at another place": ("self_attention.cc", "group(), d, first,", "group(), d, 0,"),
+    "padding that is no zero": ("self_attention.cc", "int padding = count;", "int padding = count + 1;"),
+    "keys that are read as values": ("self_attention.cc", "in_.values + token", "in_.keys + token"),
+    "the sinks of the first heads": ("self_attention.cc", "? in_.sinks + kv_head * group()", "? in_.sinks"),
+    "a variance without the mean": (
+        "simd_gate.h",
+        "off = V::subtract(V::load(sum + i), V::splat(mean))",
+        "off = V::load(sum + i)",
+    ),
+    "a norm without its bias": (
+        "simd_gate.h",
+        "bias == nullptr ? V::splat(0.0f) : V::load(bias + i)",
+        "V::splat(0.0f)",
+    ),
     "a part that is left out": (
         "attention.cc",
         "i < end; ++i) {\n          const",

@@ -8,7 +8,8 @@ from onnx.helper import make_attribute, make_graph, make_model, make_node, make_
 from onnx.numpy_helper import from_array
 from test_mat_mul_n_bits import random_weights, session_of
 
-from edgeformer.export.lower.ort.kernel_functions import NORM, PRODUCT, gated_function
+from edgeformer.export.lower.ort.kernel_functions import gated_function
+from edgeformer.export.lower.ort.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
 from edgeformer.runtime.session import onnxruntime_errors
 
 ROUNDED = ir.AttrInt64("accuracy_level", 4)
@@ -55,31 +56,47 @@ def test_halves_that_are_no_panels_are_refused(library):
         session_of(gated(parts, K=64, N=80, bits=4, block_size=32), library)
 
 
-def norm_graph():
-    outputs = [name for name in NORM.outputs if name]
-    node = make_node(NORM.name, NORM.inputs, outputs, domain="edgeformer", epsilon=1e-5)
-    return model_of(node, NORM.function([]), NORM.inputs, outputs)
+NORMS = {"RMS": (RMS_NORM, False), "layer": (LAYER_NORM, True), "layer, no bias": (LAYER_NORM, False)}
+NORMS |= {"post": (POST_LAYER_NORM, True), "post, no bias": (POST_LAYER_NORM, False)}
+"""Kernels by name, and whether there is a bias."""
 
 
-@pytest.mark.parametrize("rows", [1, 300])
-def test_a_norm_agrees_with_its_function(library, rows):
+def norm_graph(norm):
+    kernel, bias = NORMS[norm]
+    inputs, outputs = kernel.inputs[: 4 if bias else 3], [name for name in kernel.outputs if name]
+    node = make_node(kernel.name, inputs, outputs, domain="edgeformer", epsilon=1e-5)
+    return model_of(node, kernel.function([]), inputs, outputs)
+
+
+def norm_feeds(norm, rows):
     random = np.random.default_rng(0)
-    shapes = {"input": (1, rows, 200), "skip": (1, rows, 200), "gamma": (200,)}
-    feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    (expected, expected_sum), (found, found_sum) = (
-        session_of(norm_graph(), each).run(None, feeds) for each in (None, library)
-    )
-    np.testing.assert_array_equal(found_sum, expected_sum)
-    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
-    assert np.abs(found - found_sum).max() > 0.1
+    shapes = {"input": (1, rows, 200), "skip": (1, rows, 200), "gamma": (200,), "beta": (200,)}
+    feeds = {name: random.standard_normal(shape).astype(np.float32) + 1 for name, shape in shapes.items()}
+    return {name: value for name, value in feeds.items() if name != "beta" or NORMS[norm][1]}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rows", [0, 1, 300])
+def test_a_norm_agrees_with_its_function(library, norm, rows):
+    feeds = norm_feeds(norm, rows)
+    expected, found = (session_of(norm_graph(norm), each).run(None, feeds) for each in (None, library))
+    assert len(found) == (1 if norm.startswith("post") else 2)
+    np.testing.assert_allclose(found[0], expected[0], rtol=4e-6, atol=4e-6)
+    for sums, of_function in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_array_equal(sums, of_function)
+    assert rows == 0 or np.abs(found[0] - feeds["input"] - feeds["skip"]).max() > 0.1
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [("skip", (1, 1, 200), "input and skip must have"), ("gamma", (199,), "gamma must have as many numbers")],
+    ("norm", "name", "shape", "message"),
+    [
+        ("RMS", "skip", (1, 1, 200), "AddRMSNorm: input and skip must have"),
+        ("RMS", "gamma", (199,), "AddRMSNorm: gamma must have as many numbers"),
+        ("layer", "beta", (199,), "AddLayerNorm: beta must have as many numbers as gamma"),
+        ("post", "gamma", (1,), "PostLayerNorm: beta must have as many numbers as gamma"),
+    ],
 )
-def test_wrong_shapes_of_a_norm_are_errors(library, name, shape, message):
-    feeds = {"input": np.ones((1, 2, 200), np.float32), "skip": np.ones((1, 2, 200), np.float32)}
-    feeds |= {"gamma": np.ones(200, np.float32)} | {name: np.ones(shape, np.float32)}
-    with pytest.raises(onnxruntime_errors(), match=f"edgeformer::AddRMSNorm: {message}"):
-        session_of(norm_graph(), library).run(None, feeds)
+def test_wrong_shapes_of_a_norm_are_errors(library, norm, name, shape, message):
+    feeds = norm_feeds(norm, 2) | {name: np.ones(shape, np.float32)}
+    with pytest.raises(onnxruntime_errors(), match=f"edgeformer::{message}"):
+        session_of(norm_graph(norm), library).run(None, feeds)

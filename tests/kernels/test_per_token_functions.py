@@ -11,10 +11,12 @@ from onnx.numpy_helper import from_array
 from edgeformer.export import export_model, verify
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import ort as op_set
+from edgeformer.export.lower.ort.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
 from edgeformer.graph_specs import ENCODER_GRAPH, GRAPH
 from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime import kernels
+from edgeformer.runtime.graph_functions import function_calls
 from edgeformer.runtime.session import onnxruntime_errors
 
 PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
@@ -72,6 +74,27 @@ def test_all_products_are_in_functions(graph_of, name):
     assert domains == {"edgeformer"}
 
 
+@pytest.mark.parametrize(
+    ("name", "functions"),
+    [
+        ("bert", {"SelfAttention", "PostLayerNorm", "MatMulNBits"}),
+        ("t5", {"SelfAttention", "AddRMSNorm"}),
+        ("llama", {"CachedAttention", "AddRMSNorm", "MatMulNBits"}),
+    ],
+)
+def test_attention_and_norms_are_functions_too_and_all_else_is_light(graph_of, name, functions):
+    calls = function_calls(graph_of(name))
+    called = {function for function, _ in calls.graph if not function.startswith("PerToken")}
+    assert called == functions
+    assert calls.only_light
+
+
+def test_all_heavy_work_of_a_decoder_with_a_source_is_in_functions(graph_of):
+    calls = function_calls(graph_of("t5").parent / "decoder_model.onnx")
+    assert {name for name, _ in calls.graph} == {"MatMulNBits", "CachedAttention", "SourceAttention", "AddRMSNorm"}
+    assert calls.only_light
+
+
 def feeds_of(session):
     """Tokens of two texts, the second of which is padded, and empty caches."""
     ids = np.random.default_rng(0).integers(3, 97, (2, 21))
@@ -95,13 +118,13 @@ def run_graph(path, library=None):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bodies_compute_what_nodes_without_functions_do_bit_for_bit(graph_of, make_model, tmp_path, monkeypatch, name):
-    rules = tuple(rule for rule in op_set.RULES if rule is not call_per_token_kernels)
+    rules = tuple(rule for rule in op_set.RULES if rule not in (call_kernels, call_per_token_kernels))
     monkeypatch.setattr(op_set, "RULES", rules)
     family, auto, options, graph, _ = MODELS[name]
     limits = {"context_length": 64} if name == "t5" else {}
     folder = make_model(family, auto=auto, **options)
     export_model(folder, tmp_path / "plain", precision="int8", quantization=PER_TOKEN, verify=None, **limits)
-    assert functions_of(tmp_path / "plain" / graph) == {}
+    assert not onnx.load(tmp_path / "plain" / graph, load_external_data=False).functions
     for plain, called in zip(run_graph(tmp_path / "plain" / graph), run_graph(graph_of(name)), strict=True):
         np.testing.assert_array_equal(called, plain)
 

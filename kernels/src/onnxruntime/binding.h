@@ -11,6 +11,7 @@
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_cxx_api.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -139,6 +140,13 @@ inline constexpr Formal kInt64s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64};
 inline constexpr Formal kInt32s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32};
 inline constexpr Formal kBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8};
 inline constexpr Formal kSignedBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8};
+
+template <std::size_t kCount>
+constexpr std::array<Formal, kCount> floats() {
+  std::array<Formal, kCount> all;
+  all.fill(kFloats);
+  return all;
+}
 
 constexpr Formal optional(Formal formal) { return {formal.type, INPUT_OUTPUT_OPTIONAL}; }
 

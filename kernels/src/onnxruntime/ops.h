@@ -1,11 +1,13 @@
 // The ops of the library, in one list: what is registered, and what the library says that it has.
 #pragma once
 
-#include "add_rms_norm.h"
+#include "add_norm.h"
 #include "cached_attention.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
 #include "per_token.h"
+#include "self_attention.h"
+#include "source_attention.h"
 
 namespace edgeformer {
 
@@ -27,8 +29,11 @@ using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>
                                 PerTokenFeedForwardOp<true, kActivation, false>, PerTokenFeedForwardOp<true, kActivation, true>>;
 
 using AllKernels =
-    Joined<KernelList<AddRMSNorm, CachedAttention, MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>,
-                      Packer<MatMulNBitsGeGLU>, Packer<MatMulNBitsSwiGLU>, PerTokenMatMul<false>, PerTokenMatMul<true>>,
+    Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
+           KernelList<CachedAttentionOp<false>, CachedAttentionOp<true>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
+           KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
+                      Packer<MatMulNBitsSwiGLU>>,
+           KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
            FeedForwards<Activation::kRelu>, FeedForwards<Activation::kSilu>, FeedForwards<Activation::kGelu>,
            FeedForwards<Activation::kGeluTanh>>::List;
 

@@ -1,0 +1,226 @@
+"""Functions of one node of onnxruntime, in domain `edgeformer`, for which kernels may stand in.
+
+KERNELS has all of them; kernel_functions.py calls them.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import onnx
+import onnx_ir as ir
+
+from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.export.graph.editing import dtype_of, same_type
+from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB
+
+MOST = {4: 256, 8: 65536}
+"""The largest block of weights that the kernel takes, by the number of bits."""
+
+OPSET = 20
+"""The version of ONNX's ops in the functions' bodies; Gelu is there since 20."""
+
+UNUSED = ("position_ids", "k_scale", "v_scale")
+"""Inputs of GroupQueryAttention that the kernel does not have."""
+
+
+@dataclass(frozen=True)
+class KernelFunction:
+    """A function whose body begins with one node of onnxruntime.
+
+    inputs, outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
+    attributes: types of those that calls have. Others are the same in all calls, and stand in the body.
+    unread: outputs that the node must have, and that calls do not have, since nothing reads them.
+    """
+
+    name: str
+    op: str
+    inputs: Sequence[str | None]
+    outputs: Sequence[str | None]
+    attributes: Mapping[str, ir.AttributeType]
+    fits: Callable[[ir.Node], bool]
+    unread: Collection[str] = ()
+
+    def call(self, node: ir.Node) -> tuple[ir.Node, Sequence[ir.Attr]]:
+        """Put a call in place of a node of onnxruntime; return it, and the attributes that its function's body has."""
+        fixed = [each for name, each in node.attributes.items() if name not in self.attributes]
+        given = [node.attributes[name] for name in self.attributes]
+        inputs = [value for name, value in zip(self.inputs, node.inputs, strict=False) if name is not None]
+        outputs = zip(self.outputs, node.outputs, strict=True)
+        old = [value for name, value in outputs if name is not None and name not in self.unread]
+        call = ir.Node(
+            DOMAIN, self.name, inputs, given,
+            num_outputs=len(old), name=node.name, metadata_props=dict(node.metadata_props),
+        )  # fmt: skip
+        for value, replaced in zip(call.outputs, old, strict=True):
+            same_type(value, replaced)
+        assert node.graph is not None
+        ir.convenience.replace_nodes_and_values(node.graph, node, [node], [call], old, call.outputs)
+        return call, fixed
+
+    def body(self, fixed: Sequence[ir.Attr]) -> ir.Node:
+        """Return the node of the function's body. fixed: attributes that are the same in all calls."""
+        inputs = [None if name is None else ir.Value(name=name) for name in self.inputs]
+        attributes = [*(ir.RefAttr(name, name, kind) for name, kind in self.attributes.items()), *fixed]
+        node = ir.Node(CONTRIB, self.op, inputs, attributes, num_outputs=len(self.outputs), name=self.op)
+        for value, name in zip(node.outputs, self.outputs, strict=True):
+            value.name = name or ""
+        return node
+
+    def function(self, fixed: Sequence[ir.Attr]) -> ir.Function:
+        """Return the function."""
+        node = self.body(fixed)
+        outputs = [value for value in node.outputs if value.name and value.name not in self.unread]
+        return function_of(self.name, node.inputs, outputs, [node], self.attributes)
+
+
+def function_of(
+    name: str,
+    inputs: Sequence[ir.Value | None],
+    outputs: Sequence[ir.Value],
+    nodes: Sequence[ir.Node],
+    attributes: Mapping[str, ir.AttributeType],
+) -> ir.Function:
+    """Return a function of these nodes. attributes: types of those that calls have."""
+    formal = [value for value in inputs if value is not None]
+    opsets = {"": OPSET, CONTRIB: 1} if any(node.domain == "" for node in nodes) else {CONTRIB: 1}
+    graph = ir.Graph(formal, outputs, nodes=nodes, opset_imports=opsets, name=name)
+    declared = [ir.Attr(each, kind, None) for each, kind in attributes.items()]
+    return ir.Function(DOMAIN, name, graph=graph, attributes=declared)
+
+
+def restore_attention(node: onnx.NodeProto) -> None:
+    """Turn a call of CachedAttention in a written graph into the node of onnxruntime that is the function's body."""
+    given = iter(node.input)
+    names = ["" if name is None else next(given, "") for name in ATTENTION.inputs]
+    while not names[-1]:
+        names.pop()
+    del node.input[:]
+    node.input.extend(names)
+    node.domain, node.op_type = CONTRIB, ATTENTION.op
+
+
+def _product_fits(node: ir.Node) -> bool:
+    bits, block = node.attributes.get_int("bits"), node.attributes.get_int("block_size")
+    is_float = dtype_of(node.inputs[0]) == ir.DataType.FLOAT
+    return is_float and len(node.inputs) <= len(PRODUCT.inputs) and block <= MOST.get(bits, 0)
+
+
+def _attention_fits(node: ir.Node, *, shared: bool) -> bool:
+    inputs = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False))
+    return (
+        inputs["past_key"] is not None
+        and dtype_of(inputs["past_key"]) == ir.DataType.FLOAT
+        and len(node.outputs) == (1 if shared else len(ATTENTION.outputs))
+        and not any(inputs.get(name) for name in UNUSED)
+        and node.attributes.keys() == ATTENTION.attributes.keys()
+    )
+
+
+def _self_attention_fits(node: ir.Node, *, causal: bool) -> bool:
+    inputs = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False))
+    said = set() if causal else {"causal"}
+    return (
+        inputs["past_key"] is None
+        and dtype_of(inputs["query"]) == ir.DataType.FLOAT
+        and len(node.outputs) == len(ATTENTION.outputs)
+        and not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+        and not any(inputs.get(name) for name in UNUSED)
+        and node.attributes.keys() == ATTENTION.attributes.keys() | said
+        and node.attributes.get_int("causal", 1) == causal
+    )
+
+
+def _source_attention_fits(node: ir.Node) -> bool:
+    return (
+        dtype_of(node.inputs[0]) == ir.DataType.FLOAT
+        and [value is not None for value in node.inputs] == [name is not None for name in SOURCE_ATTENTION.inputs]
+        and node.attributes.keys() == {"num_heads", "scale", "mask_filter_value"}
+    )
+
+
+def _norm_fits(node: ir.Node, *, inputs: int, keeps_sum: bool) -> bool:
+    # onnxruntime infers types of all outputs that a function has, so a call must have them.
+    return (
+        dtype_of(node.inputs[2]) == ir.DataType.FLOAT
+        and len(node.inputs) <= inputs
+        and node.attributes.keys() == {"epsilon"}
+        and bool(node.outputs[3].name) == keeps_sum
+    )
+
+
+_INT, _FLOAT = ir.AttributeType.INT, ir.AttributeType.FLOAT
+
+PRODUCT = KernelFunction(
+    "MatMulNBits",
+    op="MatMulNBits",
+    inputs=("A", "B", "scales", "zero_points"),
+    outputs=("Y",),
+    attributes=dict.fromkeys(("K", "N", "bits", "block_size"), _INT),
+    fits=_product_fits,
+)
+
+ATTENTION = KernelFunction(
+    "CachedAttention",
+    op="GroupQueryAttention",
+    inputs=[None if name in UNUSED else name for name in ATTENTION_INPUTS],
+    outputs=("output", "present_key", "present_value"),
+    attributes=dict.fromkeys(
+        ("num_heads", "kv_num_heads", "local_window_size", "do_rotary", "rotary_interleaved"), _INT
+    )
+    | dict.fromkeys(("scale", "softcap"), _FLOAT),
+    fits=partial(_attention_fits, shared=False),
+)
+
+SHARED_ATTENTION = replace(
+    ATTENTION, name="SharedCacheAttention", outputs=("output",), fits=partial(_attention_fits, shared=True)
+)
+
+SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
+    KernelFunction(
+        name,
+        op="GroupQueryAttention",
+        inputs=[None if each in (*UNUSED, "past_key", "past_value") else each for each in ATTENTION_INPUTS],
+        outputs=ATTENTION.outputs,
+        unread=("present_key", "present_value"),
+        attributes=ATTENTION.attributes,
+        fits=partial(_self_attention_fits, causal=causal),
+    )
+    for name, causal in (("SelfAttention", False), ("CausalSelfAttention", True))
+)
+
+SOURCE_ATTENTION = KernelFunction(
+    "SourceAttention",
+    op="MultiHeadAttention",
+    inputs=("query", "key", "value", None, "key_padding_mask"),
+    outputs=("output",),
+    attributes={"num_heads": _INT, "scale": _FLOAT},
+    fits=_source_attention_fits,
+)
+
+RMS_NORM = KernelFunction(
+    "AddRMSNorm",
+    op="SkipSimplifiedLayerNormalization",
+    inputs=("input", "skip", "gamma"),
+    outputs=("output", None, None, "input_skip_bias_sum"),
+    attributes={"epsilon": _FLOAT},
+    fits=partial(_norm_fits, inputs=3, keeps_sum=True),
+)
+
+LAYER_NORM, POST_LAYER_NORM = (
+    KernelFunction(
+        name,
+        op="SkipLayerNormalization",
+        inputs=("input", "skip", "gamma", "beta"),
+        outputs=("output", None, None, "input_skip_bias_sum" if keeps_sum else None),
+        attributes={"epsilon": _FLOAT},
+        fits=partial(_norm_fits, inputs=4, keeps_sum=keeps_sum),
+    )
+    for name, keeps_sum in (("AddLayerNorm", True), ("PostLayerNorm", False))
+)
+
+KERNELS = (
+    PRODUCT, ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION, SOURCE_ATTENTION, RMS_NORM, LAYER_NORM,
+    POST_LAYER_NORM,
+)  # fmt: skip
+"""All functions of one node."""

@@ -1,0 +1,50 @@
+// What the kinds of attention have in common: memory of threads, and what becomes of sums over keys.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "aligned.h"
+#include "attention_rows.h"
+
+namespace edgeformer {
+
+// Rows of queries that AttendMany takes at once, where a group has no more heads: enough that transposing keys costs
+// little beside the products, and few enough that scores stay in the second-level cache.
+inline constexpr int kRowsAtOnce = 128;
+
+struct AttentionMemory {
+  GrowingArray<float> queries, keys, values, sums, work;
+};
+
+inline AttentionMemory& attention_memory_of_thread() {
+  static thread_local AttentionMemory memory;
+  return memory;
+}
+
+// Sums of `rows` rows in memory for rows · (head_dim + 2) floats.
+inline AttentionSums sums_at(float* memory, int rows, int head_dim) {
+  float* largest = memory + static_cast<std::size_t>(rows) * head_dim;
+  return {memory, largest, largest + rows};
+}
+
+// Divides sums of rows by their weights, a sink's included. sinks: of the rows' heads, or null. output: of the first token
+// and head; those of a token are neighbours, and tokens lie `stride` floats apart.
+inline void divide_by_weights(const AttentionRows& rows, const AttentionSums& sums, const float* sinks, float* output,
+                              std::size_t stride) {
+  for (int row = 0; row < rows.rows; ++row) {
+    const int head = row % rows.heads, token = row / rows.heads;
+    const float* from = sums.outputs + static_cast<std::size_t>(row) * rows.head_dim;
+    float* to = output + token * stride + static_cast<std::size_t>(head) * rows.head_dim;
+    float weight = sums.weights[row], factor = 1;
+    if (sinks != nullptr) {
+      const float largest = std::max(sums.largest[row], sinks[head]);
+      factor = std::exp(sums.largest[row] - largest);
+      weight = weight * factor + std::exp(sinks[head] - largest);
+    }
+    const float inverse = weight == 0 ? 0 : factor / weight;
+    for (int d = 0; d < rows.head_dim; ++d) to[d] = from[d] * inverse;
+  }
+}
+
+}  // namespace edgeformer

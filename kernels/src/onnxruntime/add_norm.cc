@@ -1,0 +1,56 @@
+#include "add_norm.h"
+
+#include <algorithm>
+
+namespace edgeformer {
+namespace {
+
+// Numbers that are worth a thread's start.
+constexpr std::size_t kNumbersOfAStart = 16 << 10;
+
+}  // namespace
+
+template <class Function>
+void AddNorm::for_each_row(const Call& call, Parallel& parallel, const Function& norm) const {
+  const std::vector<std::int64_t> shape = call.shape(0);
+  if (shape.empty() || call.shape(1) != shape) call.refuse("input and skip must have the same shape");
+  const std::int64_t size = shape.back();
+  if (call.shape(2) != std::vector{size}) call.refuse("gamma must have as many numbers as a row of input");
+  std::size_t rows = 1;
+  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
+  if (rows == 0) return;
+  const std::size_t worth = rows * size / kNumbersOfAStart;
+  const std::size_t chunks = std::min({rows, std::max<std::size_t>(1, worth), kChunksPerThread * parallel.threads()});
+  parallel.run(chunks, Task([&](std::size_t chunk) {
+                 const std::size_t end = (chunk + 1) * rows / chunks;
+                 for (std::size_t row = chunk * rows / chunks; row < end; ++row) norm(row * size, static_cast<int>(size));
+               }));
+}
+
+void AddRMSNorm::run(Call& call, Parallel& parallel) const {
+  const float *input = call.input<float>(0), *skip = call.input<float>(1), *gamma = call.input<float>(2);
+  float *output = call.output<float>(0, call.shape(0)), *sums = call.output<float>(1, call.shape(0));
+  for_each_row(call, parallel, [&](std::size_t at, int size) {
+    level_.add_and_norm(input + at, skip + at, gamma, size, epsilon_, sums + at, output + at);
+  });
+}
+
+template <bool kKeepsSum>
+void AddLayerNormOp<kKeepsSum>::run(Call& call, Parallel& parallel) const {
+  const bool has_bias = call.has_input(3);
+  if (has_bias && call.shape(3) != call.shape(2)) call.refuse("beta must have as many numbers as gamma");
+  const float *input = call.input<float>(0), *skip = call.input<float>(1), *gamma = call.input<float>(2);
+  const float* beta = has_bias ? call.input<float>(3) : nullptr;
+  float* output = call.output<float>(0, call.shape(0));
+  float* sums = nullptr;
+  if constexpr (kKeepsSum) sums = call.output<float>(1, call.shape(0));
+  for_each_row(call, parallel, [&](std::size_t at, int size) {
+    float* sum = sums == nullptr ? nullptr : sums + at;
+    level_.add_and_layer_norm(input + at, skip + at, gamma, beta, size, epsilon_, sum, output + at);
+  });
+}
+
+template class AddLayerNormOp<false>;
+template class AddLayerNormOp<true>;
+
+}  // namespace edgeformer

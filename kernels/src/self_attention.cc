@@ -1,0 +1,104 @@
+#include <algorithm>
+
+#include "attention.h"
+#include "attention_work.h"
+
+namespace edgeformer {
+namespace {
+
+// One call of attend_to_itself. A chunk is a block of queries that share a head of keys and values. It copies those
+// which it needs, rotated, into memory of its thread, where tiles find them side by side: for up to 128 queries that is a
+// hundredth of the work, and less than to write all of them for all threads, and to wait.
+class SelfAttention {
+ public:
+  SelfAttention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level)
+      : shape_(shape), in_(inputs), level_(level) {}
+
+  void run(Parallel& parallel) const {
+    const int at_once = std::max(1, kRowsAtOnce / group());
+    const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
+    parallel.run(in_.rows * shape_.kv_heads * blocks, Task([&](std::size_t chunk) {
+                   const int first = static_cast<int>(chunk % blocks) * at_once;
+                   const std::size_t row = chunk / blocks / shape_.kv_heads;
+                   const int kv_head = static_cast<int>(chunk / blocks % shape_.kv_heads);
+                   attend_block(row, kv_head, first, std::min(at_once, in_.new_tokens - first));
+                 }));
+  }
+
+ private:
+  int group() const { return shape_.heads_per_group(); }
+  std::size_t token(std::size_t row, int index) const { return row * in_.new_tokens + index; }
+  std::size_t output_stride() const { return static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim; }
+
+  void attend_block(std::size_t row, int kv_head, int first, int tokens) const {
+    const int valid = in_.last_positions[row] + 1, d = shape_.head_dim, count = std::clamp(valid - first, 0, tokens);
+    const std::size_t stride = output_stride(), of_group = static_cast<std::size_t>(kv_head) * group() * d;
+    float* output = in_.output + token(row, first) * stride + of_group;
+    for (int padding = count; padding < tokens; ++padding) std::fill_n(output + padding * stride, group() * d, 0.0f);
+    if (count == 0) return;
+    const int keys = shape_.causal ? first + count : valid;
+    AttentionMemory& memory = attention_memory_of_thread();
+    const float* bias = in_.bias;
+    if (bias != nullptr) {
+      bias += row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + first * in_.bias_token_stride;
+    }
+    const AttentionRows rows{copy_queries(row, kv_head, first, count, memory), count * group(), group(), d, first,
+                             copy_keys(row, kv_head, keys, memory), copy_values(row, kv_head, keys, memory), keys,
+                             shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride,
+                             in_.bias_token_stride};
+    const AttentionSums sums =
+        sums_at(memory.sums.at_least(static_cast<std::size_t>(rows.rows) * (d + 2)), rows.rows, d);
+    level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
+    const float* sinks = in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr;
+    divide_by_weights(rows, sums, sinks, output, stride);
+  }
+
+  Rotation rotation_at(int position) const {
+    if (shape_.rotary_dim == 0) return {shape_.head_dim, 0, false, nullptr, nullptr};
+    const std::size_t angle = static_cast<std::size_t>(position) * (shape_.rotary_dim / 2);
+    return {shape_.head_dim, shape_.rotary_dim, shape_.interleaved, in_.cosines + angle, in_.sines + angle};
+  }
+
+  const float* copy_queries(std::size_t row, int kv_head, int first, int count, AttentionMemory& memory) const {
+    const std::size_t d = shape_.head_dim;
+    float* const copies = memory.queries.at_least(count * group() * d);
+    for (int index = 0; index < count; ++index) {
+      const float* from = in_.queries + token(row, first + index) * in_.query_stride + kv_head * group() * d;
+      for (int head = 0; head < group(); ++head) {
+        level_.rotate(rotation_at(first + index), from + head * d, shape_.scale, copies + (index * group() + head) * d);
+      }
+    }
+    return copies;
+  }
+
+  const float* copy_keys(std::size_t row, int kv_head, int count, AttentionMemory& memory) const {
+    const std::size_t d = shape_.head_dim;
+    float* const copies = memory.keys.at_least(count * d);
+    for (int index = 0; index < count; ++index) {
+      const float* from = in_.keys + token(row, index) * in_.kv_stride + kv_head * d;
+      level_.rotate(rotation_at(index), from, 1.0f, copies + index * d);
+    }
+    return copies;
+  }
+
+  const float* copy_values(std::size_t row, int kv_head, int count, AttentionMemory& memory) const {
+    const std::size_t d = shape_.head_dim;
+    float* const copies = memory.values.at_least(count * d);
+    for (int index = 0; index < count; ++index) {
+      std::copy_n(in_.values + token(row, index) * in_.kv_stride + kv_head * d, d, copies + index * d);
+    }
+    return copies;
+  }
+
+  const AttentionShape& shape_;
+  const AttentionInputs& in_;
+  const Level& level_;
+};
+
+}  // namespace
+
+void attend_to_itself(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {
+  if (inputs.rows > 0 && inputs.new_tokens > 0) SelfAttention(shape, inputs, level).run(parallel);
+}
+
+}  // namespace edgeformer
