@@ -52,6 +52,7 @@ class BeamSearch:
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     num_return_sequences: int = 1
+    renormalize_logits: bool = False
 
     def __post_init__(self) -> None:
         if self.num_beams < 1:
@@ -91,12 +92,14 @@ def beam_search(
     pad: int,
     rules: Rules | None = None,
     processors: Sequence[LogitsProcessor] = (),
+    texts: Sequence[Ids] | None = None,
 ) -> list[list[Hypothesis]]:
     """Continue every source; return the hypotheses of each, best first.
 
     first_logits: [R, V], after the prompts; the num_beams rows of a source are equal. prompts: for each source, the
     tokens that the decoder was fed. eos: tokens that end a sequence; may be empty. pad: the token fed to rows of
-    sources that are done. rules, processors: change log-probabilities (logits if greedy), as in transformers.
+    sources that are done. rules, processors: change log-probabilities (logits if greedy), as in transformers. texts:
+    the tokens of each source [N], for rules that read them.
 
     A source has fewer than num_return_sequences hypotheses only where the rules leave no more. Raises RequestError if
     they leave none, or if logits are not finite. Source: `_beam_search` of transformers 5.23.
@@ -108,7 +111,10 @@ def beam_search(
     assert len(first_logits) == len(prompts) * beams, "every beam of every source has a row"
     rules = rules or Rules()
     rules.check(vocab_size)
-    sources = [_Source(prompt, search, max_new_tokens, eos, rules, processors) for prompt in prompts]
+    sources = [
+        _Source(prompt, search, max_new_tokens, eos, rules, processors, texts[index] if texts else None)
+        for index, prompt in enumerate(prompts)
+    ]
     rows = np.arange(len(first_logits)).reshape(len(sources), beams)
     scratch = np.empty((beams, vocab_size), np.float32)
     logits = first_logits
@@ -141,7 +147,9 @@ class _Source:
         eos: frozenset[int],
         rules: Rules,
         processors: Sequence[LogitsProcessor],
+        text: Ids | None,
     ):
+        self._text = text
         self.hypotheses: list[Hypothesis] = []
         self.done = False
         self._search = search
@@ -192,7 +200,7 @@ class _Source:
             return _log_softmax(logits)
         scores = _log_softmax(logits)
         self._apply_rules(scores)
-        return scores
+        return _log_softmax(scores) if self._search.renormalize_logits else scores
 
     def _apply_rules(self, values: NDArray[np.float32]) -> None:
         """Change values [N, V] by the rules, then by the user's processors, in place."""
@@ -202,6 +210,7 @@ class _Source:
             prompt_length=self._prompt_length,
             max_length=self._max_length,
             eos=self._eos,
+            source=self._text,
         )
         if self._processors:
             for row, tokens in zip(values, self._sequences, strict=True):

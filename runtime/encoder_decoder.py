@@ -58,9 +58,13 @@ class EncoderDecoder(Model):
         check_length(len(tokens), self.manifest.context_length, "the text")
         return self.new_decoder(self.run_encoder([source]), len(tokens)).prefill_all(0, tokens)
 
+    def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
+        """Return the token ids of each source, which is no recording."""
+        return [self.encode(source, "source", self._encoder_config.vocab_size) for source in sources]
+
     def _token_ids(self, sources: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return the encoder's inputs for texts, padded on the right, and their mask: int64 [B, longest]."""
-        rows = [self.encode(source, "source", self._encoder_config.vocab_size) for source in sources]
+        rows = self.encode_sources(sources)
         for tokens in rows:
             check_length(len(tokens), self._encoder_config.context_length, "the source")
         ids, mask = pad_right(rows, self.manifest.tokens.pad or 0)

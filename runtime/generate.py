@@ -53,7 +53,7 @@ class Row:
 
     prompt: the decoder's tokens before the first new one. prompt_tokens: what `Generation` reports, where that is not
     the length of `prompt`. top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no
-    log-probabilities.
+    log-probabilities. source: the tokens that rules of the source read; None for the prompt's.
     """
 
     prompt: Sequence[int]
@@ -71,9 +71,12 @@ class Row:
     prompt_tokens: int | None = None
     top_logprobs: int | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    source: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.sampling)
+        if self.source is None and self.rules.reads_source:
+            self.source = np.array(self.prompt, np.int64)
         self._changes_logits = bool(self.processors) or not self.rules.allows_all
         if self._changes_logits:
             self._ids = np.empty(len(self.prompt) + self.max_new_tokens, np.int64)
@@ -105,7 +108,7 @@ class Row:
         if new:
             self._ids[prompt + new - 1] = self.tokens[-1]
         ids, logits = self._ids[: prompt + new], logits.copy()
-        self.rules.apply(logits, ids, prompt_length=prompt, max_length=len(self._ids), eos=self.eos)
+        self.rules.apply(logits, ids, prompt_length=prompt, max_length=len(self._ids), eos=self.eos, source=self.source)
         if self.processors:
             logits = apply_processors(self.processors, ids.copy(), logits.astype(np.float32, copy=False))
             if logits.max() == -np.inf:

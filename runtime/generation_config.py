@@ -44,11 +44,16 @@ class GenerationOptions(TypedDict, total=False):
     typical_p: float
     xtc_probability: float
     xtc_threshold: float
-    seed: int | None
     ignore_eos: bool
     logprobs: bool
     top_logprobs: int
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
+    top_h: float
+    epsilon_cutoff: float
+    eta_cutoff: float
+    seed: int | None
+    sequence_bias: Sequence[tuple[Sequence[int], float]]
+    encoder_repetition_penalty: float
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
@@ -58,16 +63,20 @@ class GenerationOptions(TypedDict, total=False):
     dry_penalty_last_n: int
     dry_sequence_breakers: str | Sequence[str]
     no_repeat_ngram_size: int
+    encoder_no_repeat_ngram_size: int
     bad_words_ids: Sequence[Sequence[int]]
     min_length: int
     min_new_tokens: int
     forced_bos_token_id: int | None
     forced_eos_token_id: int | None
+    remove_invalid_values: bool
+    exponential_decay_length_penalty: tuple[int, float] | None
     suppress_tokens: Sequence[int]
     begin_suppress_tokens: Sequence[int]
     num_beams: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
+    renormalize_logits: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +100,10 @@ class GenerationConfig:
             1 keeps all.
         xtc_probability, xtc_threshold: in [0, 1]; with this probability, at each step, drop all tokens whose
             probability reaches the threshold but the least likely of them (XTC, as in llama.cpp); 0 never does.
+        top_h: in [0, 1]; keep the likeliest tokens whose entropy together is at most this fraction of that of the
+            hundred likeliest, 0 keeps all.
+        epsilon_cutoff: in [0, 1); keep tokens of at least this probability, 0 keeps all.
+        eta_cutoff: in [0, 1); keep tokens of at least the probability min(ε, √ε · e^-entropy), 0 keeps all.
         seed: ≥ 0, of the random draws; None for another one in every call. Each row of a batch draws as it would alone.
 
     Log-probabilities, in the result:
@@ -100,16 +113,24 @@ class GenerationConfig:
 
     Rules on logits, applied in this order before a token is chosen:
         logit_bias: token ids with numbers that are added to their logits, as in OpenAI's API; -inf bans a token.
+        sequence_bias: pairs of token ids and a number, or a mapping; the number is added to the logit of the last id
+            where the others are the last tokens.
+        encoder_repetition_penalty: > 0; as repetition_penalty, but above 1 it favours the tokens of the source, or of
+            a decoder's prompt. A model of speech ignores it, as transformers does.
         repetition_penalty: > 0; divide positive and multiply negative logits of tokens already in the text by this, 1
             leaves them.
         presence_penalty, frequency_penalty: finite; subtracted from the logits of new tokens that came before: the one
             once, the other as often as the token came (OpenAI's API); 0 is off, and the prompt does not count.
         no_repeat_ngram_size: ≥ 0; no n tokens in a row come twice, 0 allows it.
+        encoder_no_repeat_ngram_size: ≥ 0; no n tokens in a row of the source, or of a decoder's prompt, come again.
         bad_words_ids: sequences of token ids that may not come; an end token by itself is never one of them.
         min_length, min_new_tokens: ≥ 0; no end token before the whole sequence, or its new part, has this many tokens.
             A min_new_tokens above 0 replaces min_length.
         forced_bos_token_id: the token after a prompt of one token.
         forced_eos_token_id: the last token, where the length limit allows no more.
+        remove_invalid_values: NaN becomes 0, and infinities the largest numbers of their sign.
+        exponential_decay_length_penalty: (start, factor); beyond `start` new tokens, end tokens become likelier with
+            every token, by factor ** (tokens beyond) - 1 of the size of their logit.
         suppress_tokens: token ids that never come; ids outside the vocabulary are ignored.
         begin_suppress_tokens: token ids that may not come first.
         dry_multiplier, dry_base, dry_allowed_length: ≥ 0, ≥ 1, ≥ 1; a token that would prolong a repetition of n tokens
@@ -124,6 +145,7 @@ class GenerationConfig:
             this power: above 0 favours long texts, below 0 short ones.
         early_stopping: what ends a search that has num_beams hypotheses: True ends it there, False once its best beam
             could not get better if it ended now, "never" once it could not at any length.
+        renormalize_logits: make probabilities of the scores again after all rules and processors.
 
     Raises RequestError, naming the field, for a value outside its range.
     """
@@ -138,11 +160,16 @@ class GenerationConfig:
     typical_p: float = 1.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
-    seed: int | None = None
     ignore_eos: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
+    top_h: float = 0.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    seed: int | None = None
+    sequence_bias: Sequence[tuple[Sequence[int], float]] = ()
+    encoder_repetition_penalty: float = 1.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -152,16 +179,20 @@ class GenerationConfig:
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: str | Sequence[str] = ("\n", ":", '"', "*")
     no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
     bad_words_ids: Sequence[Sequence[int]] = ()
     min_length: int = 0
     min_new_tokens: int = 0
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
+    remove_invalid_values: bool = False
+    exponential_decay_length_penalty: tuple[int, float] | None = None
     suppress_tokens: Sequence[int] = ()
     begin_suppress_tokens: Sequence[int] = ()
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    renormalize_logits: bool = False
 
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in FIELDS}
@@ -254,6 +285,7 @@ class GenerationConfig:
             num_beams=self.num_beams,
             length_penalty=self.length_penalty,
             early_stopping=self.early_stopping,
+            renormalize_logits=self.renormalize_logits,
             num_return_sequences=num_return_sequences,
         )
 

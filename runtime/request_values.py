@@ -13,14 +13,15 @@ from edgeformer.errors import RequestError
 
 INTEGERS = (
     "max_new_tokens", "max_length", "top_k", "seed", "no_repeat_ngram_size", "min_length", "min_new_tokens",
-    "forced_bos_token_id", "forced_eos_token_id", "num_beams", "top_logprobs", "dry_allowed_length",
-    "dry_penalty_last_n",
+    "encoder_no_repeat_ngram_size", "forced_bos_token_id", "forced_eos_token_id", "num_beams", "top_logprobs",
+    "dry_allowed_length", "dry_penalty_last_n",
 )  # fmt: skip
 NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "length_penalty",
+    "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "length_penalty", "top_h", "epsilon_cutoff",
+    "eta_cutoff", "encoder_repetition_penalty",
 )  # fmt: skip
-FLAGS = ("logprobs", "ignore_eos")
+FLAGS = ("logprobs", "ignore_eos", "remove_invalid_values", "renormalize_logits")
 OPTIONAL = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
 """Options that may be None."""
 
@@ -98,6 +99,8 @@ def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     words = enumerate(checked["bad_words_ids"])
     checked["bad_words_ids"] = tuple(tuple(token_ids(f"bad_words_ids[{place}]", word)) for place, word in words)
+    checked["sequence_bias"] = _sequence_biases(checked["sequence_bias"])
+    checked["exponential_decay_length_penalty"] = _decay(checked["exponential_decay_length_penalty"])
     for name in ("stop", "dry_sequence_breakers"):
         checked[name] = _texts(name, checked[name])
     return checked
@@ -117,6 +120,27 @@ def _biases(value: Any) -> tuple[tuple[int, float], ...]:
         raise RequestError(f"logit_bias is {shown(value)}; it must be a mapping of token ids to numbers.")
     biases = {integer("a token of logit_bias", token): bias for token, bias in pairs}
     return tuple((token, number(f"logit_bias[{token}]", bias)) for token, bias in sorted(biases.items()))
+
+
+def _sequence_biases(value: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Return the pairs of sequence_bias, which may be a mapping as in transformers."""
+    name = "sequence_bias"
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not is_list(pairs) or not all(is_list(pair) and len(pair) == 2 for pair in pairs):
+        raise RequestError(f"{name} is {shown(value)}; it must be a list of pairs, token ids and their bias.")
+    return tuple(
+        (tuple(token_ids(f"{name}[{place}][0]", words)), float(number(f"{name}[{place}][1]", bias)))
+        for place, (words, bias) in enumerate(pairs)
+    )
+
+
+def _decay(value: Any) -> tuple[int, float] | None:
+    name = "exponential_decay_length_penalty"
+    if value is None:
+        return None
+    if not is_list(value) or len(value) != 2:
+        raise RequestError(f"{name} is {shown(value)}; it must be a pair: a number of new tokens, and a factor.")
+    return integer(f"{name}[0]", value[0]), float(number(f"{name}[1]", value[1]))
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Choose the next token from logits: greedily, or by a draw after temperature and the filters.
 
-The filters come in the order of transformers: top-k, top-p, min-p, typical-p; then XTC, which transformers lacks.
-Penalties come before; they are in `logits_rules.Rules`.
+The filters come in the order of transformers: top-h, top-k, top-p, min-p, typical-p, epsilon, eta; then XTC, which
+transformers lacks. Penalties come before; they are in `logits_rules.Rules`.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime.sampling_filters import cut_epsilon, cut_eta, filter_top_h, softmax
 
 Logits = NDArray[np.float32]
 
@@ -25,6 +26,9 @@ class Sampling:
     typical_p: float = 1.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    top_h: float = 0.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -35,6 +39,9 @@ class Sampling:
         _require(0 < self.typical_p <= 1, "typical_p", self.typical_p, "above 0 and at most 1 (off)")
         _require(0 <= self.xtc_probability <= 1, "xtc_probability", self.xtc_probability, "between 0 (off) and 1")
         _require(0 <= self.xtc_threshold <= 1, "xtc_threshold", self.xtc_threshold, "between 0 and 1; above 0.5 is off")
+        _require(0 <= self.top_h <= 1, "top_h", self.top_h, "between 0 (off) and 1")
+        for name in ("epsilon_cutoff", "eta_cutoff"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "0 (off) or larger, and below 1")
         _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or larger")
 
 
@@ -70,18 +77,24 @@ def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
         if np.isinf(scaled.max() / sampling.temperature):  # as with 1e-320; the largest becomes 0, and others −∞
             scaled -= scaled.max()
         scaled /= sampling.temperature
+    if sampling.top_h:
+        filter_top_h(scaled, sampling.top_h)
     if 0 < sampling.top_k < len(scaled):
         kth = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
         scaled[scaled < kth] = -np.inf
     if sampling.top_p < 1:
-        kept = _nucleus(_softmax(scaled), sampling.top_p)
+        kept = _nucleus(softmax(scaled), sampling.top_p)
         scaled = np.where(kept, scaled, -np.inf)
     if sampling.min_p > 0:
-        probabilities = _softmax(scaled)
+        probabilities = softmax(scaled)
         scaled[probabilities < sampling.min_p * probabilities.max()] = -np.inf
     if sampling.typical_p < 1:
-        scaled = np.where(_typical(_softmax(scaled), sampling.typical_p), scaled, -np.inf)
-    return _softmax(scaled)
+        scaled = np.where(_typical(softmax(scaled), sampling.typical_p), scaled, -np.inf)
+    if sampling.epsilon_cutoff:
+        cut_epsilon(scaled, sampling.epsilon_cutoff)
+    if sampling.eta_cutoff:
+        cut_eta(scaled, sampling.eta_cutoff)
+    return softmax(scaled)
 
 
 def exclude_top_choices(probabilities: NDArray[np.float64], threshold: float) -> None:
@@ -127,8 +140,3 @@ def _typical(probabilities: NDArray[np.float64], mass: float) -> NDArray[np.bool
     kept = np.zeros(len(probabilities), np.bool_)
     kept[possible[distance <= distance[order[last]]]] = True
     return kept
-
-
-def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    exponentials = np.exp(values - values.max())
-    return exponentials / exponentials.sum()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
@@ -63,11 +64,13 @@ def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Reques
     decoder = model.new_decoder(outputs, len(request.prompt) + request.max_new_tokens)
     first = _run_prompt(decoder, request.prompt)
     seconds = time.perf_counter() - started
+    texts = source_tokens(model, sources, config)
     rows = []
     for index in range(len(sources)):
         row = make_row(
             request.prompt, request.max_new_tokens, config, model.manifest, model.tokenizer, request.processors
         )
+        row.source = texts[index]
         row.prefill_seconds = seconds
         row.prompt_tokens = int(outputs.mask[index].sum())
         rows.append(row)
@@ -96,6 +99,7 @@ def search_beams(
         pad=tokens.pad or 0,
         rules=request.config.rules,
         processors=all_processors(request.config, model.tokenizer, request.processors),
+        texts=source_tokens(model, sources, request.config),
     )
     ended = time.perf_counter()
     lengths = outputs.mask[:: search.num_beams].sum(1).tolist()
@@ -114,6 +118,15 @@ def search_beams(
         ]
         for hypotheses, length in zip(found, lengths, strict=True)
     ]
+
+
+def source_tokens(
+    model: EncoderDecoder, sources: Sequence[Source], config: GenerationConfig
+) -> list[NDArray[np.int64]]:
+    """Return the tokens of each source [N] where a rule reads them; none otherwise, and of recordings."""
+    if model.is_speech or not config.rules.reads_source:
+        return [np.empty(0, np.int64) for _ in sources]
+    return [np.array(tokens, np.int64) for tokens in model.encode_sources(sources)]
 
 
 def _run_prompt(decoder: Decoder, prompt: Sequence[int]) -> Logits:

@@ -101,11 +101,10 @@ def test_generation_config_replaces_what_config_says_of_generation_whole(tmp_pat
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"encoder_no_repeat_ngram_size": 3}, "encoder_no_repeat_ngram_size = 3"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha = 0.6"),
         ({"diversity_penalty": 0.5, "num_beam_groups": 2}, "diversity_penalty = 0.5, num_beam_groups = 2"),
-        ({"do_sample": True, "typical_p": 0.9}, "typical_p = 0.9"),
         ({"do_sample": True, "num_beams": 4}, "num_beams = 4"),
-        ({"sequence_bias": [[[5], -1.0]]}, "sequence_bias = "),
+        ({"stop_strings": ["x"]}, "stop_strings = "),
         ({"guidance_scale": 1.5}, "guidance_scale = 1.5"),
     ],
 )
@@ -117,9 +116,9 @@ def test_a_generation_that_the_runtime_does_not_have_is_refused_by_name(tmp_path
 
 def test_fields_of_generation_that_change_nothing_are_no_reason_to_refuse(tmp_path):
     neutral = {
-        "encoder_no_repeat_ngram_size": 0, "diversity_penalty": 0.0, "num_beam_groups": 1, "typical_p": 1.0,
-        "guidance_scale": 1, "renormalize_logits": False, "epsilon_cutoff": 3e-4, "cache_implementation": "static",
-        "num_return_sequences": 1, "output_scores": True, "sequence_bias": None,
+        "penalty_alpha": 0.0, "diversity_penalty": 0.0, "num_beam_groups": 1, "stop_strings": [],
+        "guidance_scale": 1, "use_cache": True, "constraints": None, "cache_implementation": "static",
+        "num_return_sequences": 1, "output_scores": True, "max_time": None,
     }  # fmt: skip
     assert generation(tmp_path / "config", neutral) == generation(tmp_path / "generation", {}, neutral) == {}
 

@@ -11,13 +11,12 @@ from edgeformer.errors import ConfigError
 from edgeformer.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
-    UNSUPPORTED_SAMPLING,
     WITHOUT_EFFECT_ON_TOKENS,
 )
 
 # Fields that do not change what any model computes in inference.
 WITHOUT_EFFECT = {
-    *GENERATION_FIELDS, *UNSUPPORTED, *UNSUPPORTED_SAMPLING, *WITHOUT_EFFECT_ON_TOKENS,
+    *GENERATION_FIELDS, *UNSUPPORTED, *WITHOUT_EFFECT_ON_TOKENS,
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
     "chunk_size_feed_forward", "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range",
     "label2id", "model_type", "output_attentions", "output_hidden_states", "pad_token_id", "problem_type",

@@ -114,6 +114,7 @@ def _ours(model, sources, *, prompt=(START,), eos=(EOS,), max_new_tokens=20, **o
         eos=frozenset(eos),
         pad=PAD,
         rules=rules,
+        texts=list(sources.tokens.numpy()),  # transformers gives its rules the padding, too
     )
     assert decoder.calls[-1:] in ([], ["step"]), "nothing reads what is reordered after the last step"
     return results
@@ -203,6 +204,10 @@ CONSTRAINED = [
     {"begin_suppress_tokens": [EOS, OTHER_EOS, *range(40, 70)]},
     {"repetition_penalty": 1.5},
     {"repetition_penalty": 0.7},
+    {"suppress_tokens": list(range(30, 60)), "renormalize_logits": True},
+    {"repetition_penalty": 1.5, "renormalize_logits": True, "remove_invalid_values": True},
+    {"exponential_decay_length_penalty": (1, 1.4)},
+    {"sequence_bias": [[[token], 3.5] for token in range(30, 40)]},
     {"eos": (EOS, OTHER_EOS)},
     {"eos": (EOS, OTHER_EOS, 33, 34), "early_stopping": True},
     {"eos": (EOS, OTHER_EOS), "min_new_tokens": 5, "length_penalty": 0.0},

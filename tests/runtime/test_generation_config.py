@@ -6,11 +6,10 @@ from dataclasses import fields, replace
 import pytest
 import transformers
 
-from edgeformer.errors import BundleError, RequestError
+from edgeformer.errors import BundleError, ConfigError, RequestError
 from edgeformer.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
-    UNSUPPORTED_SAMPLING,
     WITHOUT_EFFECT_ON_TOKENS,
 )
 from edgeformer.runtime import GenerationConfig, load_causal_lm
@@ -19,6 +18,7 @@ from edgeformer.runtime.dry import Dry
 from edgeformer.runtime.generation_config import GenerationOptions
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
+from edgeformer.source import find_model
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,10 @@ def test_every_field_reaches_its_part():
         "typical_p": 0.5, "xtc_probability": 0.5, "xtc_threshold": 0.2, "logit_bias": ((3, -1.0),),
         "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.8, "dry_base": 2.0,
         "dry_allowed_length": 3, "dry_penalty_last_n": 64, "dry_sequence_breakers": (".",),
-        "num_beams": 4, "length_penalty": 2.0, "early_stopping": "never",
+        "num_beams": 4, "length_penalty": 2.0, "early_stopping": "never", "top_h": 0.5, "epsilon_cutoff": 0.1,
+        "eta_cutoff": 0.1, "sequence_bias": (((1, 2), 0.5),), "encoder_repetition_penalty": 2.0,
+        "encoder_no_repeat_ngram_size": 2, "remove_invalid_values": True, "renormalize_logits": True,
+        "exponential_decay_length_penalty": (2, 1.5),
     }  # fmt: skip
     for name, value in values.items():
         config = GenerationConfig(**{name: value})
@@ -159,11 +162,9 @@ def test_min_new_tokens_replaces_min_length_as_in_transformers():
 
 
 def test_every_field_of_transformers_is_read_refused_or_known_to_change_no_token():
-    elsewhere = {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "transformers_version"}
-    elsewhere |= {"output_attentions", "output_hidden_states", "_from_model_config"}
-    kinds = [set(GENERATION_FIELDS), set(UNSUPPORTED), set(UNSUPPORTED_SAMPLING), set(WITHOUT_EFFECT_ON_TOKENS)]
+    kinds = [set(GENERATION_FIELDS), set(UNSUPPORTED), set(WITHOUT_EFFECT_ON_TOKENS)]
     known = set(transformers.GenerationConfig().to_dict())
-    assert known - elsewhere <= set.union(*kinds)
+    assert known <= set.union(*kinds)
     assert sum(map(len, kinds)) == len(set.union(*kinds))
     of_single_models = {
         "forced_decoder_ids",
@@ -172,12 +173,40 @@ def test_every_field_of_transformers_is_read_refused_or_known_to_change_no_token
         "task_specific_params",
         "task_to_id",
     }
-    assert set.union(*kinds) - known <= of_single_models | {"max_matching_ngram_size"}
+    assert set.union(*kinds) - known <= of_single_models
+    assert all(reason.endswith(".") for reason in WITHOUT_EFFECT_ON_TOKENS.values())
+
+
+NAMES = sorted(transformers.GenerationConfig().to_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_field_of_transformers_is_obeyed_refused_or_changes_nothing(tmp_path, name):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    value = 2 if name != "stop_strings" else ["x"]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": name != "num_beams", name: value}))
+    if name in UNSUPPORTED:
+        with pytest.raises(RequestError, match=f"^the generation config has {name} = "):
+            GenerationConfig.from_folder(tmp_path)
+        with pytest.raises(ConfigError, match=f" generates with {name} = .*, which the runtime does not have"):
+            find_model(tmp_path).generation_defaults()
+    elif name in WITHOUT_EFFECT_ON_TOKENS:
+        assert GenerationConfig.from_folder(tmp_path) == GenerationConfig.from_dict({"do_sample": True})
+        assert name not in find_model(tmp_path).generation_defaults()
+    else:
+        assert name in GENERATION_FIELDS and name in find_model(tmp_path).generation_defaults()
+        assert name in names(GenerationConfig) | {"do_sample", "decoder_start_token_id"}
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_a_field_at_a_value_that_changes_nothing_is_read(name):
+    for value in (None, *UNSUPPORTED[name]):
+        assert GenerationConfig.from_dict({name: value, "do_sample": True}).temperature == 1
 
 
 def test_fields_that_the_runtime_does_not_have_are_refused_by_name():
-    with pytest.raises(RequestError, match="the generation config has top_h = 0.5, which this runtime does not"):
-        GenerationConfig.from_dict({"do_sample": True, "top_h": 0.5})
+    with pytest.raises(RequestError, match="the generation config has max_time = 5, which this runtime does not"):
+        GenerationConfig.from_dict({"max_time": 5})
     assert GenerationConfig.from_dict({"top_h": 0.5}) == GenerationConfig()  # only sampling reads it
 
 

@@ -37,7 +37,21 @@ RULES = [
     {"bad_words_ids": [[11]], "forced_bos_token_id": 11, "forced_eos_token_id": 11},
     {"forced_bos_token_id": 11, "suppress_tokens": [12], "begin_suppress_tokens": [11]},
     {"forced_eos_token_id": 2, "min_new_tokens": 8, "suppress_tokens": [5]},
+    {"sequence_bias": [[[7], 4.5], [[3, 4], -2.25], [[3, 7], 1.3], [[1, 1, 7], 0.7], [[7], 3.5], [[0, 4], -9.0]]},
+    {"sequence_bias": [[[1, 1, 7], 0.7], [[3, 7], 0.3], [[7], 0.1]], "repetition_penalty": 1.2},
+    {"encoder_repetition_penalty": 1.6},
+    {"encoder_repetition_penalty": 0.7, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    {"encoder_no_repeat_ngram_size": 1},
+    {"encoder_no_repeat_ngram_size": 2},
+    {"encoder_no_repeat_ngram_size": 3, "no_repeat_ngram_size": 2},
+    {"encoder_no_repeat_ngram_size": 9, "suppress_tokens": [1]},
+    {"remove_invalid_values": True, "suppress_tokens": [1], "bad_words_ids": [[7]]},
+    {"exponential_decay_length_penalty": [2, 1.5]},
+    {"exponential_decay_length_penalty": [0, 0.9], "min_new_tokens": 4},
+    {"exponential_decay_length_penalty": [1, 1.2], "suppress_tokens": [2], "sequence_bias": [[[5], 2.0]]},
 ]
+
+SOURCE = np.array([1, 0, 3, 2, 1, 1, 14])
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +67,24 @@ def _processors(model, options, prompt_length, max_length=MAX_LENGTH, eos=EOS):
         **options, max_length=max_length, eos_token_id=sorted(eos), pad_token_id=0, decoder_start_token_id=0
     )
     model._prepare_special_tokens(config, device="cpu")
-    return model._get_logits_processor(config, prompt_length, logits_processor=[])
+    source = torch.from_numpy(SOURCE)[None]
+    return model._get_logits_processor(config, prompt_length, encoder_input_ids=source, logits_processor=[])
 
 
 def _transformers(model, options, logits, tokens, prompt_length):
     scores = torch.from_numpy(logits.copy())
-    return _processors(model, options, prompt_length)(torch.from_numpy(tokens), scores).numpy()
+    processors = _processors(model, options, prompt_length)
+    for processor in processors:
+        if isinstance(processor, logits_process.EncoderNoRepeatNGramLogitsProcessor):
+            # Every row here is of the one source.
+            processor.batch_size = 1
+    return processors(torch.from_numpy(tokens), scores).numpy()
 
 
 def _ours(options, logits, tokens, prompt_length):
     logits = logits.copy()
-    Rules(**options).apply(logits, tokens, prompt_length=prompt_length, max_length=MAX_LENGTH, eos=EOS)
+    lengths = {"prompt_length": prompt_length, "max_length": MAX_LENGTH}
+    Rules(**options).apply(logits, tokens, **lengths, eos=EOS, source=SOURCE)
     return logits
 
 
@@ -107,6 +128,12 @@ def test_rules_are_those_of_transformers_bit_for_bit(model, options):
             "forced_eos_token_id": st.integers(1, 6),
             "suppress_tokens": st.lists(st.sampled_from([0, 7, 8, 22, 30]), min_size=1),
             "begin_suppress_tokens": st.lists(st.integers(0, 6), min_size=1),
+            "sequence_bias": st.lists(
+                st.tuples(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.floats(-9, 9)).map(list), min_size=1
+            ),
+            "encoder_repetition_penalty": st.floats(0.2, 4),
+            "encoder_no_repeat_ngram_size": st.integers(1, 4),
+            "exponential_decay_length_penalty": st.tuples(st.integers(0, 5), st.floats(0.5, 2)),
         },
     ),
 )
@@ -152,6 +179,23 @@ def test_one_row_of_any_precision_is_changed_in_place(dtype):
     assert logits.dtype == dtype
 
 
+@pytest.mark.parametrize("values", [[np.nan, 1, 2], [np.inf, 1, -np.inf], [np.nan] * 3], ids=str)
+def test_invalid_values_become_the_numbers_of_transformers(values):
+    logits = np.array(values, np.float32)
+    expected = logits_process.InfNanRemoveLogitsProcessor()(None, torch.from_numpy(logits.copy())[None])[0]
+    Rules(remove_invalid_values=True).apply(logits, np.array([0]), prompt_length=1, max_length=9, eos=EOS)
+    np.testing.assert_array_equal(logits, expected.numpy())
+
+
+def test_a_model_of_speech_has_no_source_to_read():
+    logits, tokens = _case(0, rows=2, length=3)
+    before = logits.copy()
+    rules = Rules(encoder_repetition_penalty=2.0, encoder_no_repeat_ngram_size=1)
+    assert rules.reads_source and not Rules(repetition_penalty=2.0).reads_source
+    rules.apply(logits, tokens, prompt_length=1, max_length=9, eos=EOS)
+    np.testing.assert_array_equal(logits, before)
+
+
 def test_without_end_tokens_a_minimum_asks_nothing():
     logits, tokens = _case(0, rows=2, length=1)
     before = logits.copy()
@@ -176,6 +220,22 @@ def test_lists_from_json_make_equal_rules():
     ("options", "message"),
     [
         ({"repetition_penalty": 0}, r"^repetition_penalty is 0; it must be above 0; 1 is off\.$"),
+        (
+            {"encoder_repetition_penalty": 0},
+            r"^encoder_repetition_penalty is 0; it must be above 0; 1 is off\.$",
+        ),
+        (
+            {"encoder_no_repeat_ngram_size": -1},
+            r"^encoder_no_repeat_ngram_size is -1; it must be 0 \(off\) or larger\.$",
+        ),
+        ({"sequence_bias": [[[], 1.0]]}, r"^sequence_bias has an empty sequence or a bias that is not finite\.$"),
+        ({"sequence_bias": [[[1], float("inf")]]}, r"^sequence_bias has an empty sequence or a bias that is not"),
+        ({"sequence_bias": [[[-1], 1.0]]}, r"^sequence_bias has the token id -1; ids must be 0 or larger\.$"),
+        (
+            {"exponential_decay_length_penalty": (-1, 1.5)},
+            r"^exponential_decay_length_penalty is \(-1, 1.5\); it must be a number of new tokens, 0 or larger, and a",
+        ),
+        ({"exponential_decay_length_penalty": (1, 0.0)}, r"and a factor above 0\.$"),
         ({"repetition_penalty": float("nan")}, r"^repetition_penalty is nan; it must be above 0; 1 is off\.$"),
         ({"no_repeat_ngram_size": -1}, r"^no_repeat_ngram_size is -1; it must be 0 \(off\) or larger\.$"),
         ({"min_length": -2}, r"^min_length is -2; it must be 0 \(off\) or larger\.$"),
@@ -205,6 +265,7 @@ def test_options_without_meaning_are_refused(options, message):
         ({"forced_bos_token_id": 10}, "forced_bos_token_id"),
         ({"forced_eos_token_id": 10}, "forced_eos_token_id"),
         ({"bad_words_ids": [[1], [2, 10]]}, "bad_words_ids"),
+        ({"sequence_bias": [[[1], 1.0], [[2, 10], 1.0]]}, "sequence_bias"),
     ],
     ids=str,
 )

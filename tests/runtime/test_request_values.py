@@ -64,13 +64,16 @@ OPTIONS = [
     *[(name, value) for name in ("temperature", "top_p", "length_penalty") for value in WRONG if value != 1.5],
     *[("stop", value) for value in (None, 5, b"x", [5], [None], {"x": 1}, {"x"}, True)],
     *[("suppress_tokens", value) for value in (None, 5, "5", ["5"], [5.0], [True], {5})],
+    *[("sequence_bias", value) for value in (5, [5], "5", [[5, 1.0]], [[[5], "x"]], [[["5"], 1.0]])],
+    *[("exponential_decay_length_penalty", value) for value in (5, [5], "55", ["x", 1.0], [1, None])],
+    *[("remove_invalid_values", value) for value in (1, "yes", [])],
     *[("bad_words_ids", value) for value in (None, 5, [5], [["5"]], "5", [[5.0]])],
 ]
 
 
 @pytest.mark.parametrize(("name", "value"), OPTIONS)
 def test_options_of_another_type_are_refused_by_name(model, name, value):
-    with pytest.raises(RequestError, match=rf"^{name}(\[\d\])* is .*; it must be (a|above|between|finite|0)"):
+    with pytest.raises(RequestError, match=rf"^{name}(\[\d\])* is .*; it must be (a|above|between|finite|0|True)"):
         GenerationConfig().override({name: value}) if value is not None else GenerationConfig(**{name: value})
     if name not in ("num_beams", "length_penalty") and value is not None:
         with pytest.raises(RequestError):

@@ -6,9 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.logits_process import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
+    TopHLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
@@ -37,6 +40,10 @@ OPTIONS = [
     {"temperature": 1.3, "repetition_penalty": 1.8},
     {"temperature": 0.8, "repetition_penalty": 0.6, "top_k": 9},
     {"temperature": 1.7, "top_k": 12, "top_p": 0.75, "min_p": 0.15, "repetition_penalty": 1.4},
+    {"temperature": 1.2, "top_h": 0.6},
+    {"temperature": 1.2, "epsilon_cutoff": 0.02},
+    {"temperature": 1.2, "eta_cutoff": 0.1},
+    {"temperature": 3.0, "top_h": 0.9, "top_k": 30, "epsilon_cutoff": 0.015, "eta_cutoff": 0.05},
 ]
 
 
@@ -51,6 +58,9 @@ def _penalised(logits, seen, penalty):
     return changed[0]
 
 
+ORDER = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+
+
 class Chooser:
     """The part of the generation loop that chooses the tokens of one row, the repetition penalty included."""
 
@@ -60,9 +70,6 @@ class Chooser:
     def choose(self, logits):
         self._row.advance(logits)
         return self._row.tokens[-1]
-
-
-ORDER = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 def _transformers(logits, sampling, seen=(), order=ORDER):
@@ -81,6 +88,9 @@ def _transformers(logits, sampling, seen=(), order=ORDER):
         "top_p": TopPLogitsWarper(float(sampling.top_p)) if sampling.top_p < 1 else None,
         "min_p": MinPLogitsWarper(float(sampling.min_p)) if sampling.min_p else None,
         "typical_p": TypicalLogitsWarper(float(sampling.typical_p)) if sampling.typical_p < 1 else None,
+        "top_h": TopHLogitsWarper(float(sampling.top_h)) if sampling.top_h else None,
+        "epsilon_cutoff": EpsilonLogitsWarper(sampling.epsilon_cutoff) if sampling.epsilon_cutoff else None,
+        "eta_cutoff": EtaLogitsWarper(sampling.eta_cutoff) if sampling.eta_cutoff else None,
     }
     for name in order:
         if warpers[name] is not None:
@@ -142,6 +152,32 @@ def test_the_penalty_is_that_of_transformers_bit_for_bit(seed, penalty, seen):
     ids = torch.tensor([list(seen)], dtype=torch.int64)
     expected = RepetitionPenaltyLogitsProcessor(penalty=penalty)(ids, torch.from_numpy(logits)[None])[0]
     np.testing.assert_array_equal(_penalised(logits, seen, penalty), expected.numpy())
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 200),
+    top_h=st.floats(0.01, 1),
+    top_k=st.integers(0, 150),
+    epsilon=st.floats(0, 0.5),
+    eta=st.floats(0, 0.5),
+)
+def test_rare_filters_are_those_of_transformers(seed, size, top_h, top_k, epsilon, eta):
+    sampling = Sampling(temperature=1.5, top_h=top_h, top_k=top_k, epsilon_cutoff=epsilon, eta_cutoff=eta)
+    logits = _logits(seed, size)
+    np.testing.assert_allclose(distribution(logits, sampling), _transformers(logits, sampling), rtol=0, atol=1e-7)
+
+
+def test_the_order_of_rare_filters_matters():
+    # Negative control: cutoffs before top-k keep other tokens than after it.
+    sampling = Sampling(temperature=2.5, top_h=0.9, top_k=6, eta_cutoff=0.2)
+    other = ("temperature", "top_k", "eta_cutoff", "top_h")
+    differences = [
+        np.abs(distribution(logits, sampling) - _transformers(logits, sampling, order=other)).max()
+        for logits in map(_logits, range(20))
+    ]
+    assert max(differences) > 1e-3
 
 
 def test_the_penalty_lowers_tokens_of_either_sign_and_leaves_its_input_alone():

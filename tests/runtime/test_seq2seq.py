@@ -126,6 +126,8 @@ OPTIONS = [
     {"num_beams": 4, "num_return_sequences": 2, "length_penalty": -1.0, "early_stopping": True},
     {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.4, "no_repeat_ngram_size": 0},
     {"num_beams": 4, "prompt": [0, 17, 23], "min_new_tokens": 4, "forced_eos_token_id": 1},
+    {"encoder_no_repeat_ngram_size": 1},
+    {"num_beams": 4, "suppress_tokens": list(range(30, 50)), "renormalize_logits": True},
 ]
 
 
