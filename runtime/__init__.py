@@ -16,6 +16,7 @@ from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Class, Encoder, Filling
+from edgeformer.runtime.engine import Engine, EngineBusyError, EngineStatistics, EngineStream
 from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream, TokenEvent
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.kernel_report import KernelReport
@@ -36,6 +37,10 @@ __all__ = [
     "Class",
     "EdgeformerError",
     "Encoder",
+    "Engine",
+    "EngineBusyError",
+    "EngineStatistics",
+    "EngineStream",
     "Filling",
     "FinishReason",
     "Generation",

@@ -2,7 +2,8 @@
 
 import ctypes
 import math
-from typing import Any
+import mmap
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,12 @@ from numpy.typing import NDArray
 from edgeformer.manifest import Provider
 from edgeformer.runtime.session import onnxruntime
 
+Rows = int | range | None
+"""One row, adjacent rows, or None for all."""
+
 
 class Buffer:
-    """An array of fixed shape, of which a graph can be bound to all rows or to a single one.
+    """An array of fixed shape, of which a graph can be bound to all rows, to adjacent ones or to a single one.
 
     value: an OrtValue to keep, such as an output of a graph; None allocates new memory, uninitialised, of which the
     system provides only the pages that are written.
@@ -22,29 +26,54 @@ class Buffer:
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self._provider = provider
+        self._pages: mmap.mmap | None = None
         if value is None:
             value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
         self._value = value
+
+    @classmethod
+    def reserved(cls, shape: tuple[int, ...], dtype: type[np.generic]) -> Self:
+        """Return a buffer of zeros on the CPU, whose pages take memory once they are written, until `release`."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        pages = mmap.mmap(-1, max(size, 1))
+        array = np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
+        buffer = cls(shape, dtype, "cpu", onnxruntime().OrtValue.ortvalue_from_numpy(array))
+        buffer._pages = pages
+        return buffer
+
+    def release(self, row: int) -> None:
+        """Give the memory of a row of a reserved buffer back, where the system can; the row then has zeros or garbage.
+
+        Pages that the row shares with its neighbours stay.
+        """
+        if self._pages is None or not hasattr(self._pages, "madvise"):
+            return
+        size = self.nbytes // self.shape[0]
+        start = -(-row * size // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (row + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if length > 0:
+            self._pages.madvise(mmap.MADV_DONTNEED, start, length)
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def bind_input(self, binding: Any, name: str, row: int | None = None) -> None:
-        """Bind the buffer, or one row of it, as an input of a graph."""
-        binding.bind_input(name, self._provider, 0, self.dtype, *self._shape_and_address(row))
+    def bind_input(self, binding: Any, name: str, rows: Rows = None) -> None:
+        """Bind the buffer, or rows of it, as an input of a graph."""
+        binding.bind_input(name, self._provider, 0, self.dtype, *self._shape_and_address(rows))
 
-    def bind_output(self, binding: Any, name: str, row: int | None = None) -> None:
-        """Bind the buffer, or one row of it, as an output of a graph."""
-        binding.bind_output(name, self._provider, 0, self.dtype, *self._shape_and_address(row))
+    def bind_output(self, binding: Any, name: str, rows: Rows = None) -> None:
+        """Bind the buffer, or rows of it, as an output of a graph."""
+        binding.bind_output(name, self._provider, 0, self.dtype, *self._shape_and_address(rows))
 
-    def _shape_and_address(self, row: int | None) -> tuple[tuple[int, ...], int]:
-        """Return the shape and the address of the buffer, or of one row."""
-        if row is None:
+    def _shape_and_address(self, rows: Rows) -> tuple[tuple[int, ...], int]:
+        """Return the shape and the address of the buffer, or of rows of it."""
+        if rows is None:
             return self.shape, self._value.data_ptr()
-        shape = (1, *self.shape[1:])
-        return shape, self._value.data_ptr() + row * math.prod(shape) * self.dtype.itemsize
+        first, count = (rows, 1) if isinstance(rows, int) else (rows.start, len(rows))
+        address = self._value.data_ptr() + first * math.prod(self.shape[1:]) * self.dtype.itemsize
+        return (count, *self.shape[1:]), address
 
     def host(self) -> NDArray[Any]:
         """Return the content: the memory itself on the CPU, a copy of it on a device."""

@@ -24,17 +24,17 @@ from edgeformer.runtime.tokenizer import Message
 class CausalLM(Model):
     """A decoder-only language model.
 
-    Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows.
+    Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows: `prefill_session`.
     """
 
     def __init__(
         self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
     ):
         super().__init__(folder, manifest, provider, threads, kernels)
-        self._prefill: PrefillSession | None = None
+        self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = self._open_graph(manifest.prefill.graph, threads)
-            self._prefill = PrefillSession(session, manifest.prefill.from_tokens)
+            self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -46,7 +46,9 @@ class CausalLM(Model):
 
     def new_decoder(self, batch_size: int, capacity: int) -> Decoder:
         """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand."""
-        return new_decoder(self.session, self.manifest, batch_size, capacity, self.provider, prefill=self._prefill)
+        return new_decoder(
+            self.session, self.manifest, batch_size, capacity, self.provider, prefill=self.prefill_session
+        )
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token of one text: float32 [S, V].
@@ -179,6 +181,26 @@ class CausalLM(Model):
         chosen.rules.check(self.manifest.vocab_size)
         return chosen
 
+    def new_row(
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Row:
+        """Return the state of one request, to run by hand; arguments and errors are those of `generate`."""
+        return self._new_row(prompt, self._config(config, options), logits_processors)
+
+    def _new_row(
+        self, prompt: Text, config: GenerationConfig, processors: Sequence[LogitsProcessor], sample: int = 0
+    ) -> Row:
+        if config.stop:
+            self.require_tokenizer()
+        tokens = self.encode(prompt)
+        new = self._new_tokens(len(tokens), config)
+        return make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample)
+
     def _prepare(
         self,
         prompts: Sequence[Text],
@@ -187,16 +209,7 @@ class CausalLM(Model):
         samples: int = 1,
     ) -> tuple[list[Row], Decoder]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
-        if config.stop:
-            self.require_tokenizer()
-        rows = []
-        for prompt in prompts:
-            tokens = self.encode(prompt)
-            new = self._new_tokens(len(tokens), config)
-            rows += [
-                make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample)
-                for sample in range(samples)
-            ]
+        rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.buffer import Rows
 from edgeformer.runtime.dynamic_cache import DynamicCache
-from edgeformer.runtime.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.encoder_outputs import CrossCache
 from edgeformer.runtime.session import cache_dtype
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -56,7 +57,7 @@ def new_decoder(
     batch_size: int,
     capacity: int,
     provider: Provider = "cpu",
-    encoder_outputs: EncoderOutputs | None = None,
+    encoder_outputs: CrossCache | None = None,
     prefill: PrefillSession | None = None,
 ) -> "Decoder":
     """Return a decoder with `batch_size` empty rows of up to `capacity` tokens, for the graph's form of cache.
@@ -88,7 +89,7 @@ class Decoder(ABC):
         batch_size: int,
         capacity: int,
         provider: Provider = "cpu",
-        encoder_outputs: EncoderOutputs | None = None,
+        encoder_outputs: CrossCache | None = None,
         prefill: PrefillSession | None = None,
     ):
         self._session = session
@@ -183,13 +184,13 @@ class Decoder(ABC):
     ) -> StaticCache | DynamicCache:
         """Return an empty cache; prefix: the beginning of its tensors' names in the graph."""
 
-    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
-        """Return a binding of tokens, logits and encoder outputs, for all rows or one."""
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, rows: Rows = None) -> Any:
+        """Return a binding of tokens, logits and encoder outputs, for all rows or some."""
         binding = session.io_binding()
-        _bind_input(binding, "input_ids", tokens)
+        bind_input(binding, "input_ids", tokens)
         _bind_output(binding, "logits", logits)
         if self._encoder_outputs is not None:
-            self._encoder_outputs.bind(binding, row)
+            self._encoder_outputs.bind(binding, rows)
         return binding
 
     def _run(self, session: Any, binding: Any, new: Mask, row: int | None = None) -> None:
@@ -199,7 +200,7 @@ class Decoder(ABC):
         self._check_room(int(lengths.max()))
         self.lengths[rows] = lengths
         with self._over_cache(binding, new, row) as mask:
-            _bind_input(binding, self._mask_name, mask)
+            bind_input(binding, self._mask_name, mask)
             session.run_with_iobinding(binding)
 
     @abstractmethod
@@ -236,8 +237,8 @@ class StaticDecoder(Decoder):
         return self._logits[:, 0]
 
     def _bind_step(self) -> None:
-        _bind_input(self._step, "input_ids", self._tokens)
-        _bind_input(self._step, self._mask_name, self._step_mask)
+        bind_input(self._step, "input_ids", self._tokens)
+        bind_input(self._step, self._mask_name, self._step_mask)
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
@@ -247,15 +248,15 @@ class StaticDecoder(Decoder):
         self._step_mask = np.empty((batch_size, capacity), np.int64)
         # Binding copies an array to a device other than the CPU at once, so later writes need another binding.
         self._copies = provider != "cpu"
-        windows = _windows(self._session, manifest.cache, prefix)
+        windows = layer_windows(self._session, manifest.cache, prefix)
         cache = StaticCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
         if needs_numbers(manifest):
             cache.fill(0)
         return cache
 
-    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, row: int | None = None) -> Any:
-        binding = super()._new_binding(session, tokens, logits, row)
-        self.cache.bind(binding, row)
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, rows: Rows = None) -> Any:
+        binding = super()._new_binding(session, tokens, logits, rows)
+        self.cache.bind(binding, rows)
         return binding
 
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
@@ -295,7 +296,7 @@ class DynamicDecoder(Decoder):
         return self.cache.grow(binding, new, row)
 
 
-def _windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[int | None]:
+def layer_windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[int | None]:
     """Return the cache length of each layer where the graph fixes it to a window, else None."""
     dims = {value.name: value.shape for value in session.get_inputs()}
     windows: list[int | None] = [None] * geometry.num_layers
@@ -305,7 +306,8 @@ def _windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[int | N
     return windows
 
 
-def _bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:
+def bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:
+    """Bind an array as an input of a graph; it must stay where it is until the graph has run."""
     binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 

@@ -64,9 +64,9 @@ class Encoder(Model):
         last_hidden_state is float32 [B, longest, E]; its values at padding mean nothing. Raises RequestError for an
         unknown output and for texts beyond the model's context.
         """
-        if not self._is_batch(texts):
+        if not self.is_list(texts):
             raise RequestError("run takes a list of texts. Give it one, of at least one text.")
-        return self._run([self._encode(text) for text in texts], outputs)
+        return self._run([self.encode_text(text) for text in texts], outputs)
 
     def _run(self, encoded: Sequence[Encoded], outputs: Sequence[str] | None) -> dict[str, NDArray[np.float32]]:
         known = [output.name for output in self.session.get_outputs()]
@@ -92,8 +92,11 @@ class Encoder(Model):
         truncate: cut texts to the tokens that the model has positions for, or to its max_seq_length, as
         sentence-transformers does; otherwise, and for token ids in any case, longer texts are a RequestError.
         """
-        pooled = isinstance(self.config.head, PoolingHead)
-        return self._by_length(texts, batch_size, self._pooled if pooled else self._mean, truncate)
+        return self._by_length(texts, batch_size, self.embed_encoded, truncate)
+
+    def embed_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        """Return the vectors of texts from `encode_text`, run as one batch: float32 [N, E]."""
+        return self._pooled(encoded) if isinstance(self.config.head, PoolingHead) else self._mean(encoded)
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
@@ -114,12 +117,12 @@ class Encoder(Model):
         if not isinstance(head, ClassificationHead):
             raise RequestError(f"this model has no classes. {self._abilities()}")
         logits = self._by_length(texts, batch_size, self._token_logits if head.pooling is None else self._logits)
-        rows = [logits] if not self._is_batch(texts) else list(logits)
+        rows = [logits] if not self.is_list(texts) else list(logits)
         if head.pooling is None:
             found = [[_classes(head.labels, token)[0] for token in row] for row in rows]
         else:
             found = [_classes(head.labels, row, head.problem_type) for row in rows]
-        return found if self._is_batch(texts) else found[0]
+        return found if self.is_list(texts) else found[0]
 
     def fill_mask(self, text: Text, *, top_k: int = 5) -> list[Filling]:
         """Return the top_k likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first.
@@ -135,7 +138,7 @@ class Encoder(Model):
         mask = None if name is None else tokenizer.backend.token_to_id(name)
         if mask is None:
             raise RequestError("the tokenizer of this model names no mask token, so there is nothing to fill.")
-        ids, _ = self._encode(text)
+        ids, _ = self.encode_text(text)
         places = [place for place, token in enumerate(ids) if token == mask]
         if len(places) != 1:
             raise RequestError(f"the text has {len(places)} masks; give it one {name}.")
@@ -152,7 +155,8 @@ class Encoder(Model):
             for token in best
         ]
 
-    def _encode(self, text: Text | Pair, truncate: bool = False) -> Encoded:
+    def encode_text(self, text: Text | Pair, truncate: bool = False) -> Encoded:
+        """Return the token ids and types of a text or a pair, as `embed` runs it. Raises RequestError as it does."""
         if _is_pair(text):
             for part in text:
                 text_or_ids("text", part)
@@ -169,16 +173,17 @@ class Encoder(Model):
         return ids, types
 
     @staticmethod
-    def _is_batch(texts: Text | Pair | Sequence[Text | Pair]) -> TypeGuard[Sequence[Text | Pair]]:
+    def is_list(texts: Text | Pair | Sequence[Text | Pair]) -> TypeGuard[Sequence[Text | Pair]]:
+        """Return whether the argument is several texts, and not one text or a pair."""
         return is_batch(texts) and not _is_pair(texts)
 
     def _by_length(
         self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any], truncate: bool = False
     ) -> Any:
         """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
-        if not self._is_batch(texts):
-            return run([self._encode(texts, truncate)])[0]
-        encoded = [self._encode(text, truncate) for text in texts]
+        if not self.is_list(texts):
+            return run([self.encode_text(texts, truncate)])[0]
+        encoded = [self.encode_text(text, truncate) for text in texts]
         order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
         results: list[Any] = [None] * len(encoded)
         for batch in _pieces(order, batch_size):

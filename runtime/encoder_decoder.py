@@ -1,6 +1,6 @@
 """Run the graphs of an encoder-decoder: the encoder once per request, the decoder over its outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,16 @@ class EncoderDecoder(Model):
 
     def run_encoder(self, sources: Sequence[Source], copies: int = 1) -> EncoderOutputs:
         """Run the encoder on sources; return its outputs, with `copies` rows of the decoder for each source."""
-        inputs, mask = self._audio_features(sources) if self.is_speech else self._token_ids(sources)
+        return self.run_encoder_inputs(*self.encoder_inputs(sources), copies)
+
+    def encoder_inputs(self, sources: Sequence[Source]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Return the encoder's inputs for sources, by name, and their mask: int64 [B, longest]."""
+        return self._audio_features(sources) if self.is_speech else self._token_ids(sources)
+
+    def run_encoder_inputs(
+        self, inputs: Mapping[str, NDArray[Any]], mask: NDArray[np.int64], copies: int = 1
+    ) -> EncoderOutputs:
+        """Run the encoder on what `encoder_inputs` returned."""
         return EncoderOutputs(self._encoder, self.manifest, inputs, mask, self.provider, copies)
 
     def new_decoder(self, encoder_outputs: EncoderOutputs, capacity: int) -> Decoder:

@@ -6,7 +6,7 @@ The decoder takes them as inputs, which are never written again.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.session import CACHE_DTYPES
 
 STATES = "last_hidden_state"
+
+
+class CrossCache(Protocol):
+    """The keys and values of sources, for some rows of a decoder."""
+
+    def bind(self, binding: Any, rows: Rows = None) -> None:
+        """Bind keys, values and mask of all rows, or of some, as inputs of the decoder graph."""
 
 
 class EncoderOutputs:
@@ -65,12 +72,18 @@ class EncoderOutputs:
         arrays = [buffer.host().copy() for buffer in self._buffers.values()]
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
-    def bind(self, binding: Any, row: int | None = None) -> None:
-        """Bind keys, values and mask of all rows, or of one, as inputs of the decoder graph."""
-        mask = self.mask if row is None else self.mask[row : row + 1]
-        binding.bind_input("encoder_attention_mask", "cpu", 0, mask.dtype, mask.shape, mask.ctypes.data)
+    def bind(self, binding: Any, rows: Rows = None) -> None:
+        """Bind keys, values and mask of all rows, or of some, as inputs of the decoder graph."""
+        bind_mask(binding, self.mask, rows)
         for name, buffer in self._buffers.items():
-            buffer.bind_input(binding, name, row)
+            buffer.bind_input(binding, name, rows)
+
+
+def bind_mask(binding: Any, mask: NDArray[np.int64], rows: Rows) -> None:
+    """Bind the mask of all rows of the decoder, or of some; it must stay where it is until the graph has run."""
+    if rows is not None:
+        mask = mask[rows : rows + 1] if isinstance(rows, int) else mask[rows.start : rows.stop]
+    binding.bind_input("encoder_attention_mask", "cpu", 0, mask.dtype, mask.shape, mask.ctypes.data)
 
 
 def _repeated(buffer: Buffer, copies: int, provider: Provider) -> Buffer:

@@ -19,7 +19,7 @@ from edgeformer.runtime.token_logprobs import TokenLogprobs, token_logprobs
 DEFAULT_NEW_TOKENS = 256
 """New tokens at most, where neither the call nor the model's generation config says how many."""
 
-FinishReason = Literal["eos", "stop", "length"]
+FinishReason = Literal["eos", "stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,12 @@ class Generation:
     """The result for one prompt.
 
     text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer. token_ids:
-    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string) or `length`
-    (max_new_tokens). prompt_tokens: tokens of the prompt, or of the encoder's source. prefill_seconds: time to run the
-    prompt, or the encoder and the decoder's prompt. decode_seconds: time of all steps after the first new token.
-    score: of a beam search (see `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None
-    where the config does not ask for them.
+    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string), `length`
+    (max_new_tokens) or `cancelled` (by the caller of an `Engine`). prompt_tokens: tokens of the prompt, or of the
+    encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's prompt. decode_seconds:
+    time of all steps after the first new token. score: of a beam search (see `GenerationConfig.length_penalty`), None
+    otherwise. logprobs: of each new token; None where the config does not ask for them. cached_tokens: those of the
+    prompt whose keys and values were kept from earlier requests.
     """
 
     text: str | None
@@ -42,6 +43,7 @@ class Generation:
     decode_seconds: float
     score: float | None = None
     logprobs: list[TokenLogprobs] | None = None
+    cached_tokens: int = 0
 
 
 NO_RULES = Rules()
@@ -72,6 +74,7 @@ class Row:
     top_logprobs: int | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     source: NDArray[np.int64] | None = None
+    cached_tokens: int = 0
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.sampling)
@@ -130,6 +133,7 @@ class Row:
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
             logprobs=None if self.top_logprobs is None else self.logprobs,
+            cached_tokens=self.cached_tokens,
         )
 
 

@@ -105,7 +105,7 @@ class Seq2SeqLM(EncoderDecoder):
         sources = cast(list[Source], [source] if single else list(cast(Sequence[Source], source)))
         if not sources:
             raise RequestError("there is no source in the batch; give at least one.")
-        request = self._request(prompt, config, options, logits_processors)
+        request = self.request(prompt, config, options, logits_processors)
         search = request.config.beam_search(num_return_sequences)
         results: list[Any]
         if search.num_beams > 1:
@@ -138,7 +138,7 @@ class Seq2SeqLM(EncoderDecoder):
             raise RequestError("beams cannot be streamed; use generate, or num_beams=1.")
         if self._is_batch(source):
             raise RequestError("a stream is of one source; for several, use generate.")
-        request = self._request(prompt, config, {**options, "num_beams": 1}, logits_processors)
+        request = self.request(prompt, config, {**options, "num_beams": 1}, logits_processors)
         request.config.beam_search(count)
         rows, decoder, first = start_rows(self, [source], request)
         return GenerationStream(rows[0], decoder, first)
@@ -186,26 +186,35 @@ class Seq2SeqLM(EncoderDecoder):
         for a model of one pair of languages. The other arguments are those of `generate`. Raises RequestError for a
         language that the model does not have, and for a speech model.
         """
+        texts = [text] if isinstance(text, str) else list(text)
+        _want_one(options)
+        sources, start, options = self.translation_of(texts, source_language, target_language, options)
+        results = self.generate(
+            sources, prompt=start if prompt is None else prompt, config=config, logits_processors=logits_processors,
+            **options,
+        )  # fmt: skip
+        translated = [result.text or "" for result in results]
+        return translated[0] if isinstance(text, str) else translated
+
+    def translation_of(
+        self,
+        texts: Sequence[str],
+        source_language: str | None,
+        target_language: str | None,
+        options: GenerationOptions,
+    ) -> tuple[list[list[int]], list[int] | None, GenerationOptions]:
+        """Return what `generate` takes to translate: sources, the decoder's first tokens, and options.
+
+        Arguments and errors are those of `translate`; the first tokens are None for the model's start token.
+        """
         if self.is_speech:
             raise RequestError("this is a speech model, which translates no text. Use transcribe, with its task.")
-        tokenizer = self.require_tokenizer()
-        _want_one(options)
-        end = (self.manifest.tokens.eos or (0,))[0]
+        tokenizer, end = self.require_tokenizer(), (self.manifest.tokens.eos or (0,))[0]
         plan = plan_translation(tokenizer, self.manifest.generation, source_language, target_language, end)
         if plan.first is not None:
             options = {"forced_bos_token_id": plan.first, **options}
-        if plan.start is not None and prompt is None:
-            prompt = [plan.start]
-        texts = [text] if isinstance(text, str) else list(text)
-        results = self.generate(
-            [plan.encode(tokenizer, each) for each in texts],
-            prompt=prompt,
-            config=config,
-            logits_processors=logits_processors,
-            **options,
-        )
-        translated = [result.text or "" for result in results]
-        return translated[0] if isinstance(text, str) else translated
+        start = None if plan.start is None else [plan.start]
+        return [plan.encode(tokenizer, each) for each in texts], start, options
 
     def transcribe(
         self,
@@ -248,7 +257,7 @@ class Seq2SeqLM(EncoderDecoder):
     def _is_batch(self, source: Source | Sequence[Source]) -> TypeGuard[Sequence[Source]]:
         return isinstance(source, list | tuple) if self.is_speech else is_batch(source)
 
-    def _request(
+    def request(
         self,
         prompt: Sequence[int] | None,
         given: GenerationConfig | None,

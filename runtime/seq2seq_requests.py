@@ -54,26 +54,28 @@ def max_new_tokens(manifest: Manifest, prompt_length: int, asked: int | None, co
     return asked
 
 
-def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Request) -> tuple[list[Row], Decoder, Logits]:
-    """Run the encoder and the prompt; return a row for each source, the decoder, and the logits [B, V] that follow."""
+def new_row(model: EncoderDecoder, request: Request, source: NDArray[np.int64], length: int) -> Row:
+    """Return the row of a request; source: what `source_tokens` returns. length: of it, which `Generation` reports."""
     config = request.config
     if config.stop:
         model.require_tokenizer()
+    row = make_row(request.prompt, request.max_new_tokens, config, model.manifest, model.tokenizer, request.processors)
+    row.source, row.prompt_tokens = source, length
+    return row
+
+
+def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Request) -> tuple[list[Row], Decoder, Logits]:
+    """Run the encoder and the prompt; return a row for each source, the decoder, and the logits [B, V] that follow."""
     started = time.perf_counter()
-    outputs = model.run_encoder(sources)
+    inputs, mask = model.encoder_inputs(sources)
+    texts, lengths = source_tokens(model, sources, request.config), mask.sum(1).tolist()
+    rows = [new_row(model, request, text, length) for text, length in zip(texts, lengths, strict=True)]
+    outputs = model.run_encoder_inputs(inputs, mask)
     decoder = model.new_decoder(outputs, len(request.prompt) + request.max_new_tokens)
     first = _run_prompt(decoder, request.prompt)
     seconds = time.perf_counter() - started
-    texts = source_tokens(model, sources, config)
-    rows = []
-    for index in range(len(sources)):
-        row = make_row(
-            request.prompt, request.max_new_tokens, config, model.manifest, model.tokenizer, request.processors
-        )
-        row.source = texts[index]
+    for row in rows:
         row.prefill_seconds = seconds
-        row.prompt_tokens = int(outputs.mask[index].sum())
-        rows.append(row)
     return rows, decoder, first
 
 

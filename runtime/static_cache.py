@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edgeformer.contract import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Provider
-from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.buffer import Buffer, Rows
 
 Array = NDArray[Any]
 
@@ -31,8 +31,9 @@ class StaticCache:
     """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
 
     windows: of each layer, in tokens; None where it keeps all.
-    prefix: the beginning of the tensors' names in a graph with several caches (`decoder.`). bytes: size of a full
-    cache. Raises RequestError where these bytes are not free.
+    prefix: the beginning of the tensors' names in a graph with several caches (`decoder.`). reserved: whether rows take
+    memory only once they are written (CPU only), for a caller that sees to it that they fit. bytes: size of a full
+    cache. Raises RequestError where these bytes are not free, unless they are reserved.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class StaticCache:
         provider: Provider = "cpu",
         windows: Sequence[int | None] = (),
         prefix: str = "",
+        reserved: bool = False,
     ):
         self.batch_size = batch_size
         self.capacity = capacity
@@ -52,23 +54,22 @@ class StaticCache:
         self._tensors = geometry.tensors(prefix)
         # The buffer of a window may be longer than this request; the system only provides pages that are written.
         self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity, windows)
-        if provider == "cpu":
+        if provider == "cpu" and not reserved:
             check_memory(self.bytes, batch_size, capacity)
         # Slots for tokens stay uninitialised: those beyond the length of a row are masked. Some graphs multiply them
         # with zero (see `fill`).
-        self._buffers = [
-            Buffer(tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype), provider)
-            for tensor in self._tensors
-        ]
-        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+        self._buffers = []
+        for tensor in self._tensors:
+            shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype)
+            self._buffers.append(Buffer.reserved(shape, kind) if reserved else Buffer(shape, kind, provider))
             if not tensor.per_token:
-                buffer.put(np.zeros(buffer.shape, buffer.dtype))
+                self._buffers[-1].put(np.zeros(shape, kind))
 
-    def bind(self, binding: Any, row: int | None = None) -> None:
-        """Bind past and present of every layer to the whole cache, or to one row of it."""
+    def bind(self, binding: Any, rows: Rows = None) -> None:
+        """Bind past and present of every layer to the whole cache, or to rows of it."""
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
-            buffer.bind_input(binding, tensor.past, row)
-            buffer.bind_output(binding, tensor.present, row)
+            buffer.bind_input(binding, tensor.past, rows)
+            buffer.bind_output(binding, tensor.present, rows)
 
     def fill(self, value: float) -> None:
         """Overwrite every slot for a token; parity checks fill with NaN to show that no unwritten slot is read."""
@@ -111,6 +112,43 @@ class StaticCache:
             for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
         )
 
+    def read_row(self, row: int, length: int) -> list[Array]:
+        """Return copies of the tensors of a row of `length` tokens: [K, min(length, window), D], or whole states."""
+        return [
+            (buffer.host()[row, :, :length] if tensor.per_token else buffer.host()[row]).copy()
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+        ]
+
+    def write_row(self, row: int, tensors: Sequence[Array], length: int | None = None) -> None:
+        """Replace a row on the CPU by what `read_row` returned; length: of a part of it, without windows."""
+        for tensor, buffer, content in zip(self._tensors, self._buffers, tensors, strict=True):
+            if tensor.per_token:
+                kept = content[:, :length]
+                buffer.host()[row, :, : kept.shape[1]] = kept
+            else:
+                buffer.host()[row] = content
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens and the states of a row on the CPU to another."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            content = buffer.host()
+            if tensor.per_token:
+                content[target, :, :length] = content[source, :, :length]
+            else:
+                content[target] = content[source]
+
+    def clear_row(self, row: int) -> None:
+        """Make the states of a row on the CPU those before the first token; slots of tokens need no clearing."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            if not tensor.per_token:
+                buffer.host()[row] = 0
+
+    def release_row(self, row: int) -> None:
+        """Give the memory for the tokens of a reserved row back."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            if tensor.per_token:
+                buffer.release(row)
+
     def snapshot(self) -> list[Array | None]:
         """Return copies of what later tokens overwrite: states of fixed size, and buffers of windows.
 
@@ -150,7 +188,7 @@ def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int | None = No
 
 def check_memory(needed: int, batch_size: int, capacity: int) -> None:
     """Raise RequestError if a cache needs more bytes than are free."""
-    available = _available_memory()
+    available = available_memory()
     if available is not None and needed > available:
         raise RequestError(
             f"the cache for {batch_size} × {capacity} tokens takes {needed / 1e9:.1f} GB, and "
@@ -158,7 +196,7 @@ def check_memory(needed: int, batch_size: int, capacity: int) -> None:
         )
 
 
-def _available_memory() -> int | None:
+def available_memory() -> int | None:
     """Return the bytes that can be allocated without swapping; None where the system does not tell."""
     if not os.path.exists("/proc/meminfo"):
         return None

@@ -126,7 +126,9 @@ class Counted:
 def test_prompts_and_large_batches_run_over_it_and_steps_do_not(bundle):
     model, steps, prompts = load(bundle), [], []
     model.session = Counted(model.session, steps)
-    model._prefill = type(model._prefill)(Counted(model._prefill.session, prompts), model._prefill.from_tokens)
+    model.prefill_session = type(model.prefill_session)(
+        Counted(model.prefill_session.session, prompts), model.prefill_session.from_tokens
+    )
     model.generate(PROMPT, max_new_tokens=3)
     assert (prompts, steps) == ([(1, 40)], [(1, 1)] * 2)
     steps.clear(), prompts.clear()

@@ -1,0 +1,125 @@
+"""The engine: what callers see, from any thread."""
+
+import weakref
+from collections.abc import Sequence
+from threading import Condition
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.encoder import Encoder, Pair
+from edgeformer.runtime.encoder_decoder import Source
+from edgeformer.runtime.engine.scheduler import Scheduler
+from edgeformer.runtime.engine.services import CausalService, Seq2SeqService, Service
+from edgeformer.runtime.engine.statistics import EngineStatistics
+from edgeformer.runtime.engine.stream import EngineStream
+from edgeformer.runtime.engine.texts import TextScheduler, WaitingText
+from edgeformer.runtime.engine.worker import Turns, Worker
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.model import Text
+from edgeformer.runtime.request_values import integer
+from edgeformer.runtime.seq2seq import Seq2SeqLM
+
+
+class Engine:
+    """Serves many requests of one model at once; safe to call from many threads. The model is then the engine's alone.
+
+    model: a `CausalLM` or a `Seq2SeqLM` with a static cache, or an `Encoder`, on the CPU. max_rows: requests that run
+    together. memory: bytes of cache that running requests may need together, half of the free memory by default; a
+    request is admitted only if all that it can come to need is left. max_queue: requests that wait, at most.
+
+    Raises RequestError for a model that an engine cannot run, and for numbers out of range.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM | Seq2SeqLM | Encoder,
+        *,
+        max_rows: int = 8,
+        memory: int | None = None,
+        max_queue: int = 256,
+    ):
+        for name, value in (("max_rows", max_rows), ("memory", memory), ("max_queue", max_queue)):
+            if value is not None and integer(name, value) < 1:
+                raise RequestError(f"{name} is {value}; it must be at least 1.")
+        changed = Condition()
+        self._encoder = model if isinstance(model, Encoder) else None
+        self._service: Service | None = None
+        if isinstance(model, Encoder):
+            self._turns: Turns = TextScheduler(model, max_rows, max_queue, changed)
+        else:
+            self._service = _service(model, max_rows, memory)
+            self._turns = Scheduler(self._service, max_rows, max_queue, changed)
+        self._worker = Worker(self._turns, changed)
+        weakref.finalize(self, self._worker.stop, False)
+
+    def submit(
+        self,
+        prompt: Text | Source,
+        *,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Any,
+    ) -> EngineStream:
+        """Put a request into the queue and return its stream at once.
+
+        prompt: of a decoder, or the source of an encoder-decoder. options: of `CausalLM.generate`, or those of
+        `Seq2SeqLM.stream`, with source_language and target_language for a translation.
+
+        Raises RequestError for a request that can never be served: a bad option, a prompt that is too long, a cache
+        larger than the engine's memory; and EngineBusyError if the queue is full.
+        """
+        if self._service is None:
+            raise RequestError("this engine runs an encoder, which generates nothing. Use embed.")
+        request = self._service.request(
+            self._worker.wake, prompt, config=config, logits_processors=logits_processors, **options
+        )
+        self._worker.add(request)
+        return request.stream
+
+    def embed(
+        self, texts: Text | Pair | Sequence[Text | Pair], *, truncate: bool = True, timeout: float | None = None
+    ) -> NDArray[np.float32]:
+        """Return one vector for each text, as `Encoder.embed`, run together with texts of other callers.
+
+        timeout: in seconds. Raises RequestError as `Encoder.embed`, EngineBusyError if the queue is full,
+        concurrent.futures.CancelledError if the engine is closed without draining, and TimeoutError.
+        """
+        if self._encoder is None:
+            raise RequestError("this engine runs a model that generates. Use submit.")
+        several = self._encoder.is_list(texts)
+        given: Any = texts if several else [texts]
+        waiting = [WaitingText(self._encoder.encode_text(text, truncate)) for text in given]
+        self._worker.add(waiting)
+        vectors = np.stack([text.vector.result(timeout) for text in waiting])
+        return vectors if several else vectors[0]
+
+    def statistics(self) -> EngineStatistics:
+        """Return counts of requests, tokens and bytes, of now and since the start."""
+        return self._turns.statistics()
+
+    def close(self, drain: bool = True) -> None:
+        """Refuse new requests, wait for those that are accepted, and stop. drain: False cancels them instead."""
+        self._worker.stop(drain)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+
+def _service(model: Any, max_rows: int, memory: int | None) -> Service:
+    """Return what serves a model that generates. Raises RequestError for one that an engine cannot run."""
+    if isinstance(model, CausalLM):
+        return CausalService(model, max_rows, memory)
+    if isinstance(model, Seq2SeqLM):
+        return Seq2SeqService(model, max_rows, memory)
+    raise RequestError(f"an engine runs a model that `load` returned, and {type(model).__name__} is none.")

@@ -1,0 +1,58 @@
+"""One request in an engine: the row of the generation loop, its stream, and the memory that it can need."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from edgeformer.runtime.decoder import Logits
+from edgeformer.runtime.engine.stream import EngineStream
+from edgeformer.runtime.generate import Row
+
+
+@dataclass(eq=False)
+class EngineRequest:
+    """A request and where it stands.
+
+    bytes: of the cache at its end, if it generates all that it may. source: the encoder's inputs, of an
+    encoder-decoder. place: its row of the cache. prefilled: tokens of the prompt that are in the cache. overtaken:
+    later requests that went ahead of it.
+    """
+
+    row: Row
+    stream: EngineStream
+    bytes: int
+    source: Any = None
+    place: int = -1
+    prefilled: int = 0
+    overtaken: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the request generates no more."""
+        return self.stream.ended
+
+    def advance(self, logits: Logits) -> None:
+        """Choose the next token from logits [V], and end the stream where the row ends.
+
+        Whatever goes wrong, in a logits processor or a listener, ends this request and no other.
+        """
+        try:
+            text = self.row.advance(logits)
+            self.stream.push(self.row.last_event(text))
+        except Exception as error:  # the caller's own code, which may raise anything
+            self.end(error)
+            return
+        if self.row.finish_reason is not None:
+            self.end()
+
+    def cancel(self) -> None:
+        """End the request where it stands."""
+        self.row.finish_reason = "cancelled"
+        self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the stream."""
+        try:
+            self.stream.end(error)
+        except Exception as problem:  # of a listener; the stream has ended by then
+            warnings.warn(f"a listener of a stream that has ended raised {problem!r}", stacklevel=2)

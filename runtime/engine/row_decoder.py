@@ -1,0 +1,83 @@
+"""Rows of one static cache, each with a length of its own, of which a decode step runs the first n.
+
+    row 0 … n−1   running: a step binds these rows alone, so that rows that stand idle cost nothing
+    row n …       free, or one whose prompt is being run
+
+A binding for each n is made when it is first needed and kept. A row that ends is replaced by a copy of row n−1.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.decoder import Logits, StaticDecoder, Tokens, bind_input, layer_windows
+from edgeformer.runtime.session import cache_dtype
+from edgeformer.runtime.static_cache import StaticCache
+
+MASK_STEP = 256
+"""The mask of a step is as long as the longest row, rounded up to this many tokens, so that it is seldom bound."""
+
+
+class RowDecoder(StaticDecoder):
+    """A decoder for rows that come and go. Memory for a row is taken as it is written, and given back by `release`."""
+
+    def decode_first(self, tokens: Tokens) -> Logits:
+        """Append one token to each of the first n rows; return logits [n, V], which the next step overwrites."""
+        count = len(tokens)
+        lengths = self.lengths[:count]
+        self._check_room(int(lengths.max()) + 1)
+        lengths += 1
+        total = min(-(-int(lengths.max()) // MASK_STEP) * MASK_STEP, self.cache.capacity)
+        mask = self._row_mask[: count * total].reshape(count, total)
+        np.less(self._slots[:total], lengths[:, None], out=mask, casting="unsafe")
+        self._tokens[:count, 0] = tokens
+        session, binding = self._step_of(count, mask)
+        session.run_with_iobinding(binding)
+        return self._logits[:count, 0]
+
+    def take(self, row: int) -> None:
+        """Make a row empty."""
+        self.lengths[row] = 0
+        self.cache.clear_row(row)
+
+    def move(self, source: int, target: int) -> None:
+        """Replace a row by a copy of another one."""
+        self.cache.move_row(source, target, int(self.lengths[source]))
+        self.lengths[target] = self.lengths[source]
+
+    def release(self, row: int) -> None:
+        """Give the memory of a row back; it has no tokens then."""
+        self.lengths[row] = 0
+        self.cache.release_row(row)
+
+    def forget_bindings(self) -> None:
+        """Bind anew from the next step on, because a buffer of the decoder's other inputs has moved."""
+        self._steps.clear()
+
+    def _step_of(self, count: int, mask: NDArray[np.int64]) -> tuple[Any, Any]:
+        """Return the session and the binding of a step of the first rows."""
+        if count not in self._steps:
+            session = self._session_for(count)
+            binding = self._new_binding(session, self._tokens[:count], self._logits[:count], range(count))
+            self._steps[count] = (session, binding, 0)
+        session, binding, bound = self._steps[count]
+        if bound != mask.shape[1]:
+            bind_input(binding, self._mask_name, mask)
+            self._steps[count] = (session, binding, mask.shape[1])
+        return session, binding
+
+    def _bind_step(self) -> None:
+        self._steps: dict[int, tuple[Any, Any, int]] = {}
+
+    def _new_cache(
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
+    ) -> StaticCache:
+        self._slots = np.arange(capacity)
+        self._mask = np.empty(capacity, np.int64)
+        self._row_mask = np.empty(batch_size * capacity, np.int64)
+        windows = layer_windows(self._session, manifest.cache, prefix)
+        return StaticCache(
+            manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix, reserved=True
+        )

@@ -1,0 +1,206 @@
+"""The batch of an engine, one turn at a time: a step of all running rows, then at most one chunk of prompts.
+
+So a running stream never waits longer than a step and a chunk for its next token. Requests leave the queue when a row
+and the bytes that they can need are free. Everything here runs on one thread, apart from the queue.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from threading import Condition
+
+from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits
+from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.engine.services import Service
+from edgeformer.runtime.engine.statistics import EngineStatistics
+from edgeformer.runtime.engine.waiting import EngineBusyError, WaitingRequests
+
+
+class Scheduler:
+    """Requests in a queue, in the batch, and on their way between.
+
+    changed: guards the queue, which callers append to. chunk: tokens of prompts in a turn, at most; a prompt is cut
+    where `Decoder.prefill` would cut it, so that both compute the same.
+    """
+
+    def __init__(self, service: Service, max_rows: int, max_queue: int, changed: Condition, chunk: int = PREFILL_CHUNK):
+        self.waiting = WaitingRequests(max_queue)
+        self._service = service
+        self._rows = max_rows
+        self._changed = changed
+        self._chunk = chunk
+        self._running: list[EngineRequest] = []  # in the order of their rows
+        self._filling: EngineRequest | None = None  # the one whose prompt is being run
+        self._counts: Counter[str] = Counter()
+        self._seconds = 0.0  # that ended requests took between their first chunk and their end
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would do anything."""
+        return bool(self._running or self._filling or len(self.waiting))
+
+    def add(self, request: EngineRequest) -> None:
+        """Put a request into the queue; the caller holds the lock. Raises EngineBusyError if it is full."""
+        if len(self.waiting) >= self.waiting.most:
+            ended = sum(self._counts[how] for how in ("finished", "cancelled", "failed"))
+            # The mean time of a request, shared by the rows, is about when the next one leaves the queue.
+            raise EngineBusyError(len(self.waiting), self._seconds / max(ended, 1) / self._rows)
+        self.waiting.append(request)
+
+    def turn(self) -> None:
+        """Drop what was cancelled, run one step, then prompts of up to one chunk."""
+        self._drop_cancelled()
+        if self._running:
+            self._step()
+        self._run_prompts()
+
+    def cancel_all(self) -> None:
+        """Mark all requests as cancelled; the next turn drops them."""
+        for request in [*self._batch(), *self.waiting]:
+            request.stream.cancel()
+
+    def fail_all(self, error: BaseException) -> None:
+        """End all requests by an error."""
+        with self._changed:
+            requests = [*self._batch(), *self.waiting]
+            for request in self.waiting:
+                self.waiting.remove(request)
+        for request in requests:
+            request.end(error)
+            self._count_end(request)
+        self._running, self._filling = [], None
+
+    def statistics(self) -> EngineStatistics:
+        """Return counts; from any thread."""
+        batch = self._batch()
+        return EngineStatistics(
+            waiting=len(self.waiting),
+            running=len(batch),
+            rows=self._rows,
+            cache_bytes=sum(request.bytes for request in batch),
+            memory=self._service.memory,
+            **self._counts,
+        )
+
+    def _batch(self) -> list[EngineRequest]:
+        """Return the requests that have a row."""
+        filling = self._filling
+        return [*self._running, *([filling] if filling else [])]
+
+    def _drop_cancelled(self) -> None:
+        with self._changed:
+            dropped = [request for request in self.waiting if request.stream.cancelled]
+            for request in dropped:
+                self.waiting.remove(request)
+        dropped += [request for request in self._batch() if request.stream.cancelled]
+        for request in dropped:
+            request.cancel()
+            self._count_end(request)
+        if self._filling and self._filling.ended:
+            self._filling = None
+        self._close_gaps()
+
+    def _step(self) -> None:
+        """Append one token to every running row."""
+        started = time.perf_counter()
+        try:
+            logits = self._service.decoder.decode_first([request.row.tokens[-1] for request in self._running])
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            for request in self._running:
+                request.end(error)
+                self._count_end(request)
+        else:
+            for request, row_logits in zip(self._running, logits, strict=True):
+                self._advance(request, row_logits)
+            elapsed = time.perf_counter() - started
+            for request in self._running:
+                request.row.decode_seconds += elapsed
+        self._counts["steps"] += 1
+        self._close_gaps()
+
+    def _advance(self, request: EngineRequest, logits: Logits) -> None:
+        request.advance(logits)
+        self._counts["generated_tokens"] += 1
+        if request.ended:
+            self._count_end(request)
+
+    def _close_gaps(self) -> None:
+        """Move the last running rows to the places of rows that have ended, so that the running ones come first."""
+        running = self._running
+        for place in range(len(running)):
+            while running and running[-1].ended:
+                running.pop()
+            if place >= len(running):
+                return
+            if running[place].ended:
+                last = running.pop()
+                self._service.move(last.place, place)
+                last.place, running[place] = place, last
+
+    def _run_prompts(self) -> None:
+        """Run pieces of prompts while they fit into one chunk; where a prompt ends, its row joins the others."""
+        left = self._chunk
+        while request := self._filling or self._admit():
+            self._filling = request
+            piece = request.row.prompt[request.prefilled : request.prefilled + self._chunk]
+            if len(piece) > left:
+                return
+            left -= len(piece)
+            self._run_piece(request, piece)
+
+    def _run_piece(self, request: EngineRequest, piece: Sequence[int]) -> None:
+        """Run a piece of a prompt; behind the last one, choose the first token and join the running rows."""
+        row, started = request.row, time.perf_counter()
+        try:
+            logits = self._service.decoder.prefill(request.place, piece, chunk=self._chunk)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            request.end(error)
+            self._count_end(request)
+            self._filling = None
+            return
+        row.prefill_seconds += time.perf_counter() - started
+        request.prefilled += len(piece)
+        self._counts["prompt_tokens"] += len(piece)
+        if request.prefilled == len(row.prompt):
+            self._advance(request, logits)
+            self._filling = None
+            self._join(request)
+
+    def _join(self, request: EngineRequest) -> None:
+        """Move a row behind the running ones."""
+        if request.ended:
+            return
+        place = len(self._running)
+        if request.place != place:
+            self._service.move(request.place, place)
+            request.place = place
+        self._running.append(request)
+
+    def _admit(self) -> EngineRequest | None:
+        """Take the next request that has room from the queue, and make its row ready; None if there is none."""
+        if len(self._running) == self._rows:
+            return None
+        free = self._service.memory - sum(request.bytes for request in self._running)
+        with self._changed:
+            request = self.waiting.take(free)
+        if request is None:
+            return None
+        request.place = len(self._running)
+        try:
+            self._service.begin(request)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            request.end(error)
+            self._count_end(request)
+            return self._admit()
+        return request
+
+    def _count_end(self, request: EngineRequest) -> None:
+        how = (
+            "failed"
+            if request.stream.error
+            else "cancelled"
+            if request.row.finish_reason == "cancelled"
+            else "finished"
+        )
+        self._counts[how] += 1
+        self._seconds += request.row.prefill_seconds + request.row.decode_seconds

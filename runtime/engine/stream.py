@@ -1,0 +1,118 @@
+"""The stream of one request: written by the thread that computes, read by the callers."""
+
+from collections.abc import Callable, Iterator
+from threading import Condition
+
+from edgeformer.runtime.generate import Generation, Row, TokenEvent
+
+
+class EngineStream(Iterator[str]):
+    """An iterator over pieces of text as they are generated, which blocks its caller only.
+
+    Iterating, `poll` and `events` share one place in the stream: a token is handed out once.
+    """
+
+    def __init__(self, row: Row, wake: Callable[[], None]):
+        self._row = row
+        self._wake = wake
+        self._cancelled = False
+        self._changed = Condition()
+        self._unread: list[TokenEvent] = []
+        self._listeners: list[Callable[[EngineStream], None]] = []
+        self._ended = False
+        self._error: BaseException | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more tokens come."""
+        return self._ended
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the request, which `finish` and iterating raise; None without one."""
+        return self._error
+
+    def __next__(self) -> str:
+        while True:
+            event = self._next_event()
+            if event is None:
+                raise StopIteration
+            if event.text:
+                return event.text
+
+    def events(self) -> Iterator[TokenEvent]:
+        """Return an iterator over the tokens that blocks until each is there. It raises the error of the request."""
+        while (event := self._next_event()) is not None:
+            yield event
+
+    def poll(self) -> tuple[list[TokenEvent], bool]:
+        """Return the tokens since the last call, without waiting, and whether the stream has ended behind them."""
+        with self._changed:
+            events, self._unread = self._unread, []
+            return events, self._ended
+
+    def finish(self, timeout: float | None = None) -> Generation:
+        """Wait for the end and return the whole result.
+
+        timeout: in seconds. Raises the error of the request, and TimeoutError if it has not ended by then.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended, timeout):
+                raise TimeoutError(f"the request has not ended within {timeout} seconds")
+        self._raise_error()
+        return self._row.result()
+
+    def cancel(self) -> None:
+        """End the request at the latest after the current step; its finish_reason becomes `cancelled`."""
+        self._cancelled = True
+        self._wake()
+
+    def add_listener(self, callback: "Callable[[EngineStream], None]") -> None:
+        """Call a function with this stream whenever there is a token, the end or an error.
+
+        It is called from the engine's thread, which computes nothing until it returns; now, from this thread, if there
+        is something to read already. A callback that raises fails the request.
+        """
+        with self._changed:
+            self._listeners.append(callback)
+            ready = bool(self._unread) or self._ended
+        if ready:
+            callback(self)
+
+    def push(self, event: TokenEvent) -> None:
+        """Add a token; for the engine."""
+        with self._changed:
+            self._unread.append(event)
+            self._changed.notify_all()
+        self._call_listeners()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the stream, by an error or without; for the engine."""
+        with self._changed:
+            if self._ended:
+                return
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+        self._call_listeners()
+
+    def _call_listeners(self) -> None:
+        for callback in list(self._listeners):
+            callback(self)
+
+    def _next_event(self) -> TokenEvent | None:
+        """Wait for the next token; return None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._unread or self._ended)
+            if self._unread:
+                return self._unread.pop(0)
+        self._raise_error()
+        return None
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error

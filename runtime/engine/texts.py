@@ -1,0 +1,88 @@
+"""Texts for an encoder, of many callers, run together by length."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import Any
+
+from edgeformer.runtime.encoder import BATCH, Encoded, Encoder
+from edgeformer.runtime.engine.statistics import EngineStatistics
+from edgeformer.runtime.engine.waiting import EngineBusyError
+
+MOST_PADDING = 2
+"""Texts run together with the one that waits longest if neither is more than this many times as long as the other."""
+
+
+@dataclass(eq=False)
+class WaitingText:
+    """A text that waits for its vector."""
+
+    encoded: Encoded
+    vector: "Future[Any]" = field(default_factory=Future)
+
+    def __len__(self) -> int:
+        return len(self.encoded[0])
+
+
+class TextScheduler:
+    """Batches of waiting texts. changed: guards them, since callers append. max_queue: texts that wait, at most."""
+
+    def __init__(self, model: Encoder, max_rows: int, max_queue: int, changed: Condition):
+        self.waiting: list[WaitingText] = []
+        self.max_queue = max_queue
+        self._model = model
+        self._rows = min(max_rows, BATCH)
+        self._changed = changed
+        self._done = {"prompt_tokens": 0, "finished": 0, "failed": 0, "cancelled": 0, "steps": 0}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would do anything."""
+        return bool(self.waiting)
+
+    def add(self, texts: list[WaitingText]) -> None:
+        """Put the texts of a call into the queue; the caller holds the lock. Raises EngineBusyError if it is full."""
+        if len(self.waiting) >= self.max_queue:
+            raise EngineBusyError(len(self.waiting), 1.0)
+        self.waiting += texts
+
+    def turn(self) -> None:
+        """Run the text that waits longest, with those of the most similar lengths."""
+        with self._changed:
+            batch = self._next_batch()
+            self.waiting = [text for text in self.waiting if text not in batch]
+        try:
+            vectors = self._model.embed_encoded([text.encoded for text in batch])
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            for text in batch:
+                text.vector.set_exception(error)
+            self._done["failed"] += len(batch)
+            return
+        for text, vector in zip(batch, vectors, strict=True):
+            text.vector.set_result(vector)
+        self._done["finished"] += len(batch)
+        self._done["steps"] += 1
+        self._done["prompt_tokens"] += sum(map(len, batch))
+
+    def _next_batch(self) -> list[WaitingText]:
+        first = self.waiting[0]
+        longest, shortest = len(first) * MOST_PADDING, len(first) / MOST_PADDING
+        similar = [text for text in self.waiting if shortest <= len(text) <= longest]
+        similar.sort(key=lambda text: abs(len(text) - len(first)))  # stable: the oldest of one length first
+        return similar[: self._rows]
+
+    def cancel_all(self) -> None:
+        """Give up all texts that wait."""
+        self._done["cancelled"] += sum(text.vector.cancel() for text in self.waiting)
+        self.waiting = []
+
+    def fail_all(self, error: BaseException) -> None:
+        """End all texts that wait by an error."""
+        with self._changed:
+            texts, self.waiting = self.waiting, []
+        for text in texts:
+            text.vector.set_exception(error)
+
+    def statistics(self) -> EngineStatistics:
+        """Return counts; from any thread."""
+        return EngineStatistics(waiting=len(self.waiting), rows=self._rows, **self._done)

@@ -1,0 +1,59 @@
+"""Requests that wait for a row and for memory: first come, first served, with a bound on going ahead."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime.engine.request import EngineRequest
+
+MOST_OVERTAKEN = 16
+"""Requests that may go ahead of one that does not fit yet. Then nobody does, until rows have ended and it fits."""
+
+
+class EngineBusyError(RequestError):
+    """The queue is full. retry_after: seconds after which there is probably room, ≥ 1."""
+
+    def __init__(self, waiting: int, seconds: float):
+        self.retry_after = max(1.0, seconds)
+        super().__init__(
+            f"{waiting} requests are waiting already, as many as the engine queues. Try again in about "
+            f"{self.retry_after:.0f} s."
+        )
+
+
+class WaitingRequests:
+    """Up to `most` requests in the order of their arrival."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self._requests: deque[EngineRequest] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[EngineRequest]:
+        return iter(list(self._requests))
+
+    def append(self, request: EngineRequest) -> None:
+        """Add a request; the caller sees to it that there is room."""
+        self._requests.append(request)
+
+    def remove(self, request: EngineRequest) -> None:
+        """Take out a request, wherever it stands."""
+        self._requests.remove(request)
+
+    def take(self, free_bytes: int) -> EngineRequest | None:
+        """Take out the first request that fits into these bytes; None if there is none, or none may go ahead.
+
+        A request that does not fit lets smaller ones go ahead, `MOST_OVERTAKEN` of them in all, so that they cannot
+        keep it out forever.
+        """
+        for place, request in enumerate(self._requests):
+            if request.bytes <= free_bytes:
+                for passed in list(self._requests)[:place]:
+                    passed.overtaken += 1
+                del self._requests[place]
+                return request
+            if request.overtaken >= MOST_OVERTAKEN:
+                return None
+        return None

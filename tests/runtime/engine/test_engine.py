@@ -1,0 +1,237 @@
+"""Many requests at once: each gets what it gets alone, whoever comes, goes, or fails beside it."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime import Engine, EngineBusyError, GenerationConfig, load
+
+PROMPTS = ["Once upon a time, there was a dog", "a", "12 + 30 = ", "The old bear walked to the river. " * 40]
+SOURCES = [
+    np.random.default_rng(seed).integers(3, 100, length).tolist() for seed, length in enumerate((9, 4, 17, 1, 6))
+]
+WAIT = 60  # seconds, for what takes milliseconds
+
+
+def prompts_of(kind):
+    if kind == "llama":
+        return PROMPTS
+    return [np.random.default_rng(seed).integers(3, 129, length).tolist() for seed, length in enumerate((3, 31, 9, 20))]
+
+
+@pytest.mark.parametrize("kind", ["llama", "windows", "recurrent"])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 40, "seed": 5}], ids=["greedy", "sampled"])
+def test_each_request_equals_its_solo_run(models, kind, options):
+    model, prompts = models(kind), prompts_of(kind) * 3
+    # Different lengths, so that rows end at different steps and later requests take their places.
+    lengths = [5 + 7 * (index % 4) + index for index in range(len(prompts))]
+    alone = [
+        model.generate(prompt, max_new_tokens=new, **options) for prompt, new in zip(prompts, lengths, strict=True)
+    ]
+    with Engine(model, max_rows=3) as engine:
+        streams = [
+            engine.submit(prompt, max_new_tokens=new, **options) for prompt, new in zip(prompts, lengths, strict=True)
+        ]
+        found = [stream.finish(WAIT) for stream in streams]
+        statistics = engine.statistics()
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    assert [(each.text, each.finish_reason) for each in found] == [(each.text, each.finish_reason) for each in alone]
+    assert len({str(each.token_ids) for each in found}) > 3  # a batch that mixed its rows up would be seen
+    assert (statistics.finished, statistics.failed, statistics.running, statistics.cache_bytes) == (12, 0, 0, 0)
+    assert statistics.generated_tokens == sum(len(each.token_ids) for each in alone)
+    assert statistics.steps < statistics.generated_tokens / 1.5  # rows shared steps
+
+
+def test_rows_of_an_encoder_decoder_equal_their_solo_runs(models):
+    model, options = models("seq2seq"), {"max_new_tokens": 14, "no_repeat_ngram_size": 2}
+    alone = [model.generate(source, **options).token_ids for source in SOURCES]
+    with Engine(model, max_rows=2) as engine:
+        streams = [engine.submit(source, **options) for source in SOURCES]
+        assert [stream.finish(WAIT).token_ids for stream in streams] == alone
+        with pytest.raises(RequestError, match="no beams"):
+            engine.submit(SOURCES[0], num_beams=3)
+    assert len({str(tokens) for tokens in alone}) > 2
+
+
+def test_a_stream_hands_out_its_tokens_once_as_pieces_or_as_events(models):
+    model = models("llama")
+    expected = model.generate("Once upon a time", max_new_tokens=20)
+    with Engine(model) as engine:
+        pieces = list(engine.submit("Once upon a time", max_new_tokens=20))
+        assert len(pieces) > 1 and "".join(pieces) == expected.text
+        stream, ended, polled = engine.submit("Once upon a time", max_new_tokens=20), False, []
+        called, waiting = [], threading.Event()
+        stream.add_listener(lambda stream: (called.append(stream), stream.ended and waiting.set()))
+        assert waiting.wait(WAIT)
+        while not ended:
+            events, ended = stream.poll()
+            polled += events
+        assert [event.token_id for event in polled] == expected.token_ids
+        assert "".join(event.text for event in polled) == expected.text
+        assert set(called) == {stream} and len(called) > 10
+        assert stream.poll() == ([], True) and list(stream) == [] and list(stream.events()) == []
+
+
+class Gate:
+    """A logits processor that stops the engine's thread until it is opened."""
+
+    def __init__(self):
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, input_ids, logits):
+        self.reached.set()
+        assert self.opened.wait(WAIT)
+        return logits
+
+
+def test_an_error_of_one_request_is_its_own(models):
+    model = models("llama")
+
+    def broken(input_ids, logits):
+        if len(input_ids) > 8:
+            raise ZeroDivisionError("the processor of one request")
+        return logits
+
+    expected = [model.generate(prompt, max_new_tokens=12).token_ids for prompt in PROMPTS[:3]]
+    with Engine(model, max_rows=4) as engine:
+        streams = [engine.submit(prompt, max_new_tokens=12) for prompt in PROMPTS[:2]]
+        failing = engine.submit("Once", max_new_tokens=12, logits_processors=[broken])
+        streams.append(engine.submit(PROMPTS[2], max_new_tokens=12))
+        assert [stream.finish(WAIT).token_ids for stream in streams] == expected
+        with pytest.raises(ZeroDivisionError, match="the processor of one request"):
+            failing.finish(WAIT)
+        with pytest.raises(ZeroDivisionError):
+            list(failing)
+        assert isinstance(failing.error, ZeroDivisionError)
+        assert (engine.statistics().failed, engine.statistics().finished) == (1, 3)
+
+
+def test_a_cancelled_request_frees_its_row(models):
+    model, gate = models("llama"), Gate()
+    expected = model.generate("a", max_new_tokens=6).token_ids
+    with Engine(model, max_rows=1) as engine:
+        running = engine.submit("Once", max_new_tokens=500, logits_processors=[gate])
+        assert gate.reached.wait(WAIT)
+        waiting, later = engine.submit("b", max_new_tokens=5), engine.submit("a", max_new_tokens=6)
+        waiting.cancel()
+        running.cancel()
+        gate.opened.set()
+        assert later.finish(WAIT).token_ids == expected
+        assert running.finish(WAIT).finish_reason == waiting.finish(WAIT).finish_reason == "cancelled"
+        assert len(running.finish().token_ids) == 1 and waiting.finish().token_ids == []
+        assert engine.statistics().cancelled == 2
+
+
+def test_a_full_queue_says_when_to_come_back(models):
+    gate = Gate()
+    with Engine(models("llama"), max_rows=1, max_queue=2) as engine:
+        engine.submit("Once", max_new_tokens=2, logits_processors=[gate])
+        assert gate.reached.wait(WAIT)
+        queued = [engine.submit("Once", max_new_tokens=2) for _ in range(2)]
+        with pytest.raises(EngineBusyError, match="2 requests are waiting already") as busy:
+            engine.submit("Once", max_new_tokens=2)
+        assert busy.value.retry_after >= 1
+        assert (engine.statistics().waiting, engine.statistics().running) == (2, 1)
+        gate.opened.set()
+        assert all(stream.finish(WAIT).finish_reason == "length" for stream in queued)
+
+
+def test_a_request_is_admitted_if_its_cache_fits_and_refused_if_it_never_could(models):
+    model, gate = models("llama"), Gate()
+    per_token = model.new_decoder(1, 1).cache.bytes
+    with Engine(model, max_rows=4, memory=100 * per_token) as engine:
+        with pytest.raises(RequestError, match=r"can need 104 tokens.*this engine has"):
+            engine.submit([3, 4, 5, 6], max_new_tokens=100)
+        first = engine.submit([3, 4, 5, 6], max_new_tokens=56, min_new_tokens=56, logits_processors=[gate])
+        assert gate.reached.wait(WAIT)
+        large, small = (
+            engine.submit([3] * length, max_new_tokens=new, min_new_tokens=new) for length, new in ((10, 40), (1, 9))
+        )
+        assert engine.statistics().cache_bytes == 60 * per_token
+        gate.opened.set()
+        assert [len(stream.finish(WAIT).token_ids) for stream in (first, large, small)] == [56, 40, 9]
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_ends_what_was_accepted(models, drain):
+    gate = Gate()
+    engine = Engine(models("llama"), max_rows=1)
+    streams = [engine.submit("Once", max_new_tokens=8, logits_processors=[gate]) for _ in range(2)]
+    assert gate.reached.wait(WAIT)
+    closing = threading.Thread(target=engine.close, args=(drain,))
+    closing.start()
+    gate.opened.set()
+    closing.join(WAIT)
+    reasons = [stream.finish(WAIT).finish_reason for stream in streams]
+    assert reasons == (["length"] * 2 if drain else ["cancelled"] * 2)
+    with pytest.raises(RequestError, match="the engine is closed"):
+        engine.submit("Once")
+
+
+def test_a_listener_that_raises_fails_its_request_only(models):
+    gate = Gate()
+    with Engine(models("llama"), max_rows=2) as engine:
+        stream = engine.submit("Once", max_new_tokens=3, logits_processors=[gate])
+        stream.add_listener(lambda stream: 1 / 0)
+        gate.opened.set()
+        with pytest.raises(ZeroDivisionError):
+            stream.finish(WAIT)
+        assert engine.submit("Once", max_new_tokens=3).finish(WAIT).finish_reason == "length"
+
+
+def test_a_dynamic_cache_is_refused_with_the_way_out(bundles):
+    folder = bundles("windows", ops="portable")
+    with pytest.raises(RequestError, match=r"a dynamic cache \(--ops portable\).*Export it with --ops ort, or with"):
+        Engine(load(folder))
+
+
+def test_a_static_cache_of_standard_ops_is_served(bundles):
+    model = load(bundles("windows", ops="standard", cache="static"))
+    prompts = prompts_of("windows")
+    alone = [model.generate(prompt, max_new_tokens=9).token_ids for prompt in prompts]
+    with Engine(model, max_rows=2) as engine:
+        streams = [engine.submit(prompt, max_new_tokens=9) for prompt in prompts]
+        assert [stream.finish(WAIT).token_ids for stream in streams] == alone
+
+
+def test_texts_of_many_callers_are_embedded_together(models):
+    model = models("embed")
+    texts = ["a", "the old bear walked to the river", "b c", "12 and 30", "x"] * 3
+    expected = model.embed(texts)
+    with Engine(model, max_rows=4) as engine:
+        found, threads = {}, []
+        for index, text in enumerate(texts):
+            threads.append(threading.Thread(target=lambda i=index, t=text: found.update({i: engine.embed(t)})))
+            threads[-1].start()
+        for thread in threads:
+            thread.join(WAIT)
+        assert np.abs(np.stack([found[index] for index in range(len(texts))]) - expected).max() < 1e-5
+        assert np.abs(engine.embed(texts) - expected).max() < 1e-5
+        with pytest.raises(RequestError, match="runs an encoder, which generates nothing"):
+            engine.submit("a")
+    with Engine(models("llama")) as engine, pytest.raises(RequestError, match="a model that generates. Use submit"):
+        engine.embed("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"max_rows": 0}, "max_rows is 0; it must be at least 1"), ({"max_queue": 0.5}, "max_queue is 0.5 (float)"),
+     ({"memory": 9}, "memory is 9 bytes, and a row of two tokens takes")],
+)  # fmt: skip
+def test_numbers_out_of_range_are_refused(models, options, message):
+    with pytest.raises(RequestError) as error:
+        Engine(models("llama"), **options)
+    assert message in str(error.value)
+
+
+def test_a_config_is_that_of_generate(models):
+    model = models("llama")
+    config = GenerationConfig(max_new_tokens=7, temperature=0.8, seed=3)
+    with Engine(model) as engine:
+        assert engine.submit("Once", config=config).finish(WAIT).text == model.generate("Once", config=config).text
+        with pytest.raises(RequestError, match="there is no option max_tokens"):
+            engine.submit("Once", max_tokens=3)
+        with pytest.raises(RequestError, match="the prompt is empty"):
+            engine.submit([])
