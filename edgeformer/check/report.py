@@ -1,4 +1,4 @@
-"""The report of a check: findings about the folder itself, and per client."""
+"""The report of a check: findings about the folder itself, per client, and about a provider if one is named."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -6,9 +6,11 @@ from typing import Any
 
 from edgeformer.check.clients import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
+from edgeformer.check.cuda import CudaAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, verdict
 from edgeformer.check.folder import Kind, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
+from edgeformer.manifest import Provider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class CheckReport:
         clients: findings by client.
         functions: names of the graphs' functions for which kernels of edgeformer-kernels may stand in.
         kernels: a sentence by client, about whether kernels or bodies run; none without such functions.
+        cuda: what onnxruntime's CUDA provider does with each graph; None if it was not asked for.
     """
 
     folder: Path
@@ -30,6 +33,7 @@ class CheckReport:
     clients: dict[str, tuple[Finding, ...]]
     functions: tuple[str, ...]
     kernels: dict[str, str]
+    cuda: CudaAudit | None = None
 
     @property
     def keeps_contract(self) -> bool:
@@ -55,11 +59,14 @@ class CheckReport:
                 }
                 for name, findings in self.clients.items()
             },
+            **({"provider": self.cuda.to_json()} if self.cuda is not None else {}),
         }
 
 
-def check(folder: str | Path) -> CheckReport:
+def check(folder: str | Path, provider: Provider = "cpu") -> CheckReport:
     """Return which clients will load a folder, and why others won't, from its files only.
+
+    provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU.
 
     Raises BundleError if there is no folder with a graph, and MissingDependencyError if onnx is not installed.
     """
@@ -71,4 +78,5 @@ def check(folder: str | Path) -> CheckReport:
         clients={name: tuple(dict.fromkeys(client.findings(facts))) for name, client in CLIENTS.items()},
         functions=kernel_functions(facts),
         kernels=kernel_sentences(facts),
+        cuda=audit_cuda(facts) if provider == "cuda" else None,
     )

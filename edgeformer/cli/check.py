@@ -8,8 +8,10 @@ import click
 
 from edgeformer.check import CheckReport, Finding, check
 from edgeformer.check.clients import CLIENTS
+from edgeformer.check.cuda import CudaAudit
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
+from edgeformer.manifest import Provider
 
 WIDTH = 80
 """Columns of the text of findings."""
@@ -25,20 +27,28 @@ WIDTH = 80
     metavar="CLIENT",
     help=f"Exit with 1 if this client will not load it; may be given several times. One of {', '.join(CLIENTS)}.",
 )
+@option(
+    "--provider",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="With cuda, exit with 1 if onnxruntime's CUDA provider lacks a kernel for a node in a layer. Takes no GPU.",
+)
 @json_option
-def check_command(bundle: Path, clients: Sequence[str], as_json: bool) -> None:
+def check_command(bundle: Path, clients: Sequence[str], provider: Provider, as_json: bool) -> None:
     """Say which clients will load BUNDLE, and why one won't.
 
     It also says whether each runs edgeformer's own kernels, and what to do so that it does. Reads no weights and runs
     nothing. Exits with 1 if BUNDLE breaks the contract, or a client named with --client will not load it. BUNDLE may
     also be a folder that another exporter made.
     """
-    report = check(bundle)
+    report = check(bundle, provider)
     if as_json:
         print_json(report.to_json())
     else:
         _print(report, clients)
-    if not report.keeps_contract or any(report.verdict(name) != "loads" for name in clients):
+    broken = not report.keeps_contract or any(report.verdict(name) != "loads" for name in clients)
+    if broken or (report.cuda is not None and report.cuda.verdict == "does not load"):
         raise SystemExit(1)
 
 
@@ -57,6 +67,22 @@ def _print(report: CheckReport, clients: Sequence[str]) -> None:
         click.echo(f"kernels or bodies of the graph's functions: {', '.join(report.functions)}")
         for name in shown:
             _print_indented(f"{name}: {report.kernels[name]}")
+    if report.cuda is not None:
+        _print_cuda(report.cuda)
+
+
+def _print_cuda(audit: CudaAudit) -> None:
+    click.echo()
+    rows = [(each.file, str(each.on_cuda), _counts(each.shapes), _counts(each.on_cpu)) for each in audit.graphs]
+    title = f"CUDA, onnxruntime {audit.onnxruntime}"
+    print_table(rows, title, "nodes on the GPU", "shapes, on the CPU", "no kernel, outside of layers")
+    _print_findings(audit.findings)
+    if audit.verdict == "loads":
+        click.echo("Every node of every layer has a CUDA kernel.")
+
+
+def _counts(ops: dict[str, int]) -> str:
+    return ", ".join(f"{op} {count}" for op, count in ops.items()) or "none"
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
