@@ -14,6 +14,7 @@ from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processo
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.structured_output import Constraint
 from edgeformer.runtime.token_logprobs import TokenLogprobs, token_logprobs
 
 DEFAULT_NEW_TOKENS = 256
@@ -27,12 +28,12 @@ class Generation:
     """The result for one prompt.
 
     text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer. token_ids:
-    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string), `length`
-    (max_new_tokens) or `cancelled` (by the caller of an `Engine`). prompt_tokens: tokens of the prompt, or of the
-    encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's prompt. decode_seconds:
-    time of all steps after the first new token. score: of a beam search (see `GenerationConfig.length_penalty`), None
-    otherwise. logprobs: of each new token; None where the config does not ask for them. cached_tokens: those of the
-    prompt whose keys and values were kept from earlier requests.
+    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string, or structured output
+    that is complete), `length` (max_new_tokens) or `cancelled` (by the caller of an `Engine`). prompt_tokens: tokens of
+    the prompt, or of the encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's
+    prompt. decode_seconds: time of all steps after the first new token. score: of a beam search (see
+    `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
+    for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests.
     """
 
     text: str | None
@@ -72,6 +73,7 @@ class Row:
     decode_seconds: float = 0.0
     prompt_tokens: int | None = None
     top_logprobs: int | None = None
+    constraint: Constraint | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     source: NDArray[np.int64] | None = None
     cached_tokens: int = 0
@@ -87,7 +89,7 @@ class Row:
 
     def advance(self, logits: NDArray[np.float32]) -> str:
         """Choose the next token from logits [V]; return the text that it completes."""
-        token = self._sampler.choose(self._processed(logits) if self._changes_logits else logits)
+        token = self._choose(self._processed(logits) if self._changes_logits else logits)
         if self.top_logprobs is not None:
             self.logprobs.append(token_logprobs(logits, token, self.top_logprobs))
         self.tokens.append(token)
@@ -96,7 +98,9 @@ class Row:
             piece = ""
         else:
             piece = self.stream.push(token) if self.stream else ""
-            if self.stream and self.stream.stopped:
+            if self.constraint:
+                self.constraint.accept(token)
+            if (self.stream and self.stream.stopped) or (self.constraint and self.constraint.finished):
                 self.finish_reason = "stop"
             elif len(self.tokens) >= self.max_new_tokens:
                 self.finish_reason = "length"
@@ -104,6 +108,16 @@ class Row:
             piece += self.stream.flush()
         self.text += piece
         return piece
+
+    def _choose(self, logits: NDArray[np.float32]) -> int:
+        """Choose from logits [V], among the tokens that the constraint allows."""
+        if self.constraint is None:
+            return self._sampler.choose(logits)
+        ids = self.constraint.allowed()
+        allowed = logits[ids]
+        if self._changes_logits and allowed.max() == -np.inf:
+            raise RequestError("the rules and logits processors ban every token that the structured output allows.")
+        return int(ids[self._sampler.choose(allowed)])
 
     def _processed(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a copy of the logits [V] after the rules and the user's processors."""

@@ -3,7 +3,8 @@
     model.generate("Once", max_new_tokens=8, temperature=0.7)         # override fields of the model's own config
     model.generate("Once", config=GenerationConfig(max_new_tokens=8)) # replace the model's own config
 
-The config is split into what the parts of the runtime take: `Sampling`, `Rules`, `Dry` and `BeamSearch`.
+The config is split into what the parts of the runtime take: `Sampling`, `Rules`, `Dry`, `StructuredOutput` and
+`BeamSearch`.
 """
 
 import json
@@ -20,6 +21,7 @@ from edgeformer.runtime.beam_search import BeamSearch
 from edgeformer.runtime.dry import Dry
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
+from edgeformer.runtime.structured_output import StructuredOutput
 
 FILE_NAME = "generation_config.json"
 
@@ -73,6 +75,9 @@ class GenerationOptions(TypedDict, total=False):
     exponential_decay_length_penalty: tuple[int, float] | None
     suppress_tokens: Sequence[int]
     begin_suppress_tokens: Sequence[int]
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    grammar: str | None
     num_beams: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
@@ -139,6 +144,14 @@ class GenerationConfig:
         dry_penalty_last_n: ≥ -1; the last tokens that count, the prompt's included, -1 for all.
         dry_sequence_breakers: texts; no repetition goes across a token that contains one of them.
 
+    Structured output: only tokens that may go on like this can come, whatever the rules say. At most one of them is
+    given; they need a tokenizer, no beams, and the extra `structured` (llguidance). A text that max_new_tokens cuts is
+    not complete.
+        json_schema: a JSON schema, as a mapping or as JSON; `{}` allows any JSON. Parts are separated by at most one
+            space or line break, unless the schema's "x-guidance" says otherwise.
+        regex: a regular expression that the whole text matches, in Rust's syntax.
+        grammar: a grammar in llguidance's variant of Lark; its rule `start` is the whole text.
+
     Beam search, encoder-decoders only:
         num_beams: ≥ 1; continuations that are kept at each step, 1 is greedy search.
         length_penalty: finite; a hypothesis scores the sum of its tokens' log-probabilities divided by its length to
@@ -189,6 +202,9 @@ class GenerationConfig:
     exponential_decay_length_penalty: tuple[int, float] | None = None
     suppress_tokens: Sequence[int] = ()
     begin_suppress_tokens: Sequence[int] = ()
+    json_schema: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -199,11 +215,19 @@ class GenerationConfig:
         # Numbers of Python, and tuples: lists, as they come from JSON, would make equal configs differ.
         for name, value in request_values.option_values(values).items():
             object.__setattr__(self, name, value)
-        _, _, sampling, search = self.rules, self.dry, self.sampling, self.beam_search()  # these check the ranges
-        if sampling.temperature and search.num_beams != 1:
+        _, _, _, search = self.rules, self.dry, self.sampling, self.beam_search()  # these check the ranges
+        self._check_combinations(search.num_beams > 1)
+
+    def _check_combinations(self, beams: bool) -> None:
+        """Raise RequestError for options that exclude each other, or that need another one."""
+        if beams and self.sampling.temperature:
             raise RequestError("num_beams searches and temperature draws; give only one of them.")
-        if self.logprobs and search.num_beams != 1:
+        if beams and self.logprobs:
             raise RequestError("a beam search returns scores of texts, not logprobs of tokens; use num_beams=1.")
+        if beams and self.structured_output.is_on:
+            raise RequestError("structured output does not work with beams; use num_beams=1.")
+        if self.ignore_eos and self.structured_output.is_on:
+            raise RequestError("structured output ends where it is complete; take ignore_eos out.")
         if self.top_logprobs < 0:
             raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be 0 or larger.")
         if self.top_logprobs and not self.logprobs:
@@ -278,6 +302,11 @@ class GenerationConfig:
     def dry(self) -> Dry:
         """The fields of DRY, which penalises what repeats."""
         return Dry(**{name: getattr(self, name) for name in DRY_FIELDS})
+
+    @cached_property
+    def structured_output(self) -> StructuredOutput:
+        """The fields of structured output."""
+        return StructuredOutput(json_schema=self.json_schema, regex=self.regex, grammar=self.grammar)
 
     def beam_search(self, num_return_sequences: int = 1) -> BeamSearch:
         """Return the fields of beam search. Raises RequestError for more sequences than beams."""

@@ -3,6 +3,7 @@
 Nothing is converted in silence: True is no number, "5" no token id, and 1.5 no count. Numbers of numpy are numbers.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -90,6 +91,10 @@ def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in FLAGS:
         if not isinstance(checked[name], bool):
             raise RequestError(f"{name} is {shown(checked[name])}; it must be True or False.")
+    for name in ("regex", "grammar"):
+        if checked[name] is not None and not isinstance(checked[name], str):
+            raise RequestError(f"{name} is {shown(checked[name])}; it must be a text.")
+    checked["json_schema"] = _json_schema(checked["json_schema"])
     checked["logit_bias"] = _biases(checked["logit_bias"])
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         checked[name] = tuple(token_ids(name, checked[name]))
@@ -111,6 +116,19 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, str) and not (is_list(value) and all(isinstance(text, str) for text in value)):
         raise RequestError(f"{name} is {shown(value)}; it must be a text or a list of texts.")
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _json_schema(value: Any) -> str | None:
+    """Return a JSON schema as JSON; it comes as such, or as a mapping. A text must be a JSON object."""
+    if value is None:
+        return None
+    try:
+        text = json.dumps(value) if isinstance(value, Mapping) else value
+        if isinstance(text, str) and isinstance(json.loads(text), dict):
+            return text
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"json_schema is {shown(value)}, which is no JSON: {error}.") from None
+    raise RequestError(f"json_schema is {shown(value)}; it must be a JSON schema: a mapping, or a JSON object as text.")
 
 
 def _biases(value: Any) -> tuple[tuple[int, float], ...]:

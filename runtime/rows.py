@@ -45,6 +45,7 @@ def make_row(
         rules=config.rules,
         processors=all_processors(config, tokenizer, processors),
         top_logprobs=config.top_logprobs if config.logprobs else None,
+        constraint=config.structured_output.constraint(tokenizer, manifest),
     )
 
 

@@ -38,6 +38,7 @@ class Bias(click.ParamType[tuple[int, float]]):
 BIAS = Bias()
 CHAT = "Chat"
 SAMPLING = "Sampling"
+STRUCTURED = "Structured output"
 
 
 @click.command("run", cls=Command)
@@ -70,6 +71,11 @@ SAMPLING = "Sampling"
 @option("--ignore-eos", is_flag=True, topic=SAMPLING, help="Go on after an end token.")
 @option("--top-logprobs", **COUNT, topic=SAMPLING, help="With --json, log-probabilities of the N most likely tokens.")
 @option("--seed", type=int, metavar="N", topic=SAMPLING, help="Make sampling repeatable.")
+@option(
+    "--json-schema", metavar="FILE|JSON", topic=STRUCTURED, help="Write JSON that this schema allows.",
+)  # fmt: skip
+@option("--regex", topic=STRUCTURED, help="Write a text that this regular expression matches.")
+@option("--grammar", metavar="FILE|LARK", topic=STRUCTURED, help="Write a text of this grammar.")
 @option("--num-beams", **COUNT, topic=ENCODER_DECODERS, help="Beam search instead of greedy choice.")
 @option(
     "--source-language", topic=ENCODER_DECODERS,
@@ -103,6 +109,8 @@ def run_command(
     options = {name: value for name, value in options.items() if value not in (None, ())}
     if not options["ignore_eos"]:
         del options["ignore_eos"]
+    for name in options.keys() & {"json_schema", "grammar"}:
+        options[name] = _text_or_file(options[name])
     if "top_logprobs" in options:
         options["logprobs"] = True
     model = load(bundle, provider, threads)
@@ -124,6 +132,14 @@ def run_command(
                 print_json(asdict(stream.finish()))
             else:
                 _show(stream)
+
+
+def _text_or_file(value: str) -> str:
+    """Return the content of a file of this name, or the value itself where there is none."""
+    try:
+        return Path(value).read_text(encoding="utf-8") if Path(value).is_file() else value
+    except OSError:  # a text that is longer than a name of a file may be
+        return value
 
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from edgeformer.runtime.dry import Dry
 from edgeformer.runtime.generation_config import GenerationOptions
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampling
+from edgeformer.runtime.structured_output import StructuredOutput
 from edgeformer.source import find_model
 
 
@@ -35,11 +36,18 @@ def test_the_keywords_of_generate_are_the_fields_of_the_config():
 
 
 def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_default():
-    parts = names(Sampling) | names(Rules) | names(Dry) | names(BeamSearch) - {"num_return_sequences"}
+    parts = (
+        names(Sampling)
+        | names(Rules)
+        | names(Dry)
+        | names(StructuredOutput)
+        | names(BeamSearch) - {"num_return_sequences"}
+    )
     of_the_loop = {"max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs"}
     assert names(GenerationConfig) == parts | of_the_loop
     config = GenerationConfig()
     assert (config.sampling, config.rules, config.dry) == (Sampling(), Rules(), Dry())
+    assert config.structured_output == StructuredOutput()
     assert config.beam_search() == BeamSearch()
 
 
@@ -51,6 +59,7 @@ def test_every_field_reaches_its_part():
         "typical_p": 0.5, "xtc_probability": 0.5, "xtc_threshold": 0.2, "logit_bias": ((3, -1.0),),
         "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.8, "dry_base": 2.0,
         "dry_allowed_length": 3, "dry_penalty_last_n": 64, "dry_sequence_breakers": (".",),
+        "json_schema": "{}", "regex": "a", "grammar": "start: A",
         "num_beams": 4, "length_penalty": 2.0, "early_stopping": "never", "top_h": 0.5, "epsilon_cutoff": 0.1,
         "eta_cutoff": 0.1, "sequence_bias": (((1, 2), 0.5),), "encoder_repetition_penalty": 2.0,
         "encoder_no_repeat_ngram_size": 2, "remove_invalid_values": True, "renormalize_logits": True,
@@ -58,14 +67,14 @@ def test_every_field_reaches_its_part():
     }  # fmt: skip
     for name, value in values.items():
         config = GenerationConfig(**{name: value})
-        parts = (config.rules, config.sampling, config.dry, config.beam_search())
+        parts = (config.rules, config.sampling, config.dry, config.structured_output, config.beam_search())
         part = next(each for each in parts if hasattr(each, name))
         assert getattr(part, name) == value != getattr(type(part)(), name)
 
 
 def test_fields_are_named_as_in_transformers():
     of_openai = {"stop", "seed", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"}
-    of_llama_cpp = {"ignore_eos", "xtc_probability", "xtc_threshold", *names(Dry)}
+    of_llama_cpp = {"ignore_eos", "xtc_probability", "xtc_threshold", *names(Dry), *names(StructuredOutput)}
     known = set(transformers.GenerationConfig().to_dict())
     assert names(GenerationConfig) - known == of_openai | of_llama_cpp
 
