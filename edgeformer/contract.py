@@ -44,7 +44,6 @@ from itertools import groupby
 from typing import Any, Literal, TypeVar
 
 from edgeformer import schema
-from edgeformer.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -253,12 +252,8 @@ class CacheGeometry:
     @classmethod
     def from_json(cls, data: Any, path: str = "") -> "CacheGeometry":
         """Return the geometry that `to_json` stored. Raises ConfigError for data of another form."""
-        try:
-            runs = [(run["repeat"], run["states"]) for run in data]
-        except (KeyError, TypeError):
-            raise ConfigError(f"{path or 'the cache'} must be a list of {{repeat: number, states: […]}}.") from None
-        decoded = [(repeat, schema.from_json(tuple[State, ...], states, path)) for repeat, states in runs]
-        return cls(layers=tuple(states for repeat, states in decoded for _ in range(repeat)))
+        layers = schema.repeated(data, "states", path or "the cache")
+        return cls(layers=tuple(schema.from_json(tuple[State, ...], states, path) for states in layers))
 
 
 @dataclass(frozen=True)

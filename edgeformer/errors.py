@@ -6,10 +6,19 @@ prints the message alone and exits with 1.
 
 import importlib
 from types import ModuleType
+from typing import Any
+
+LONGEST = 3000
+"""Characters of an error's text at most. Programs that it cites, such as onnxruntime, may cite whole files."""
 
 
 class EdgeformerError(Exception):
-    """Base class of all errors that a user of edgeformer can act on."""
+    """Base class of all errors that a user of edgeformer can act on. A text of more than LONGEST characters is cut."""
+
+    def __init__(self, message: str = "", *arguments: Any):
+        if len(message) > LONGEST:
+            message = f"{message[:LONGEST]} … ({len(message) - LONGEST:,} more characters)"
+        super().__init__(message, *arguments)
 
 
 class ConfigError(EdgeformerError):
@@ -42,6 +51,12 @@ class RequestError(EdgeformerError):
 
 class MissingDependencyError(EdgeformerError):
     """A package that this part of edgeformer needs is not installed, or is too old."""
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """Return a value as errors show it: as Python writes it, and its type where it is cut."""
+    text = repr(value)
+    return f"{text[:longest]}… ({type(value).__name__})" if len(text) > longest else text
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -14,7 +14,8 @@ from edgeformer import schema
 from edgeformer.cache_scales import CacheScales
 from edgeformer.config import ModelConfig
 from edgeformer.contract import CacheForm, CacheGeometry
-from edgeformer.errors import BundleError, ConfigError
+from edgeformer.errors import BundleError, ConfigError, shown
+from edgeformer.json_document import is_contained, is_inside, read_object
 from edgeformer.quantization import Quantization, Smoothing, WeightFormat
 
 FILE_NAME = "edgeformer.json"
@@ -212,9 +213,10 @@ class Manifest:
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files):
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
-                raise BundleError(f"{FILE_NAME} names the file {name!r}, which is outside the bundle. Do not trust it.")
+            if not is_inside(name):
+                raise BundleError(
+                    f"{FILE_NAME} names the file {shown(name)}, which is outside the bundle. Do not trust it."
+                )
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -226,14 +228,15 @@ class Manifest:
             )
         if not path.is_file():
             raise BundleError(f"{folder} is not a bundle: it has no {FILE_NAME}. Make one with: edgeformer export")
+        data = read_object(path, BundleError)
         try:
-            data = _upgraded(json.loads(path.read_text(encoding="utf-8")))
+            data = _upgraded(data)
             version = data["schema_version"]
         except (ValueError, KeyError, TypeError):
             raise BundleError(f"{path} is not a manifest of edgeformer. Export the model again.") from None
         if version != SCHEMA_VERSION:
             raise BundleError(
-                f"{path} has schema version {version}, and this edgeformer reads {SCHEMA_VERSION}. "
+                f"{path} has schema version {shown(version)}, and this edgeformer reads {SCHEMA_VERSION}. "
                 "Export the model again, or use the edgeformer that wrote it."
             )
         try:
@@ -242,7 +245,7 @@ class Manifest:
             raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
         for graph in manifest.all_graphs:
             if graph not in manifest.files:
-                raise BundleError(f"{path} is damaged: it does not list {graph}. Export the model again.")
+                raise BundleError(f"{path} is damaged: it does not list {shown(graph)}. Export the model again.")
         return manifest
 
     def write(self, folder: Path) -> None:
@@ -297,6 +300,8 @@ class Manifest:
             size = path.stat().st_size if path.is_file() else None
             if size is None:
                 problems.append(f"{name} is missing")
+            elif not is_contained(path, folder):
+                problems.append(f"{name} is a link to a file outside the folder")
             elif size != entry.bytes:
                 problems.append(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
         if problems:

@@ -14,16 +14,25 @@ import types
 import typing
 from typing import Any, TypeVar
 
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, shown
 
 T = TypeVar("T")
+
+LARGEST = 2**53
+"""Largest integer of a field: beyond it, other readers of JSON round."""
+
+MOST_LAYERS = 1024
+"""Layers of a model at most. The deepest that is known has 1,000 (arXiv 2203.00555), large ones about 130."""
+
+LONGEST_VALUE = 200
+"""Characters of a value in an error; more are cut."""
 
 
 def check(condition: bool, owner: object, field: str, expected: str) -> None:
     """Raise a `ConfigError` with `field`, its value and the `expected` one, unless `condition` holds."""
     if not condition:
-        value = getattr(owner, field)
-        raise ConfigError(f"{type(owner).__name__}.{field} is {value!r}; it must be {expected}.")
+        value = shown(getattr(owner, field), LONGEST_VALUE)
+        raise ConfigError(f"{type(owner).__name__}.{field} is {value}; it must be {expected}.")
 
 
 def to_json(value: Any) -> Any:
@@ -57,6 +66,20 @@ def from_json(kind: type[T], data: Any, path: str = "") -> T:
     return typing.cast(T, _decode(kind, data, path))
 
 
+def repeated(runs: Any, name: str, path: str) -> list[Any]:
+    """Return the items of `[{"repeat": 2, name: item}, …]` in order, each as often as it says; at most MOST_LAYERS.
+
+    Raises ConfigError for data of another form, before anything is repeated.
+    """
+    _expect(isinstance(runs, list), runs, path, f"a list of {{repeat: number, {name}: …}}")
+    for index, run in enumerate(runs):
+        fits = isinstance(run, dict) and type(run.get("repeat")) is int and run["repeat"] > 0 and name in run
+        _expect(fits, run, f"{path}[{index}]", f"of the form {{repeat: number, {name}: …}}")
+    count = sum(run["repeat"] for run in runs)
+    _expect(count <= MOST_LAYERS, count, f"the number of layers in {path}", f"{MOST_LAYERS:,} at most")
+    return [run[name] for run in runs for _ in range(run["repeat"])]
+
+
 def fields_from_json(kind: type[T], data: Any, path: str = "") -> T:
     """Return a `kind` built from the output of `fields_to_json`, even if it has a `from_json` of its own."""
     return typing.cast(T, _decode_dataclass(kind, data, path))
@@ -71,7 +94,12 @@ def _decode(kind: Any, data: Any, path: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _decode_union(arguments, data, path)
     if origin is typing.Literal:
-        _expect(data in arguments, data, path, "one of " + ", ".join(map(repr, arguments)))
+        _expect(
+            any(type(data) is type(each) and data == each for each in arguments),
+            data,
+            path,
+            "one of " + ", ".join(map(repr, arguments)),
+        )
         return data
     if origin is tuple:
         _expect(isinstance(data, list), data, path, "a list")
@@ -84,6 +112,10 @@ def _decode(kind: Any, data: Any, path: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     _expect(type(data) is kind, data, path, f"of type {getattr(kind, '__name__', kind)}")
+    if kind is int:
+        _expect(abs(data) <= LARGEST, data, path, f"between -{LARGEST:,} and {LARGEST:,}")
+    elif kind is float:
+        _expect(math.isfinite(data), data, path, "a finite number")
     return data
 
 
@@ -92,6 +124,7 @@ def _decode_dataclass(kind: Any, data: Any, path: str) -> Any:
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in data.keys() - fields.keys():
+        name = shown(name, LONGEST_VALUE)[1:-1] if len(name) > LONGEST_VALUE else name
         raise ConfigError(f"{_join(path, name)} is not a field of {kind.__name__}; it has {', '.join(fields)}.")
     values = {}
     for name, field in fields.items():
@@ -130,7 +163,8 @@ def _kind_of(member: Any) -> str | None:
 
 def _expect(condition: bool, data: Any, path: str, expected: str) -> None:
     if not condition:
-        raise ConfigError(f"{path or 'the document'} is {data!r}; it must be {expected}.")
+        value = shown(data, LONGEST_VALUE)
+        raise ConfigError(f"{path or 'the document'} is {value}; it must be {expected}.")
 
 
 def _join(path: str, name: str) -> str:

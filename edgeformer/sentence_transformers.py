@@ -5,13 +5,13 @@ options in a folder of its own, Normalize. The class paths and the names of opti
 Source: sentence_transformers/sentence_transformer/modules/pooling.py of sentence-transformers 5.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from edgeformer.config import PoolingHead
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, shown
+from edgeformer.json_document import is_inside, read_document
 
 Pooling = Literal["first", "mean"]
 
@@ -64,9 +64,12 @@ def read_pooling(folder: Path) -> PoolingHead | None:
     path = folder / "modules.json"
     if not path.is_file():
         return None
-    listed = _read(path, list)
+    listed = read_document(path, list)
     if not all(isinstance(module, dict) and isinstance(module.get("type"), str) for module in listed):
         raise ConfigError(f"{path} must list modules, each with its type.")
+    for place in (module.get("path", "") for module in listed):
+        if not isinstance(place, str) or not (place == "" or is_inside(place)):
+            raise ConfigError(f"{path} has a module in {shown(place)}; it must be a folder inside this one.")
     modules = [(module["type"].rpartition(".")[2], module.get("path", "")) for module in listed]
     kinds = [kind for kind, _ in modules]
     if kinds[:1] != ["Transformer"] or kinds[1:] not in ([], ["Pooling"], ["Pooling", "Normalize"]):
@@ -84,7 +87,7 @@ def read_pooling(folder: Path) -> PoolingHead | None:
 def _read_mode(path: Path) -> Pooling:
     if not path.is_file():
         raise ConfigError(f"there is no {path}, which modules.json lists. Download the folder again.")
-    options: dict[str, Any] = _read(path, dict)
+    options: dict[str, Any] = read_document(path, dict)
     unknown = options.keys() - LEGACY_MODES.keys() - IDLE_OPTIONS - {"pooling_mode", "include_prompt"}
     if unknown:
         raise ConfigError(f"{path} has options that edgeformer does not know: {', '.join(sorted(unknown))}. {_INSTEAD}")
@@ -96,6 +99,8 @@ def _read_mode(path: Path) -> Pooling:
     legacy = [mode for name, mode in LEGACY_MODES.items() if options.get(name)]
     modes = options.get("pooling_mode", legacy)
     modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not all(isinstance(mode, str) for mode in modes):
+        raise ConfigError(f"{path} has pooling_mode = {shown(modes)}; it must be a text or a list of texts.")
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ConfigError(
             f"{path} has the pooling {' and '.join(modes) or 'none'}; edgeformer has one of {', '.join(POOLINGS)}. "
@@ -107,15 +112,7 @@ def _read_mode(path: Path) -> Pooling:
 def read_max_length(folder: Path) -> int | None:
     """Return the number of tokens to which sentence-transformers truncates a text; None if the folder has no limit."""
     paths = [folder / name for name in TEXT_CONFIGS if (folder / name).is_file()]
-    length: int | None = _read(paths[0], dict).get("max_seq_length") if paths else None
+    length = read_document(paths[0], dict).get("max_seq_length") if paths else None
+    if length is not None and (type(length) is not int or length < 1):
+        raise ConfigError(f"{paths[0]} has max_seq_length = {shown(length)}; it must be a positive number, or null.")
     return length
-
-
-def _read(path: Path, kind: type) -> Any:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(data, kind):
-        raise ConfigError(f"{path} must hold a JSON {'object' if kind is dict else 'list'}.")
-    return data

@@ -4,7 +4,6 @@ Names of presets take precedence: `edgeformer export --model tiny-llama` makes a
 command must find the same model again. `./tiny-llama` always means the folder.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,8 +14,10 @@ from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
 from edgeformer.families import REFUSED, Family, has_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
+from edgeformer.json_document import parse, read_object
 from edgeformer.manifest import SpecialTokens
 from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
+from edgeformer.weight_map import read_weight_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +104,7 @@ class FoundModel:
 
     def _generation_config(self) -> dict[str, Any] | None:
         path = self.folder / "generation_config.json"
-        return _read_json(path) if path.is_file() else None
+        return read_object(path) if path.is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +206,7 @@ def lacks_family(found: FoundModel) -> bool:
     The text model inside a model of several is read by a family only.
     """
     model_type = found.hf_config.get("model_type")
-    if model_type is None or model_type in REFUSED or has_family(str(model_type)):
+    if not isinstance(model_type, str) or model_type in REFUSED or has_family(model_type):
         return False
     return text_config(found.hf_config) is None
 
@@ -236,9 +237,9 @@ def find_model(model: str | Path) -> FoundModel:
 def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None) -> FoundModel:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
-    hf_config = _read_json(folder / "config.json")
+    hf_config = read_object(folder / "config.json")
     preset_file = folder / "preset.json"
-    random_weights = _read_json(preset_file).get("random_weights") if preset_file.is_file() else None
+    random_weights = read_object(preset_file).get("random_weights") if preset_file.is_file() else None
     return FoundModel(
         name=name, origin=origin, folder=folder, hf_config=hf_config, random_weights=random_weights, hub_id=hub_id
     )
@@ -279,20 +280,11 @@ def _stored_names(folder: Path) -> set[str]:
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return set(_read_json(index).get("weight_map", {}))
+        return set(read_weight_map(index))
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file, suppress(ValueError):
             length = int.from_bytes(file.read(8), "little")
-            names |= set(json.loads(file.read(min(length, path.stat().st_size))))
+            header = parse(file.read(min(length, path.stat().st_size)))
+            names |= set(header if isinstance(header, dict) else ())
     return names
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold a JSON object.")
-    return data

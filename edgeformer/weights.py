@@ -5,7 +5,6 @@ file-backed. `RandomWeights` makes seeded tensors for configs without a checkpoi
 parameter name to torch tensor; an export accepts any such mapping.
 """
 
-import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from edgeformer.expert_weights import LazyWeights, is_stacked
 from edgeformer.families import Family, find_tensors
 from edgeformer.manifest import LeftOut
 from edgeformer.models import build_model
+from edgeformer.weight_map import read_weight_map
 
 Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -299,7 +299,7 @@ def open_safetensors(folder: Path) -> dict[str, safe_open]:
     """
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = sorted(set(read_weight_map(index).values()))
         paths = [folder / name for name in names]
     else:
         paths = sorted(folder.glob("*.safetensors"))
@@ -313,7 +313,7 @@ def open_safetensors(folder: Path) -> dict[str, safe_open]:
             file = safe_open(path, framework="pt")
         except FileNotFoundError:
             raise WeightsError(f"{path} is missing; {index.name} lists it. Download the folder again.") from None
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path} is not a whole safetensors file ({error}). Download it again.") from None
         for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
             stored[name] = file

@@ -14,7 +14,7 @@ from edgeformer.runtime.audio import load_audio, log_mel
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
-from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice
+from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice, check_tensors
 from edgeformer.runtime.speech import window_seconds
 
 Source = Text | Path | NDArray[np.floating[Any]]
@@ -31,6 +31,12 @@ class EncoderDecoder(Model):
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
         self._encoder = self._open_graph(manifest.encoder_graph, threads)
+        across = manifest.model.decoder.cross_geometry
+        assert across is not None
+        tensors = across.tensors("encoder.")
+        outputs = ["last_hidden_state", *(tensor.present for tensor in tensors)]
+        check_tensors(self._encoder, manifest.encoder_graph, [], outputs)
+        check_tensors(self.session, manifest.graphs[-1], (tensor.past for tensor in tensors), [])
 
     @property
     def is_speech(self) -> bool:

@@ -7,7 +7,6 @@ The config is split into what the parts of the runtime take: `Sampling`, `Rules`
 `BeamSearch`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any, Literal, Self, TypedDict
 
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
+from edgeformer.json_document import read_object
 from edgeformer.runtime import request_values
 from edgeformer.runtime.beam_search import BeamSearch
 from edgeformer.runtime.dry import Dry
@@ -243,13 +243,7 @@ class GenerationConfig:
         outside its range and for a field that this runtime does not have.
         """
         path = Path(folder) / FILE_NAME
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise BundleError(f"{path} cannot be read: {error}") from None
-        if not isinstance(data, dict):
-            raise BundleError(f"{path} cannot be read: it must hold a JSON object.")
-        return cls.from_dict(data)
+        return cls.from_dict(read_object(path, BundleError))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -77,7 +77,7 @@ def function_calls(path: Path) -> FunctionCalls:
     try:
         with path.open("rb") as file:
             return _calls(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-    except (IndexError, ValueError) as problem:
+    except (IndexError, ValueError, RecursionError) as problem:
         raise BundleError(f"{path} is not an ONNX graph, or is damaged. Copy or export it again.") from problem
 
 
@@ -152,6 +152,8 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
     """Read an integer, 7 bits in a byte, the low ones first; return it and where it ends."""
     value = shift = 0
     while True:
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
         byte = message[at]
         value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7

@@ -11,7 +11,7 @@ from edgeformer.runtime.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.kernels import choose_kernels
 from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.request_values import is_list, text_or_ids
-from edgeformer.runtime.session import ProviderChoice, choose_provider
+from edgeformer.runtime.session import ProviderChoice, check_tensors, choose_provider
 from edgeformer.runtime.tokenizer import Tokenizer
 
 Text = str | Sequence[int]
@@ -32,6 +32,10 @@ class Model:
         self.provider = choose_provider(provider, manifest)
         self._kernel_choice = choose_kernels(self.provider, kernels)
         self.session: Any = self._open_graph(manifest.graphs[-1], threads)
+        if manifest.task != "encoder":
+            tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
+            inputs = ["input_ids", *(tensor.past for tensor in tensors)]
+            check_tensors(self.session, manifest.graphs[-1], inputs, ["logits", *(each.present for each in tensors)])
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
     def _open_graph(self, graph: str, threads: int | None) -> Any:

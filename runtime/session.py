@@ -3,9 +3,10 @@
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -172,6 +173,51 @@ def session_options(threads: int) -> Any:
     return options
 
 
+@cache
+def _graph_session(base: Any) -> Any:
+    """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class."""
+
+    class GraphSession(base):  # type: ignore[misc]
+        def __init__(self, graph: str, *arguments: Any, **options: Any) -> None:
+            self._graph = graph
+            super().__init__(graph, *arguments, **options)
+
+        def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
+            with _named_errors(self._graph):
+                return super().run(names, feeds, options)
+
+        def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+            # A context manager would take as long as all else that Python does in a decode step.
+            try:
+                self._sess.run_with_iobinding(binding._iobinding, options)
+            except onnxruntime_errors() as error:
+                raise _run_error(self._graph, error) from error
+
+    return GraphSession
+
+
+@contextmanager
+def _named_errors(graph: str) -> Iterator[None]:
+    try:
+        yield
+    except (*onnxruntime_errors(), ValueError) as error:
+        raise _run_error(graph, error) from error
+
+
+def _run_error(graph: str, error: Exception) -> BundleError:
+    return BundleError(f"onnxruntime cannot run {graph}: {error} Check the bundle with: edgeformer verify")
+
+
+def check_tensors(session: Any, graph: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    """Raise BundleError for a graph without one of the inputs and outputs that the manifest implies."""
+    for what, needed, has in (("input", inputs, session.get_inputs()), ("output", outputs, session.get_outputs())):
+        lacking = sorted(set(needed) - {each.name for each in has})
+        if lacking:
+            raise BundleError(
+                f"{graph} has no {what} {', '.join(lacking[:5])}, which its manifest implies. Export the model again."
+            )
+
+
 def open_session(
     graph: Path,
     provider: Provider,
@@ -180,7 +226,7 @@ def open_session(
     prepack: bool = True,
     kernels: KernelChoice = BODIES,
 ) -> Any:
-    """Open an `onnxruntime.InferenceSession`.
+    """Open an `onnxruntime.InferenceSession`, whose runs raise BundleError where onnxruntime cannot run the graph.
 
     threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
     without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. Raises BundleError
@@ -203,7 +249,8 @@ def open_session(
                 ort.preload_dlls()
                 # TF32 rounds factors of float32 products to 10 bits of mantissa, which fails parity checks of fp32.
                 providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
-            session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
+            kind = _graph_session(ort.InferenceSession)
+            session = kind(str(graph), options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():

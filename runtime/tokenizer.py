@@ -1,20 +1,20 @@
 """Encode and decode text and chats with the files of a Hugging Face tokenizer, without transformers."""
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2.ext
 import tokenizers
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.json_document import read_object, read_text
 from edgeformer.runtime import chat_text
+from edgeformer.runtime.chat_template import ChatTemplate
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.token_bytes import vocabulary_bytes
+
+CONFIG = "tokenizer_config.json"
 
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
@@ -29,19 +29,17 @@ class Tokenizer:
     def __init__(self, folder: Path):
         try:
             self.backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # tokenizers raises bare Exceptions
+        except BaseException as error:  # tokenizers raises bare Exceptions, and panics, which are BaseExceptions
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise BundleError(f"{folder / 'tokenizer.json'} cannot be read: {error}") from error
         # The runtime pads, and refuses long texts; padding and truncation saved with the tokenizer are switched off.
         self.backend.no_padding()
         self.backend.no_truncation()
-        self.config = _read_config(folder / "tokenizer_config.json")
-        template_file = folder / "chat_template.jinja"
-        template = self.config.get("chat_template")
-        if template_file.is_file():
-            template = template_file.read_text(encoding="utf-8")
-        elif isinstance(template, list):  # a list of named templates
-            template = {entry["name"]: entry["template"] for entry in template}.get("default")
-        self._template: str | None = template
+        path = folder / CONFIG
+        self.config = read_object(path, BundleError) if path.is_file() else {}
+        template = _read_template(folder / "chat_template.jinja", self.config)
+        self._template = None if template is None else ChatTemplate(template)
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
 
     @property
@@ -112,65 +110,29 @@ class Tokenizer:
         if self._template is None:
             raise RequestError("this model has no chat template; give it a plain prompt.")
         tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
-        try:
-            return (
-                _environment()
-                .from_string(self._template)
-                .render(
-                    # transformers defines these for every template, and drops entries of a message that are None.
-                    messages=[
-                        {key: value for key, value in message.items() if value is not None} for message in messages
-                    ],
-                    tools=None,
-                    documents=None,
-                    add_generation_prompt=True,
-                    **{name: value for name, value in tokens.items() if isinstance(value, str)},
-                )
-            )
-        except Exception as error:  # a template is a program of the model, which may raise anything
-            raise RequestError(f"the chat template of this model refuses the conversation: {error}") from error
+        return self._template.render(
+            # transformers defines these for every template, and drops entries of a message that are None.
+            messages=[{key: value for key, value in message.items() if value is not None} for message in messages],
+            tools=None,
+            documents=None,
+            add_generation_prompt=True,
+            **{name: value for name, value in tokens.items() if isinstance(value, str)},
+        )
 
 
-class _Generation(jinja2.ext.Extension):
-    """The tag {% generation %}, which marks the assistant's words for training; only its content is kept."""
-
-    tags = {"generation"}  # noqa: RUF012 - so jinja2 declares it
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Return the nodes between the tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> jinja2.Environment:
-    """Return the environment of templates: that of transformers, sandboxed, because templates come with models."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
-    return environment
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise BundleError(f"{path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise BundleError(f"{path} cannot be read: it must hold a JSON object.")
-    return config
+def _read_template(file: Path, config: dict[str, Any]) -> str | None:
+    """Return the chat template of a file, else of tokenizer_config.json; None if there is none."""
+    if file.is_file():
+        return read_text(file, BundleError)
+    template = config.get("chat_template")
+    if isinstance(template, list):  # a list of named templates
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[-1].get("template") if named else None
+    if not isinstance(template, str | None):
+        raise BundleError(f"{file.parent / CONFIG} has chat_template = {shown(template)}; it must be a text.")
+    return template
 
 
 def _content(token: Any) -> Any:
     """Return the text of a special token, which tokenizer_config.json holds as a string or as an object."""
     return token.get("content") if isinstance(token, dict) else token
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)

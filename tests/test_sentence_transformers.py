@@ -122,7 +122,7 @@ REFUSALS = [
         "has include_prompt = false: the pooling leaves out the prompt" + INSTEAD,
     ),
     (["Transformer", "Pooling"], MEAN | {"pooling_layer": 3}, "options that edgeformer does not know: pooling_layer"),
-    (["Transformer", "Pooling"], [], r"1_Pooling/config\.json must hold a JSON object"),
+    (["Transformer", "Pooling"], [], r"1_Pooling/config\.json cannot be read: it must hold a JSON object"),
 ]
 
 
@@ -137,7 +137,11 @@ def test_what_a_head_cannot_do_is_refused(make_folder, kinds, pooling, message):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}", "must hold a JSON list"), ("[", "is not valid JSON"), ('[{"idx": 0}]', "must list modules, each with its")],
+    [
+        ("{}", "cannot be read: it must hold a JSON list"),
+        ("[", "cannot be read: it is not valid JSON"),
+        ('[{"idx": 0}]', "must list modules, each with its"),
+    ],
 )
 def test_a_broken_list_of_modules_is_named(make_folder, content, message):
     folder = make_folder()

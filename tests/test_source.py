@@ -53,7 +53,7 @@ def test_a_file_is_no_model(tmp_path):
 @pytest.mark.parametrize(("content", "message"), [("{", "is not valid JSON"), ("[]", "must hold a JSON object")])
 def test_a_broken_config_is_named(tmp_path, content, message):
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ConfigError, match=rf"config\.json {message}"):
+    with pytest.raises(ConfigError, match=rf"config\.json cannot be read: it {message}"):
         open_source(tmp_path)
 
 

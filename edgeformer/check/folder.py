@@ -1,6 +1,5 @@
 """Facts about a folder: files and their sizes, JSON documents, graphs. Any exporter may have written it."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 from edgeformer.check.graph_facts import GraphFacts, read_graph
 from edgeformer.errors import BundleError
+from edgeformer.json_document import read_object
 from edgeformer.manifest import FILE_NAME, Manifest
 
 CONFIG, GENAI_CONFIG = "config.json", "genai_config.json"
@@ -80,7 +80,7 @@ class Folder:
         if config.get("is_encoder_decoder") and self.graph("model.onnx") is None:
             return "encoder-decoder"
         if self.main is None:
-            return _KINDS.get(self.document(FILE_NAME).get("task", ""), "decoder")
+            return _KINDS.get(str(self.document(FILE_NAME).get("task")), "decoder")
         return "decoder" if self.main.pasts else "encoder"
 
 
@@ -103,14 +103,9 @@ def read_folder(path: Path) -> Folder:
     for name in DOCUMENTS:
         if name in files:
             try:
-                content = json.loads((path / name).read_text(encoding="utf-8"))
-            except ValueError as problem:
-                unreadable[name] = f"it is not JSON: {problem}"
-                continue
-            if isinstance(content, dict):
-                documents[name] = content
-            else:
-                unreadable[name] = "it is not a JSON object"
+                documents[name] = read_object(path / name, BundleError)
+            except BundleError as problem:
+                unreadable[name] = str(problem).removeprefix(f"{path / name} cannot be read: ")
     for name in names:
         try:
             graphs[name] = read_graph(path, name)

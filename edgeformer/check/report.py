@@ -1,5 +1,6 @@
 """The report of a check: findings about the folder itself, per client, and about a provider if one is named."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 from edgeformer.check.clients import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
 from edgeformer.check.cuda import CudaAudit, audit_cuda
-from edgeformer.check.finding import Finding, Verdict, verdict
-from edgeformer.check.folder import Kind, read_folder
+from edgeformer.check.finding import Finding, Verdict, error, verdict
+from edgeformer.check.folder import Folder, Kind, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
 from edgeformer.manifest import Provider
 
@@ -63,6 +64,21 @@ class CheckReport:
         }
 
 
+def _findings(rules: Callable[[Folder], Iterator[Finding]], facts: Folder) -> tuple[Finding, ...]:
+    """Return what rules find, each once.
+
+    Rules read documents of anybody, such as a list where a client expects a number; what they fail at, a client does.
+    """
+    found: dict[Finding, None] = {}
+    try:
+        for finding in rules(facts):
+            found[finding] = None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        what = f"{type(problem).__name__}: {str(problem)[:200]}"
+        found[error(f"A file of the folder has a value of a wrong kind ({what}).", "Write or export it again.")] = None
+    return tuple(found)
+
+
 def check(folder: str | Path, provider: Provider = "cpu") -> CheckReport:
     """Return which clients will load a folder, and why others won't, from its files only.
 
@@ -74,8 +90,8 @@ def check(folder: str | Path, provider: Provider = "cpu") -> CheckReport:
     return CheckReport(
         folder=facts.path,
         kind=facts.kind,
-        contract=tuple(dict.fromkeys(contract_findings(facts))),
-        clients={name: tuple(dict.fromkeys(client.findings(facts))) for name, client in CLIENTS.items()},
+        contract=_findings(contract_findings, facts),
+        clients={name: _findings(client.findings, facts) for name, client in CLIENTS.items()},
         functions=kernel_functions(facts),
         kernels=kernel_sentences(facts),
         cuda=audit_cuda(facts) if provider == "cuda" else None,

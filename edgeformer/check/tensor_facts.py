@@ -46,7 +46,7 @@ def find_pasts(
     inputs: Mapping[str, TensorFacts], names: Mapping[str, str] = NAMES
 ) -> dict[int, dict[str, TensorFacts]]:
     """Return the inputs that have one of the names, by layer and by tensor."""
-    patterns = {tensor: re.compile(re.escape(name).replace("%d", r"(\d+)")) for tensor, name in names.items()}
+    patterns = {tensor: re.compile(re.escape(name).replace("%d", r"(\d{1,4})")) for tensor, name in names.items()}
     found: dict[int, dict[str, TensorFacts]] = {}
     for name, facts in inputs.items():
         for tensor, pattern in patterns.items():

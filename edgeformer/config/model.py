@@ -77,10 +77,9 @@ class StackConfig:
     @classmethod
     def from_json(cls, data: dict[str, Any], path: str = "") -> Self:
         """Return the config that `to_json` stored. Raises ConfigError that names the wrong field."""
-        try:
-            blocks = [block for run in data["blocks"] for block in [run["block"]] * run["repeat"]]
-        except (KeyError, TypeError):
-            raise ConfigError(f"a {cls.__name__} needs blocks: a list of {{repeat: number, block: {{…}}}}.") from None
+        if not isinstance(data, dict) or "blocks" not in data:
+            raise ConfigError(f"a {cls.__name__} needs blocks: a list of {{repeat: number, block: {{…}}}}.")
+        blocks = schema.repeated(data["blocks"], "block", f"{path}.blocks" if path else "blocks")
         return schema.fields_from_json(cls, data | {"blocks": blocks}, path)
 
 

@@ -7,17 +7,25 @@ See docs/how-to/add-a-family.md.
 
 import importlib
 import pkgutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from edgeformer import schema
+from edgeformer.accounting import account
 from edgeformer.config import ModelConfig
-from edgeformer.errors import ConfigError, ContextLengthError
+from edgeformer.errors import ConfigError, ContextLengthError, shown
+from edgeformer.families import _nested
 from edgeformer.families._family import Computed, Family, Fields
-from edgeformer.families._nested import find_tensors, text_config
+from edgeformer.families._nested import find_tensors
 from edgeformer.families._refused import REFUSED
 
 # Names of the number of experts of a mixture of experts in config.json.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+MOST_PARAMETERS = 10**13
+"""Parameters of a model at most; the largest that are published have 10**12."""
 
 OTHER_WAY = " transformers' own module may be tried instead: --backend transformers."
 """End of an error about a config.json that the family of a decoder refuses."""
@@ -68,8 +76,6 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         ConfigError: the family is not supported, or config.json has a field that the family neither reads nor knows to
             have no effect.
     """
-    if "model_type" not in data:
-        raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
     text = text_config(data)
     if text is not None:
         if not has_family(text["model_type"]):
@@ -82,23 +88,61 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
     experts = next((name for name in EXPERTS if data.get(name)), None)
     if experts is not None and not has_family(data["model_type"]):
         raise ConfigError(
-            f"{data['model_type']} is a mixture of experts ({experts} = {data[experts]}), and edgeformer has no blocks "
-            "for those. Export a dense model."
+            f"{data['model_type']} is a mixture of experts ({experts} = {shown(data[experts])}), and edgeformer has no "
+            "blocks for those. Export a dense model."
         )
     family = load_family(data["model_type"])
-    fields = Fields(data, family.defaults)
     try:
-        config = family.read_config(fields, context_length)
-        fields.finish()
+        with _values_of(data):
+            fields = Fields(data, family.defaults)
+            config = family.read_config(fields, context_length)
+            fields.finish()
+            config = _checked(config)
     except ContextLengthError:
         raise
     except ConfigError as error:
         # Nothing falls back in silence: what the other way exports is not what was asked for.
         raise ConfigError(f"{error}{OTHER_WAY if family.is_decoder else ''}") from error
-    except (ArithmeticError, TypeError, ValueError, AttributeError) as error:
-        # For example a size of zero that is a divisor, or a string instead of a number.
+    return family, config
+
+
+def text_config(data: dict[str, Any], stored: Collection[str] = ()) -> dict[str, Any] | None:
+    """Return the config.json of the text model inside a model of several; None for a model of one.
+
+    stored: names of all tensors of the checkpoint. Raises ConfigError for a config.json without model_type, and for
+    fields of the whole model that belong neither to the text model nor to another modality.
+    """
+    model_type = data.get("model_type")
+    if model_type is None:
+        raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
+    if not isinstance(model_type, str):
+        raise ConfigError(f"config.json has model_type = {shown(model_type)}; it must be a text, such as 'llama'.")
+    with _values_of(data):
+        return _nested.text_config(data, stored)
+
+
+@contextmanager
+def _values_of(data: dict[str, Any]) -> Iterator[None]:
+    """Turn what values of a wrong kind lead to, such as a division by a size of zero, into a ConfigError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(
             f"config.json is not one of a {data['model_type']} model: a field of it has a value of the wrong kind "
-            f"({type(error).__name__}: {error}). Sizes must be positive numbers."
+            f"({type(error).__name__}: {str(error)[:200]}). Sizes must be positive numbers."
         ) from error
-    return family, config
+
+
+def _checked(config: ModelConfig) -> ModelConfig:
+    """Return a config, every field of which has the type that it declares: families pass on values of config.json.
+
+    Raises ConfigError for another type, and for a model with more than MOST_PARAMETERS.
+    """
+    kind: Any = ModelConfig
+    config = schema.from_json(kind, schema.to_json(config), "the model")
+    parameters = account(config).parameters
+    if parameters > MOST_PARAMETERS:
+        raise ConfigError(
+            f"config.json describes a model of {parameters:,} parameters; it may have {MOST_PARAMETERS:,} at most."
+        )
+    return config

@@ -7,12 +7,13 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_type_hints
 
 from edgeformer.config import DecoderConfig, ModelConfig
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, shown
 from edgeformer.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     WITHOUT_EFFECT_ON_TOKENS,
 )
+from edgeformer.schema import MOST_LAYERS
 
 # Fields that do not change what any model computes in inference.
 WITHOUT_EFFECT = {
@@ -35,6 +36,16 @@ NEUTRAL: dict[str, Any] = {
 
 _REQUIRED = object()
 
+COUNTS = {
+    "layers": MOST_LAYERS,
+    "n_layer": MOST_LAYERS,
+    "head": 1 << 16,
+    "expert": 1 << 16,
+    "label": 1 << 20,
+    "": 1 << 53,
+}
+"""Largest number in a field of config.json by a part of its name; lists of so many entries are made of some."""
+
 Computed = Literal["positions", "zeros", "masking_value", "causal_mask", "rotary_frequencies", "sinusoids"]
 """Kind of a stored tensor that the config determines; `edgeformer.computed_tensors` compares it."""
 
@@ -43,6 +54,10 @@ class Fields:
     """A config.json that is read field by field; `finish` raises an error if a field was not read."""
 
     def __init__(self, data: dict[str, Any], defaults: Mapping[str, Any] | None = None):
+        for name, value in data.items():
+            most = next(most for part, most in COUNTS.items() if part in name)
+            if isinstance(value, int) and abs(value) > most:
+                raise ConfigError(f"config.json has {name} = {value:,}; it must be {most:,} at most.")
         self._data = {**(defaults or {}), **data}
         self._unread = set(data) - WITHOUT_EFFECT
         self._unread -= {name for name, value in NEUTRAL.items() if name in data and data[name] in (None, value)}
@@ -69,13 +84,15 @@ class Fields:
         value = self.take(name, default)
         if value not in list(choices):  # a list, because values of JSON need not be hashable
             known = ", ".join(map(str, choices))
-            raise ConfigError(f"config.json has {name} = {value!r}, which is not supported here; supported: {known}.")
+            raise ConfigError(
+                f"config.json has {name} = {shown(value, 200)}, which is not supported here; supported: {known}."
+            )
         return choices[value]
 
     def finish(self) -> None:
         """Raise a ConfigError if a field was not read, because it may change what the model computes."""
         if self._unread:
-            listed = ", ".join(f"{name} = {self._data[name]!r}" for name in sorted(self._unread))
+            listed = ", ".join(f"{name} = {shown(self._data[name], 200)}" for name in sorted(self._unread))
             raise ConfigError(
                 f"config.json has fields that the {self._data['model_type']} family does not know: {listed}. "
                 "They may change what the model computes, so nothing was exported."

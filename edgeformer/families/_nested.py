@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, shown
 from edgeformer.families._family import WITHOUT_EFFECT, Family
 from edgeformer.families._wrappers import SAME_ON_TEXT, WORDS, WRAPPERS, Wrapper, is_foreign, modality_of
 
@@ -51,9 +51,11 @@ def text_config(data: Mapping[str, Any], stored: Collection[str] = ()) -> dict[s
             )
         return None
     inner = data.get(wrapper.place)
+    if not isinstance(inner, dict | None):
+        raise ConfigError(f"config.json has {wrapper.place} = {shown(inner)}; it must be the config of its text model.")
     is_flat = inner is None
     given = {name: value for name, value in (data if inner is None else inner).items() if not is_foreign(name, wrapper)}
-    kind = wrapper.text if is_flat else given.get("model_type") or wrapper.text
+    kind = wrapper.text if is_flat else str(given.get("model_type") or wrapper.text)
     text = {**text_defaults().get(kind, {}), **wrapper.defaults, **given, "model_type": kind}
     if is_flat:
         text = {name: value for name, value in text.items() if name not in OF_THE_WHOLE} | {"model_type": kind}
@@ -82,7 +84,7 @@ def _check_outer(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrap
         and not (name in text and text[name] == value)
     }
     if unknown:
-        listed = ", ".join(f"{name} = {value!r}" for name, value in sorted(unknown.items()))
+        listed = ", ".join(f"{name} = {shown(value, 200)}" for name, value in sorted(unknown.items()))
         raise ConfigError(
             f"config.json of this {data['model_type']} has fields beside {wrapper.place} that are not known to belong "
             f"to another modality: {listed}. They may change what its text model computes, so nothing was exported."

@@ -263,7 +263,7 @@ class Verification:
         """
         try:
             run()
-        except (*onnxruntime_errors(), *errors) as error:  # a kernel that refuses its inputs
+        except (*onnxruntime_errors(), BundleError, *errors) as error:  # a kernel that refuses its inputs
             reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
             checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
             self._ran = False

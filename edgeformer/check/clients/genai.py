@@ -15,6 +15,7 @@ from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.kernel_rules import genai_library_findings
 from edgeformer.check.session_rules import session_findings
 from edgeformer.check.tensor_facts import TensorFacts, find_pasts
+from edgeformer.schema import MOST_LAYERS
 
 NAMES = {
     "input_ids": "input_ids",
@@ -210,7 +211,7 @@ def _kept(model: dict[str, Any], found: dict[int, dict[str, TensorFacts]]) -> It
     """
     decoder = model["decoder"]
     layer_types = decoder.get("layer_types", [])
-    layers = range(max(found, default=decoder.get("num_hidden_layers", 0) - 1) + 1)
+    layers = range(max(found, default=min(decoder.get("num_hidden_layers", 0), MOST_LAYERS) - 1) + 1)
     for layer in range(len(layer_types)) if layer_types else layers:
         own = found.get(layer, {})
         is_recurrent = "recurrent" in own and model["type"] not in keys.CONV_TYPES

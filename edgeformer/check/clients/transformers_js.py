@@ -134,7 +134,9 @@ def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Dev
     if isinstance(chunks, dict):
         chunks = chunks.get(graph.name, chunks.get(graph.name.removesuffix(".onnx"), 0))
     count = int(chunks or 0)
-    names = [f"{graph.name}_data" + (f"_{index}" if index else "") for index in range(count)]
+    # One more than there are files shows that one is lacking.
+    listed = range(min(count, len(folder.files) + 1))
+    names = [f"{graph.name}_data" + (f"_{index}" if index else "") for index in listed]
     place = PurePosixPath(graph.file).parent
     lacking = [name for name in names if (place / name).as_posix() not in folder.files]
     if lacking:

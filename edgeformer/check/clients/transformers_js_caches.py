@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgeformer.check.clients import transformers_js_types as types
+from edgeformer.errors import shown
+from edgeformer.schema import MOST_LAYERS
 
 Names = tuple[str, ...]
 KEY_VALUE: Names = ("past_key_values.{}.key", "past_key_values.{}.value")
@@ -60,8 +62,8 @@ def cache_names(config: Mapping[str, Any]) -> set[str]:
 def _layers(config: Mapping[str, Any], model_type: str) -> int:
     key = types.LAYERS.get(model_type, "num_hidden_layers")
     layers = config.get(key)
-    if not isinstance(layers, int):
-        raise ValueError(f"It makes caches for the number of layers in config.json, where {key} is {layers}.")
+    if type(layers) is not int or layers > MOST_LAYERS:
+        raise ValueError(f"It makes caches for the number of layers in config.json, where {key} is {shown(layers)}.")
     return layers
 
 

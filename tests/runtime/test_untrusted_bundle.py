@@ -1,0 +1,150 @@
+"""A bundle of a stranger reads nothing outside of its folder, runs no code, and says what is wrong with it."""
+
+import hashlib
+import json
+import pickle
+import shutil
+
+import onnx
+import pytest
+
+from edgeformer.errors import BundleError, WeightsError
+from edgeformer.manifest import FILE_NAME
+from edgeformer.runtime import load
+from edgeformer.weights import open_safetensors
+
+
+@pytest.fixture
+def bundle(llama_bundle, tmp_path):
+    return shutil.copytree(llama_bundle, tmp_path / "bundle")
+
+
+def replace_file(bundle, name, content):
+    """Replace a file, and what the manifest says of it, as the author of a bundle can."""
+    (bundle / name).write_bytes(content)
+    manifest = json.loads((bundle / FILE_NAME).read_text())
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest["parity"] = None
+    (bundle / FILE_NAME).write_text(json.dumps(manifest))
+
+
+def changed_graph(bundle, change):
+    model = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
+    change(model)
+    replace_file(bundle, "onnx/model.onnx", model.SerializeToString())
+
+
+def test_a_link_to_a_file_outside_is_refused(bundle, tmp_path):
+    data = bundle / "onnx" / "model.onnx_data"
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match=r"onnx/model\.onnx_data is a link to a file outside the folder"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("location", ["../../secret", "{}/secret", "linked"])
+def test_weights_outside_the_folder_are_refused(bundle, tmp_path, location):
+    """onnxruntime itself refuses locations that leave the folder; this holds it to that."""
+    secret = tmp_path / "secret"
+    shutil.copy(bundle / "onnx" / "model.onnx_data", secret)
+    (bundle / "onnx" / "linked").symlink_to(secret)
+
+    def move(model):
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = location.format(tmp_path)
+
+    changed_graph(bundle, move)
+    with pytest.raises(BundleError, match=r"onnxruntime cannot load .*(?i:path|escape|outside|link|director)"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
+def test_a_manifest_cannot_name_a_file_outside(bundle, name):
+    manifest = json.loads((bundle / FILE_NAME).read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": ""}
+    (bundle / FILE_NAME).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="outside the bundle. Do not trust it"):
+        load(bundle)
+
+
+def test_libraries_that_a_config_names_are_not_loaded(bundle, tmp_path, monkeypatch):
+    """Only onnxruntime-genai reads genai_config.json; a library beside the bundle or in it is none of ours."""
+    config = json.loads((bundle / "genai_config.json").read_text())
+    config["model"]["decoder"]["session_options"]["custom_ops_library"] = str(tmp_path / "evil.so")
+    replace_file(bundle, "genai_config.json", json.dumps(config).encode())
+    (bundle / "libedgeformer_kernels.so").write_bytes(b"no library")
+    monkeypatch.delenv("EDGEFORMER_KERNELS", raising=False)
+    monkeypatch.chdir(bundle)
+    assert load(bundle).generate([1, 2], max_new_tokens=2)
+
+
+def test_pickles_are_not_opened(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was opened",))
+
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(WeightsError, match=r"pytorch_model\.bin is a pickle, which is not read"):
+        open_safetensors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({"weight_map": {"a": "../model.safetensors"}}, r"names the file '\.\./model\.safetensors', which is outside"),
+        ({"weight_map": {"a": "/etc/hostname"}}, "which is outside its folder. Do not trust it"),
+        ({"weight_map": ["a"]}, "must have a weight_map: an object with the file of each tensor"),
+        ({"weight_map": {"a": {}}}, "must have a weight_map: an object with the file of each tensor"),
+        ({}, "must have a weight_map"),
+        (3, "it must hold a JSON object"),
+    ],
+)
+def test_an_index_of_another_form_is_refused(tmp_path, index, message):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(WeightsError, match=message):
+        open_safetensors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "message"),
+    [
+        ("output", "logits", "model.onnx has no output logits, which its manifest implies"),
+        ("output", "present.1.value", r"has no output present\.1\.value"),
+        ("input", "past_key_values.2.key", r"has no input past_key_values\.2\.key"),
+    ],
+)
+def test_a_graph_without_what_the_manifest_implies_is_refused_when_it_is_loaded(bundle, holder, name, message):
+    def rename(model):
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                for place, each in enumerate(names):
+                    names[place] = "other" if each == name else each
+        next(each for each in getattr(model.graph, holder) if each.name == name).name = "other"
+
+    changed_graph(bundle, rename)
+    with pytest.raises(BundleError, match=message):
+        load(bundle)
+
+
+def test_a_graph_that_does_not_run_is_named(bundle):
+    manifest = json.loads((bundle / FILE_NAME).read_text())
+    manifest["cache"] = [{"repeat": 3, "states": [{"kind": "key_value", "num_kv_heads": 2, "head_dim": 7}]}]
+    (bundle / FILE_NAME).write_text(json.dumps(manifest))
+    model = load(bundle)
+    with pytest.raises(BundleError, match=r"(?s)onnxruntime cannot run .*model\.onnx: .*Check the bundle with"):
+        model.generate([1, 2], max_new_tokens=2)
+
+
+def test_a_template_that_is_no_text_is_refused(tiny_llama_bundle, tmp_path):
+    bundle = shutil.copytree(tiny_llama_bundle, tmp_path / "bundle")
+    (bundle / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(BundleError, match=r"chat_template\.jinja cannot be read: it is not UTF-8"):
+        from edgeformer.runtime.tokenizer import Tokenizer
+
+        Tokenizer(bundle)
+    (bundle / "chat_template.jinja").unlink()
+    (bundle / "tokenizer_config.json").write_text(json.dumps({"chat_template": 3}))
+    with pytest.raises(BundleError, match=r"tokenizer_config\.json has chat_template = 3 \(int\); it must be a text"):
+        Tokenizer(bundle)

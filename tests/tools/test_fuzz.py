@@ -1,0 +1,94 @@
+"""The fuzzer finds faults that are there, and none in edgeformer."""
+
+import os
+import random
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from reliability import fuzz as fuzzing
+from reliability.targets import TARGETS, Target
+from reliability.watched import FAULTS, Limits, run_cases
+
+from edgeformer.errors import BundleError
+
+SECRET = Path("/etc/hostname")
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """Bundles of two presets, unverified: they are read, not trusted."""
+    from edgeformer.export import export_model
+
+    folder = tmp_path_factory.mktemp("fuzzed")
+    for preset in ("tiny-llama", "tiny-embed"):
+        export_model(preset, folder / preset, verify=None)
+    return folder
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_wrong_files_end_in_one_sentence(bundles, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fuzzing.fuzz(TARGETS[name], bundles, range(34), Limits(seconds=60))
+    assert not result["faults"]
+    assert result["counts"].keys() <= {"ok", "error"}
+    assert result["counts"]["error"] > 0, "the files were wrong"
+
+
+def _raise(error):
+    raise error
+
+
+OUTCOMES = {
+    "ok": lambda: None,
+    "error": lambda: _raise(BundleError("the bundle is damaged.")),
+    "raw": lambda: _raise(KeyError("name")),
+    "hang": lambda: time.sleep(60),
+    "memory": lambda: bytearray(700 << 20),
+    "crash": lambda: os.abort(),
+    "escape": lambda: SECRET.exists() and SECRET.open().close(),
+}
+
+
+@pytest.mark.skipif(not SECRET.is_file(), reason="2026-11-24: this system has no /etc/hostname to read")
+def test_every_kind_of_fault_is_found_and_the_run_goes_on(tmp_path):
+    kinds = ["ok", *OUTCOMES, "ok"]
+
+    def task(case):
+        return tmp_path, OUTCOMES[kinds[case]]
+
+    found = list(run_cases(range(len(kinds)), task, Limits(seconds=1.5, address_space=4 << 30, peak=500 << 20)))
+    assert [verdict.kind for verdict in found] == kinds
+    assert [verdict.case for verdict in found] == list(range(len(kinds)))
+    assert set(FAULTS) - {"long"} == set(OUTCOMES) - {"ok", "error"}
+    raw = next(verdict for verdict in found if verdict.kind == "raw")
+    assert "KeyError at tests/tools/test_fuzz.py" in raw.detail
+
+
+def test_an_error_that_cites_a_file_is_no_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeformer.errors.LONGEST", 10**9)
+    (verdict,) = run_cases([0], lambda case: (tmp_path, lambda: _raise(BundleError("a" * 5000))))
+    assert (verdict.kind, verdict.detail[:30]) == ("long", "BundleError of 5000 characters")
+
+
+def test_a_number_is_always_the_same_case(bundles, tmp_path):
+    def spoilt(name):
+        TARGETS["config"].prepare(bundles, tmp_path / name, random.Random("config/7"))
+        return (tmp_path / name / "config.json").read_bytes()
+
+    assert spoilt("a") == spoilt("b")
+
+
+def test_results_add_up(tmp_path):
+    target = Target("mixed", lambda bundles, folder, draw: OUTCOMES[draw.choice(("ok", "raw"))])
+    whole, parts = fuzzing.fuzz(target, tmp_path, range(20)), None
+    for cases in (range(12), range(12, 20)):
+        part = fuzzing.fuzz(target, tmp_path, cases)
+        parts = part if parts is None else fuzzing.merged(parts, part)
+    assert parts["counts"] == whole["counts"]
+    assert parts["next"] == 20
+    assert {key: entry["count"] for key, entry in parts["faults"].items()} == {
+        key: entry["count"] for key, entry in whole["faults"].items()
+    }

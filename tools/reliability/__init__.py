@@ -1,0 +1,1 @@
+"""How edgeformer behaves with files that are wrong, with full disks, and with signals at any moment."""

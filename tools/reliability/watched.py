@@ -1,0 +1,232 @@
+"""Run cases in forked processes with limits of time and memory, and say how each ended.
+
+A process runs cases one after the other until one hangs or kills it; the next process goes on behind that case.
+Python's audit hook reports files that are opened outside the case's folder, programs that are started, and connections.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import click
+
+from edgeformer.errors import EdgeformerError
+
+ROOT = Path(__file__).parents[2]
+
+LONGEST = 4000
+"""Characters of an error that still is a clear one; an error that holds a file's content is none."""
+
+_FORBIDDEN = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "socket.connect", "pickle.find_class")
+_SYSTEM = (
+    "/proc/",
+    "/sys/",
+    "/dev/null",
+    "/dev/urandom",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+    "/etc/os-release",
+    "/usr/lib/os-release",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a case ended.
+
+    Attributes:
+        case: number of the case.
+        kind: ok, error (a clear one), or a fault: raw, long, hang, memory, crash, escape.
+        detail: the error's text; of a fault, its type and place.
+        peak_bytes: most memory that the process held during the case, above what it held before.
+    """
+
+    case: int
+    kind: str
+    detail: str
+    peak_bytes: int
+
+
+FAULTS = ("raw", "long", "hang", "memory", "crash", "escape")
+"""Kinds of verdicts that must not occur."""
+
+
+class Limits(NamedTuple):
+    """Limits of a case.
+
+    seconds: that it may take. address_space: bytes that it may ask for. peak: bytes that it may use at once.
+    """
+
+    seconds: float = 10.0
+    address_space: int = 3 << 30
+    peak: int = 1 << 30
+
+
+USUAL = Limits()
+
+
+def run_cases(
+    cases: Sequence[int], task: Callable[[int], tuple[Path, Callable[[], Any]]], limits: Limits = USUAL
+) -> Iterator[Verdict]:
+    """Yield the verdict of each case.
+
+    task: makes a case's folder, which is the only one that it may touch, and returns it with the call to watch.
+    """
+    rest = list(cases)
+    while rest:
+        done = 0
+        for verdict in _one_process(rest, task, limits):
+            done += 1
+            yield verdict
+        rest = rest[done:]
+
+
+def _one_process(
+    cases: Sequence[int], task: Callable[[int], tuple[Path, Callable[[], Any]]], limits: Limits
+) -> Iterator[Verdict]:
+    """Run cases in a forked process until it ends; a case that it dies of has a verdict, too."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reading)
+        with os.fdopen(writing, "w") as pipe:
+            _child(cases, task, limits, pipe)
+        os._exit(0)
+    os.close(writing)
+    done = 0
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        pending = b""
+        try:
+            while done < len(cases):
+                ready, _, _ = select.select([pipe], [], [], limits.seconds)
+                chunk = pipe.read(1 << 16) if ready else b""
+                if not chunk:
+                    kind, detail = ("hang", f"over {limits.seconds:g} s") if not ready else ("crash", "")
+                    if not ready:
+                        os.kill(process, signal.SIGKILL)
+                    status = os.waitpid(process, 0)[1]
+                    process = 0
+                    yield Verdict(cases[done], kind, detail or f"ended with {os.waitstatus_to_exitcode(status)}", 0)
+                    return
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in lines:
+                    done += 1
+                    yield Verdict(*json.loads(line))
+        finally:
+            if process:
+                if done < len(cases):
+                    os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+
+
+def _child(
+    cases: Sequence[int], task: Callable[[int], tuple[Path, Callable[[], Any]]], limits: Limits, pipe: IO[str]
+) -> None:
+    os.setpgid(0, 0)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    used = int(_status("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (used + limits.address_space,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    touched = _Touched()
+    sys.addaudithook(touched.see)
+    for case in cases:
+        folder, call = task(case)
+        before = _reset_peak()
+        touched.start(folder)
+        kind, detail = _outcome(call)
+        found = touched.stop()
+        peak = max(0, int(_status("VmHWM")) - before)
+        if found:
+            kind, detail = "escape", found
+        elif kind in ("ok", "error") and peak > limits.peak:
+            kind, detail = "memory", f"{peak / 1e9:.1f} GB"
+        pipe.write(json.dumps([case, kind, detail[:500], peak]) + "\n")
+        pipe.flush()
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[str, str]:
+    try:
+        call()
+    except (EdgeformerError, click.ClickException) as error:
+        text = str(error)
+        text.encode("utf-8", "surrogateescape")
+        return (
+            ("long", f"{type(error).__name__} of {len(text)} characters: {text[:200]}")
+            if len(text) > LONGEST
+            else ("error", text)
+        )
+    except MemoryError as error:
+        return "memory", _place(error)
+    except BaseException as error:
+        return ("memory" if "bad_alloc" in str(error) else "raw"), _place(error)
+    return "ok", ""
+
+
+def _place(error: BaseException) -> str:
+    """Return an error's type, its place in edgeformer, and its text."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(ROOT) in frame.filename]
+    frames = [frame for frame in frames if "/tools/" not in frame.filename and ".venv" not in frame.filename] or frames
+    where = f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}" if frames else "?"
+    return f"{type(error).__name__} at {where}: {str(error)[:200]!r}"
+
+
+class _Touched:
+    """Collects what the current case touches outside of its folder, by Python's audit events."""
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+        self._found: list[str] = []
+        paths = {*sys.path, *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(ROOT)}
+        self._roots = tuple(os.path.realpath(path) for path in paths if path)
+
+    def start(self, folder: Path) -> None:
+        """Watch from now on."""
+        self._folder, self._found = os.path.realpath(folder), []
+
+    def stop(self) -> str:
+        """Return what was touched; empty if nothing was."""
+        self._folder = None
+        return "; ".join(self._found)
+
+    def see(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Take one audit event."""
+        if self._folder is None:
+            return
+        if event in _FORBIDDEN:
+            self._found.append(f"{event} {arguments[:1]}"[:200])
+        elif event == "ctypes.dlopen" and isinstance(arguments[0], str):
+            if os.path.isabs(arguments[0]) and not os.path.realpath(arguments[0]).startswith(self._roots):
+                self._found.append(f"loaded {arguments[0]}")
+        elif event == "open" and isinstance(arguments[0], str):
+            path, mode, flags = arguments
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(c in str(mode or "") for c in "wax+")
+            real = os.path.realpath(path)
+            if real.startswith(self._folder + os.sep) or real.startswith(_SYSTEM):
+                return
+            if writes or not real.startswith(self._roots):
+                self._found.append(f"{'wrote' if writes else 'read'} {real}")
+
+
+def _status(field: str) -> int:
+    """Return a number of bytes of /proc/self/status."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _reset_peak() -> int:
+    """Let the kernel count the peak of resident memory anew; return the bytes that are resident now."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return _status("VmRSS")
