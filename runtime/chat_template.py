@@ -39,10 +39,10 @@ _deadline: ContextVar[float] = ContextVar("deadline of a chat template", default
 
 
 class ChatTemplate:
-    """A chat template, compiled when it is first used."""
+    """A chat template, compiled when it is first used. source: the program."""
 
     def __init__(self, source: str):
-        self._source = source
+        self.source = source
         self._compiled: jinja2.Template | None = None
 
     def render(self, **values: Any) -> str:
@@ -53,8 +53,8 @@ class ChatTemplate:
         token = _deadline.set(time.monotonic() + SECONDS)
         try:
             if self._compiled is None:
-                _measure(self._source)
-                self._compiled = _environment().from_string(self._source)
+                _measure(self.source)
+                self._compiled = _environment().from_string(self.source)
             return self._compiled.render(**values)
         except Exception as error:  # a template is a program of the model, which may raise anything
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else error

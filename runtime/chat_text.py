@@ -8,7 +8,7 @@ nobody can guess, as tokens of a copy of the tokenizer, and that copy takes the 
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tokenizers
@@ -16,10 +16,11 @@ import tokenizers
 
 @dataclass(frozen=True)
 class HiddenTokens:
-    """Messages whose special tokens are hidden. texts: what was hidden, by the string in its place."""
+    """Messages and tools whose special tokens are hidden. texts: what was hidden, by the string in its place."""
 
     messages: list[dict[str, Any]]
     texts: dict[str, str]
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
     def shown(self, text: str) -> str:
         """Return a rendered text with what was hidden."""
@@ -33,8 +34,10 @@ def special_tokens(backend: tokenizers.Tokenizer) -> dict[str, tokenizers.AddedT
     return {token.content: token for token in backend.get_added_tokens_decoder().values() if token.special}
 
 
-def hide(messages: Sequence[Mapping[str, Any]], spelled: Sequence[str]) -> HiddenTokens:
-    """Hide every occurrence of the strings `spelled` in the messages, in any of their fields."""
+def hide(
+    messages: Sequence[Mapping[str, Any]], spelled: Sequence[str], tools: Sequence[Mapping[str, Any]] = ()
+) -> HiddenTokens:
+    """Hide every occurrence of the strings `spelled` in the messages and tools, in any of their fields."""
     pattern, texts = _pattern(spelled), {}
 
     def replaced(match: re.Match[str]) -> str:
@@ -49,7 +52,7 @@ def hide(messages: Sequence[Mapping[str, Any]], spelled: Sequence[str]) -> Hidde
             return {key: hidden(each) for key, each in value.items()}
         return [hidden(each) for each in value] if isinstance(value, list | tuple) else value
 
-    return HiddenTokens([hidden(message) for message in messages], texts)
+    return HiddenTokens([hidden(message) for message in messages], texts, [hidden(tool) for tool in tools])
 
 
 def encode_hidden(backend: tokenizers.Tokenizer, rendered: str, hidden: HiddenTokens) -> list[int]:

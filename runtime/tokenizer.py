@@ -19,6 +19,9 @@ CONFIG = "tokenizer_config.json"
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
 
+Tool = Mapping[str, Any]
+"""A function that a model may call, as OpenAI's API describes it: {"type": "function", "function": {"name": …}}."""
+
 
 class Tokenizer:
     """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat_template.jinja.
@@ -41,6 +44,11 @@ class Tokenizer:
         template = _read_template(folder / "chat_template.jinja", self.config)
         self._template = None if template is None else ChatTemplate(template)
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template, a program of Jinja; None for a tokenizer without one."""
+        return None if self._template is None else self._template.source
 
     @property
     def has_chat_template(self) -> bool:
@@ -84,26 +92,30 @@ class Tokenizer:
         """Return the text of token ids, without special tokens."""
         return self.backend.decode(list(ids), skip_special_tokens=True)
 
-    def encode_chat(self, messages: Sequence[Message], *, allow_special: bool = False) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Tool] = (), allow_special: bool = False
+    ) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
-        spells a special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text
-        like any other. Raises RequestError as `render_chat`.
+        messages: dicts with `role` (system, user, assistant) and `content`. tools: the functions that the model may
+        call, for templates that have the variable `tools`. allow_special: whether a message or a tool that spells a
+        special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text like any
+        other. Raises RequestError as `render_chat`.
         """
         if not is_list(messages) or not all(isinstance(message, Mapping) for message in messages):
             raise RequestError(
                 f"messages is {shown(messages)}; it must be a list of messages, each with a role and a content."
             )
-        hidden = chat_text.hide(messages, [] if allow_special else list(chat_text.special_tokens(self.backend)))
-        rendered = self.render_chat(hidden.messages)
+        spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
+        hidden = chat_text.hide(messages, spelled, tools)
+        rendered = self.render_chat(hidden.messages, hidden.tools)
         text_or_ids("conversation", rendered)
         if not hidden.texts:
             return self.encode(rendered, add_special_tokens=False)
         return chat_text.encode_hidden(self.backend, rendered, hidden)
 
-    def render_chat(self, messages: Sequence[Message]) -> str:
-        """Return a conversation as text, by the chat template.
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = ()) -> str:
+        """Return a conversation as text, by the chat template. Arguments are those of `encode_chat`.
 
         Raises RequestError for a model without a template, and for messages that the template refuses.
         """
@@ -113,7 +125,7 @@ class Tokenizer:
         return self._template.render(
             # transformers defines these for every template, and drops entries of a message that are None.
             messages=[{key: value for key, value in message.items() if value is not None} for message in messages],
-            tools=None,
+            tools=list(tools) or None,
             documents=None,
             add_generation_prompt=True,
             **{name: value for name, value in tokens.items() if isinstance(value, str)},

@@ -4,6 +4,7 @@ Imports are read from the source, wherever in a file they stand, so that a lazy 
 """
 
 import ast
+import sys
 import tomllib
 from pathlib import Path
 
@@ -22,7 +23,18 @@ FORBIDDEN = {
     "edgeformer/families*": ("torch", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/clients*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/check*": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
-    "runtime*": ("torch", "onnx", "onnx_ir", "onnxscript", "transformers", "safetensors", "edgeformer.export"),
+    "edgeformer/server*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.cli"),
+    "runtime*": (
+        "torch",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "transformers",
+        "safetensors",
+        "edgeformer.export",
+        "edgeformer.server",
+    ),
+    "export*": ("edgeformer.server",),
     **{
         f"export/{name}*": ("edgeformer.runtime", "transformers")
         for name in ("graph", "quantize", "passes", "capture", "lower", "reference")
@@ -72,6 +84,14 @@ def test_imports_point_the_allowed_way(who):
         if name == forbidden or name.startswith(f"{forbidden}.")
     }
     assert wrong == set()
+
+
+def test_the_server_needs_its_extra_and_the_runtime_alone():
+    packages = {name.split(".")[0] for file in files("edgeformer/server*") for name in imports(file)}
+    extra = {"starlette", "uvicorn", "pydantic", "prometheus_client"}
+    assert packages - sys.stdlib_module_names == extra | {"edgeformer", "numpy"}
+    engine = {name for file in files("edgeformer/server*") for name in imports(file) if "engine" in name.lower()}
+    assert all(name.startswith("edgeformer.runtime.Engine") for name in engine), "the facade, not its parts"
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -196,9 +216,18 @@ def test_facades_offer_what_they_say():
     import edgeformer.runtime
     import edgeformer.runtime.benchmarking
     import edgeformer.runtime.evaluation
+    import edgeformer.server
 
     runtime = edgeformer.runtime
-    facades = edgeformer, edgeformer.check, edgeformer.export, runtime, runtime.benchmarking, runtime.evaluation
+    facades = (
+        edgeformer,
+        edgeformer.check,
+        edgeformer.export,
+        runtime,
+        runtime.benchmarking,
+        runtime.evaluation,
+        edgeformer.server,
+    )
     for facade in facades:
         assert all(hasattr(facade, name) for name in facade.__all__)
         assert facade.__all__ == sorted(facade.__all__)

@@ -7,6 +7,7 @@ leaves docs/ is right on GitHub; the site gets it as a URL of the repository. Wh
 
 import ast
 import functools
+import json
 import logging
 import os
 import posixpath
@@ -96,6 +97,51 @@ def wrappers() -> str:
     return "\n".join([head, "|---|---|---|", *rows])
 
 
+def server_routes() -> str:
+    """Return a table of the server's routes."""
+    from edgeformer.server.app import ROUTES
+
+    rows = []
+    for route in ROUTES:
+        method = "POST" if route.methods and "POST" in route.methods else "GET"
+        summary = (route.endpoint.__doc__ or "").splitlines()[0].rstrip(".")
+        rows.append(f"| {method} | `{route.path}` | {summary} |")
+    return "\n".join(["| | | |", "|---|---|---|", *rows])
+
+
+def server_bodies() -> str:
+    """Return a table of the fields that each route takes."""
+    from edgeformer.server import bodies
+
+    kinds = {
+        "/v1/chat/completions": bodies.ChatBody,
+        "/v1/completions": bodies.CompletionBody,
+        "/v1/embeddings": bodies.EmbeddingBody,
+        "/tokenize": bodies.TokenizeBody,
+        "/detokenize": bodies.DetokenizeBody,
+    }
+    rows = [f"| `{path}` | {', '.join(f'`{name}`' for name in kind.model_fields)} |" for path, kind in kinds.items()]
+    return "\n".join(["| route | fields |", "|---|---|", *rows])
+
+
+def server_ignored() -> str:
+    """Return a table of the fields that the server ignores."""
+    from edgeformer.server.fields import IGNORED
+
+    return "\n".join(["| field | why |", "|---|---|", *(f"| `{name}` | {why} |" for name, why in IGNORED.items())])
+
+
+def server_refused() -> str:
+    """Return a table of the fields that the server refuses."""
+    from edgeformer.server.fields import REFUSED
+
+    rows = []
+    for name, (neutral, why) in REFUSED.items():
+        values = ", ".join(f"`{json.dumps(value)}`" for value in (None, *neutral))
+        rows.append(f"| `{name}` | {why} | {values} |")
+    return "\n".join(["| field | why | accepted |", "|---|---|---|", *rows])
+
+
 def public_names(package: str) -> str:
     """Return mkdocstrings' directives for every name in `__all__` of a package: functions first, then classes."""
     facade = ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
@@ -125,11 +171,16 @@ FACADES = (
     "edgeformer.check",
     "edgeformer.ops",
     "edgeformer.config",
+    "edgeformer.server",
 )
 GENERATED: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "families": families,
     "wrappers": wrappers,
+    "server_bodies": server_bodies,
+    "server_ignored": server_ignored,
+    "server_refused": server_refused,
+    "server_routes": server_routes,
     **{name.replace(".", "_"): functools.partial(public_names, name) for name in FACADES},
 }
 

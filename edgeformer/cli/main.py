@@ -33,6 +33,7 @@ COMMANDS = {
     "optimize": Entry("Make", "Let BUNDLE load faster and take less memory on this machine."),
     "run": Entry("Run", "Run the model in BUNDLE on PROMPT (or standard input)."),
     "embed": Entry("Run", "Turn TEXTS into vectors with the encoder in BUNDLE."),
+    "serve": Entry("Run", "Serve BUNDLEs over the API of OpenAI."),
     "bench": Entry("Measure", "Measure how fast BUNDLE runs here."),
     "eval": Entry("Measure", "Score the answers of BUNDLE, or its perplexity of a text."),
     "info": Entry("Measure", "Show the parameters, bytes and FLOPs of a model or bundle."),

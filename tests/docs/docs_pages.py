@@ -7,6 +7,7 @@ that may be anything is written as `…`. A command whose output ends in a line 
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,16 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(?:^<!-- no-run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+PORT = free_port()
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ def run_page(page: Path, folder: Path) -> None:
             continue
         where = f"{page.relative_to(ROOT)}:{block.line}"
         if block.language == "python":
-            exec(compile(block.text, where, "exec"), names)
+            exec(compile(with_port(block.text), where, "exec"), names)
         elif block.language == "sh":
             output, code = shell(block.text, folder)
             assert code == 0, f"{where} exits with {code}:\n{output}"
@@ -57,12 +68,17 @@ def run_page(page: Path, folder: Path) -> None:
                 assert is_shown(shown, output), f"{where}: `{command}` prints\n{output}\nand the page shows\n{shown}"
 
 
+def with_port(text: str) -> str:
+    """Return a text with a port that is free where the page has the server's default."""
+    return text.replace("localhost:8000", f"localhost:{PORT}")
+
+
 def shell(text: str, folder: Path) -> tuple[str, int]:
     """Run a script with bash, and return what it prints, on either stream, and its exit code."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+    environment = {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "COLUMNS": "120", "EDGEFORMER_PORT": str(PORT)}
     result = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
+        ["bash", "-euo", "pipefail", "-c", with_port(text)],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

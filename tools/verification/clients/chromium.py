@@ -19,7 +19,8 @@ from typing import Any
 # In a container, root has no sandbox and little shared memory.
 FLAGS = (
     "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
-    "--window-size=800,600",
+    "--window-size=800,600", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
 # The browser reads commands from file descriptor 3 and answers on 4.
@@ -63,6 +64,13 @@ class Page:
                     f"{expression} did not become true within {self._limit:g} s; the console says: {said}"
                 )
             time.sleep(pause)
+
+    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Give the page a window of this size in CSS pixels, on a system that prefers light or dark colours."""
+        scale = {"deviceScaleFactor": 1, "mobile": width < 500}
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, **scale)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
 
     def screenshot(self) -> bytes:
         """Return the page as a PNG."""

@@ -1,0 +1,60 @@
+"""edgeformer serve"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgeformer.cli._options import COMMON, COUNT, Command, execution_options, option
+
+ACCESS = "Access"
+LIMITS = "Limits"
+
+
+@click.command("serve", cls=Command)
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE…", type=click.Path(path_type=Path))
+@option("--host", default="127.0.0.1", show_default=True, topic=COMMON, help="Address to listen on.")
+@option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, envvar="EDGEFORMER_PORT", topic=COMMON,
+    help="TCP port, 0 for a free one; or the variable EDGEFORMER_PORT.",
+)  # fmt: skip
+@option("--log-prompts", is_flag=True, topic=COMMON, help="Write prompts and answers into the log.")
+@option(
+    "--api-key-file", type=click.Path(path_type=Path), topic=ACCESS,
+    help="File whose first line is the API key. [default: the variable EDGEFORMER_API_KEY, or no key]",
+)  # fmt: skip
+@option("--cors-origin", "cors_origins", multiple=True, topic=ACCESS, help="Origin of web pages that may use it; or *.")
+@option(
+    "--allowed-host", "allowed_hosts", multiple=True, topic=ACCESS,
+    help="Name that clients may call it by; or *. [default: those of the loopback, or any with --host]",
+)  # fmt: skip
+@option("--max-rows", **COUNT, topic=LIMITS, help="Requests that run together. [default: 8]")
+@option("--max-queue", **COUNT, topic=LIMITS, help="Requests that wait; more get status 429. [default: 256]")
+@option("--memory", type=click.FloatRange(min=0), metavar="MB", topic=LIMITS, help="Memory for the caches, in MB.")
+@option("--max-prompt-tokens", **COUNT, topic=LIMITS, help="Tokens of a prompt. [default: the model's context]")
+@option("--default-max-tokens", **COUNT, topic=LIMITS, help="New tokens, where a request does not say. [default: 256]")
+@option("--max-body-bytes", **COUNT, topic=LIMITS, help="Bytes of a request. [default: 4 MiB]")
+@option(
+    "--drain-seconds", type=click.FloatRange(min=0), metavar="S", topic=LIMITS,
+    help="Time that running requests get after SIGTERM. [default: 30]",
+)  # fmt: skip
+@execution_options
+def serve_command(
+    bundles: tuple[Path, ...], provider: Any, threads: int | None, api_key_file: Path | None, **given: Any
+) -> None:
+    """Serve BUNDLEs over the API of OpenAI.
+
+    Requests choose a bundle by the name of its folder. http://HOST:PORT/ is a page to chat in a browser. SIGTERM or
+    Ctrl-C stops the server after running requests.
+    """
+    from edgeformer.server import ServerOptions, serve
+    from edgeformer.server.options import read_api_key
+
+    # Defaults are those of the server and of the engine: pass only the options that were given.
+    chosen = {name: value for name, value in given.items() if value not in (None, ())}
+    engine = {name: chosen.pop(name) for name in ("max_rows", "max_queue", "memory") if name in chosen}
+    if "memory" in engine:
+        engine["memory"] = int(engine["memory"] * 1e6)
+    options = ServerOptions(api_key=read_api_key(api_key_file, os.environ), **chosen)
+    serve(bundles, options, provider, threads, engine)

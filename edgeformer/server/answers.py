@@ -1,0 +1,132 @@
+"""Answers as they come: streams of an engine as asynchronous events, cancelled when nobody waits for them any more."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime import EngineStream, Generation, TokenEvent
+from edgeformer.server.api_errors import ApiError
+from edgeformer.server.metrics import ModelMetrics
+from edgeformer.server.records import Record
+
+_Result = TypeVar("_Result")
+
+
+class ClientGone(Exception):
+    """The client of a request has closed its connection."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """New tokens of one choice. result: the whole generation, once it has ended."""
+
+    choice: int
+    tokens: Sequence[TokenEvent]
+    result: Generation | None
+
+
+class Answers:
+    """The answers to one request, one per choice, as events of an asyncio loop.
+
+    Use it as a context manager: leaving it cancels what still runs, which frees its rows in the engine. running: the
+    set of all answers of the server, which it is in until then.
+    """
+
+    def __init__(self, streams: Sequence[EngineStream], record: Record, metrics: ModelMetrics, running: "set[Answers]"):
+        self._streams = streams
+        self._record = record
+        self._metrics = metrics
+        self._running = running
+        running.add(self)
+        self._changed = asyncio.Event()
+        self._last_token = record.started
+        loop = asyncio.get_running_loop()
+
+        def wake(_: EngineStream) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may have ended before the engine
+                loop.call_soon_threadsafe(self._changed.set)
+
+        for stream in streams:
+            stream.add_listener(wake)
+        self._changed.set()
+
+    def __enter__(self) -> "Answers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.discard(self)
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel every choice that has not ended."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        """Yield new tokens as they come, until every choice has ended. Raises ApiError where a choice fails."""
+        running = dict(enumerate(self._streams))
+        while running:
+            await self._changed.wait()
+            self._changed.clear()
+            for choice, stream in list(running.items()):
+                tokens, ended = stream.poll()
+                if tokens:
+                    self._count(len(tokens))
+                result = None
+                if ended:
+                    del running[choice]
+                    result = self._finish(stream)
+                if tokens or ended:
+                    yield Progress(choice, tokens, result)
+
+    def _finish(self, stream: EngineStream) -> Generation:
+        """Return the result of a stream that has ended; raise ApiError for one that the server cancelled."""
+        result = stream.finish()
+        self._record.cached_tokens += result.cached_tokens
+        self._record.finish_reasons.append(result.finish_reason)
+        if result.finish_reason == "cancelled":
+            self._record.outcome = "cancelled"
+            raise ApiError(503, "the server is stopping and cancelled this request. Try again.", code="cancelled")
+        return result
+
+    def _count(self, tokens: int) -> None:
+        now = time.perf_counter()
+        if self._record.first_token_seconds is None:
+            self._record.first_token_seconds = now - self._record.started
+            self._metrics.first_token.observe(self._record.first_token_seconds)
+        else:
+            self._metrics.inter_token.observe((now - self._last_token) / tokens)
+        self._last_token = now
+        self._record.completion_tokens += tokens
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return the result of `work`; cancel it and raise ClientGone when the client closes its connection before."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_until_disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _until_disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def param_of(error: RequestError, names: Sequence[str]) -> str | None:
+    """Return the field that an error of the runtime begins with, if it is one of a request."""
+    first = str(error).split(" ", 1)[0].strip(":,")
+    return first if first in names else None

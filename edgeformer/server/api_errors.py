@@ -1,0 +1,70 @@
+"""Errors of the API: a status and a JSON object of the form that OpenAI's clients read."""
+
+import json
+import math
+from typing import Any
+
+from starlette.responses import Response
+
+from edgeformer.errors import EdgeformerError, RequestError
+from edgeformer.runtime import EngineBusyError
+
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+"""`error.type` by status; every other status is an invalid_request_error."""
+
+
+class ApiError(EdgeformerError):
+    """A request that is answered with an error.
+
+    status: of HTTP. code: a word for programs, such as `model_not_found`. param: the field of the request that is
+    wrong. retry_after: seconds after which the client should try again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON object of the answer."""
+        kind = KINDS.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """Return the answer; its headers say how to log in, and when to try again."""
+        headers = {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        if self.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+        # A message may quote half of a character, which UTF-8 does not have; JSON in ASCII does.
+        return Response(json.dumps(self.body), self.status, headers, media_type="application/json")
+
+
+def as_api_error(error: BaseException, param: str | None = None) -> ApiError:
+    """Return the error of the API for one of the runtime: 429, 400, or 500 for what is nobody's request's fault."""
+    match error:
+        case ApiError():
+            return error
+        case EngineBusyError():
+            return ApiError(429, str(error), code="engine_busy", retry_after=error.retry_after)
+        case RequestError():
+            return ApiError(400, str(error), param=param)
+        case _:
+            return ApiError(500, "the server failed to answer this request; its log says why.", code="internal_error")

@@ -1,0 +1,86 @@
+"""The options of a server: where it listens, who may use it, and how much it takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeformer.errors import RequestError
+
+KEY_VARIABLE = "EDGEFORMER_API_KEY"
+"""Environment variable of the API key."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """How a server listens, and its limits. Raises RequestError, naming the field, for a value outside its range.
+
+    Attributes:
+        host: address to listen on; the default is reached from this machine only.
+        port: TCP port; 0 takes a free one.
+        api_key: what clients send as `Authorization: Bearer KEY`; None asks for none. The page at `/`, `/health` and
+            `/ready` ask for none in any case.
+        cors_origins: origins of web pages that may use the server from a browser, such as https://example.org, or `*`.
+        allowed_hosts: names by which clients may call the server (the header Host), or `*`. None allows those of the
+            loopback where it listens there, and any elsewhere. This keeps web pages out that make a name of their own
+            resolve to 127.0.0.1 (DNS rebinding).
+        max_body_bytes: bytes of a request at most; more is answered with status 413.
+        max_prompt_tokens: tokens of a prompt at most; None for what the model's context has room for.
+        default_max_tokens: new tokens of a request that names no limit; None for that of the runtime.
+        max_choices: the largest `n` of a request, and the most prompts in one.
+        body_seconds: time that a client has to send a request; after that the status is 408.
+        stall_seconds: time that a client may leave a stream unread; after that its request is cancelled.
+        drain_seconds: time that running requests have after SIGTERM; after that they are cancelled.
+        log_prompts: write prompts and answers into the log.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = None
+    max_body_bytes: int = 4 << 20
+    max_prompt_tokens: int | None = None
+    default_max_tokens: int | None = None
+    max_choices: int = 16
+    body_seconds: float = 30.0
+    stall_seconds: float = 60.0
+    drain_seconds: float = 30.0
+    log_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices")
+        for name in at_least_one:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise RequestError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        for name in ("body_seconds", "stall_seconds", "drain_seconds"):
+            if getattr(self, name) < 0:
+                raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.isprintable()):
+            raise RequestError("the API key has characters that no HTTP header can carry; use printable ASCII.")
+        if self.api_key is not None and not self.api_key.strip():
+            raise RequestError("the API key is empty. Give one, or none at all.")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of this server that requests may use, or `*`."""
+        if self.allowed_hosts is not None:
+            return self.allowed_hosts
+        return LOOPBACK if self.host in LOOPBACK else ("*",)
+
+
+def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
+    """Return the API key: the first line of a file, or else that of the environment; None where neither has one.
+
+    Raises RequestError for a file that cannot be read or that is empty.
+    """
+    if file is None:
+        return environment.get(KEY_VARIABLE)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"the file of the API key, {file}, cannot be read: {error}.") from None
+    if not lines or not lines[0].strip():
+        raise RequestError(f"the file of the API key, {file}, is empty; its first line must be the key.")
+    return lines[0].strip()

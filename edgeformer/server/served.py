@@ -1,0 +1,121 @@
+"""The models of a server: each a bundle with an engine of its own, chosen by its name."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Task
+from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
+from edgeformer.runtime.token_bytes import vocabulary_bytes
+from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.server.api_errors import ApiError
+from edgeformer.server.tool_formats import ToolFormat, recognise
+
+ROUTES: dict[Task, str] = {
+    "causal-lm": "/v1/chat/completions or /v1/completions",
+    "seq2seq-lm": "/v1/completions",
+    "encoder": "/v1/embeddings",
+}
+"""Where requests to a model of each task go, for errors."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model and the engine that computes it. name: what requests call it. created: seconds since 1970."""
+
+    name: str
+    model: CausalLM | Seq2SeqLM | Encoder
+    engine: Engine
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def task(self) -> Task:
+        """The task of its bundle."""
+        return self.model.manifest.task
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a prompt and its answer at most."""
+        return self.model.manifest.context_length
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer. Raises RequestError for a bundle without one."""
+        return self.model.require_tokenizer()
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return vocabulary_bytes(self.tokenizer.backend)
+
+    def spelled(self, token: int) -> bytes:
+        """Return the bytes of a token; nothing for an id that the tokenizer does not use."""
+        return self._token_bytes[token] if token < len(self._token_bytes) else b""
+
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """The format of tool calls that its chat template asks for, or None."""
+        return recognise(self.tokenizer.chat_template or "")
+
+    def require(self, *tasks: Task) -> None:
+        """Raise ApiError unless the model has one of these tasks."""
+        if self.task not in tasks:
+            message = f"the model {self.name!r} is not for this route; it answers at {ROUTES[self.task]}."
+            raise ApiError(400, message, code="wrong_model", param="model")
+
+
+class ServedModels:
+    """All models of a server, by name. The first one answers requests that name none."""
+
+    def __init__(self, models: Iterable[ServedModel]):
+        self._models = {model.name: model for model in models}
+
+    def __iter__(self) -> Any:
+        return iter(self._models.values())
+
+    def find(self, name: str | None) -> ServedModel:
+        """Return the model of a request. Raises ApiError with status 404 for a name that none has."""
+        if name is None:
+            return next(iter(self._models.values()))
+        if name not in self._models:
+            message = f"there is no model {name!r} here; there is {', '.join(self._models)}."
+            raise ApiError(404, message, code="model_not_found", param="model")
+        return self._models[name]
+
+    def close(self, drain: bool) -> None:
+        """Close all engines. drain: finish what runs, instead of cancelling it."""
+        for served in self:
+            served.engine.close(drain=drain)
+
+
+def load_models(
+    bundles: Sequence[str | Path],
+    provider: Any = "auto",
+    threads: int | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+) -> ServedModels:
+    """Open bundles and start an engine for each; a model has the name of its folder.
+
+    engine_options: keywords of `Engine`. Raises RequestError for two folders of one name, for a speech model, which no
+    route serves, and what `load` raises.
+    """
+    folders = [Path(bundle) for bundle in bundles]
+    names = [folder.resolve().name for folder in folders]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RequestError(f"two bundles are called {twice[0]}; requests could not choose. Rename one of the folders.")
+    if not folders:
+        raise RequestError("there is no bundle to serve; give the folder of one.")
+    models = [load(folder, provider, threads) for folder in folders]
+    for name, model in zip(names, models, strict=True):
+        if isinstance(model, Seq2SeqLM) and model.is_speech:
+            raise RequestError(
+                f"{name} is a speech model, and the server has no route for these. Transcribe with `edgeformer run`."
+            )
+    options = dict(engine_options or {})
+    return ServedModels(
+        ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)
+    )

@@ -1,0 +1,99 @@
+"""Routes that return at once or compute no new text: /v1/models, /v1/embeddings, /tokenize, /detokenize."""
+
+import base64
+import functools
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from edgeformer.runtime import Encoder
+from edgeformer.server.answers import unless_gone
+from edgeformer.server.api_errors import ApiError
+from edgeformer.server.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
+from edgeformer.server.prompts import as_template_message, check_length, text_prompts
+from edgeformer.server.served import ServedModel
+from edgeformer.server.state import body_of, record_of, state_of
+
+MAX_TEXTS = 2048
+"""Texts of a request for embeddings at most, as in OpenAI's API."""
+
+
+def _entry(served: ServedModel) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "edgeformer",
+        "task": served.task,
+        "context_length": served.context_length,
+    }
+
+
+async def list_models(request: Request) -> Response:
+    """List the models of the server."""
+    return JSONResponse({"object": "list", "data": [_entry(served) for served in state_of(request).models]})
+
+
+async def show_model(request: Request) -> Response:
+    """Show one model."""
+    return JSONResponse(_entry(state_of(request).models.find(request.path_params["name"])))
+
+
+async def embeddings(request: Request) -> Response:
+    """Return a vector for each text."""
+    state, record = state_of(request), record_of(request)
+    body = await body_of(request, EmbeddingBody)
+    served = state.models.find(body.model)
+    served.require("encoder")
+    assert isinstance(served.model, Encoder)
+    tokens = await state.in_thread(text_prompts, served, body.input, "input", MAX_TEXTS)
+    for each in tokens:
+        check_length(served, each, state.options.max_prompt_tokens, "input")
+    record.model = served.name
+    record.prompt_tokens = sum(map(len, tokens))
+    vectors = await unless_gone(request, state.wait_for(served.engine.embed, tokens))
+    if body.dimensions not in (None, len(vectors[0])):
+        message = f"dimensions is {body.dimensions}, but the vectors of {served.name!r} have {len(vectors[0])}."
+        raise ApiError(400, message, param="dimensions")
+    written = _as_base64 if body.encoding_format == "base64" else _as_list
+    data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
+    usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}
+    return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+def _as_base64(vector: Any) -> str:
+    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+
+
+def _as_list(vector: Any) -> list[float]:
+    values: list[float] = np.asarray(vector, np.float32).tolist()
+    return values
+
+
+async def tokenize(request: Request) -> Response:
+    """Return the token ids of a text, or of a conversation with the start of its answer."""
+    state = state_of(request)
+    body = await body_of(request, TokenizeBody)
+    served = state.models.find(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "give either prompt or messages.", param="prompt")
+    if body.messages is not None:
+        messages = [as_template_message(message) for message in body.messages]
+        tokens = await state.in_thread(served.tokenizer.encode_chat, messages)
+    else:
+        encode = functools.partial(served.tokenizer.encode, add_special_tokens=body.add_special_tokens)
+        tokens = await state.in_thread(encode, body.prompt)
+    return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.context_length})
+
+
+async def detokenize(request: Request) -> Response:
+    """Return the text of token ids, without special tokens."""
+    state = state_of(request)
+    body = await body_of(request, DetokenizeBody)
+    served = state.models.find(body.model)
+    size = served.model.manifest.vocab_size
+    if any(token >= size for token in body.tokens):
+        raise ApiError(400, f"tokens has ids outside 0 to {size - 1}, the model's vocabulary.", param="tokens")
+    return JSONResponse({"prompt": await state.in_thread(served.tokenizer.decode, body.tokens)})
