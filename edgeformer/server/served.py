@@ -10,7 +10,6 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Task
 from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
-from edgeformer.runtime.token_bytes import vocabulary_bytes
 from edgeformer.runtime.tokenizer import Tokenizer
 from edgeformer.server.api_errors import ApiError
 from edgeformer.server.tool_formats import ToolFormat, recognise
@@ -47,13 +46,10 @@ class ServedModel:
         """Its tokenizer. Raises RequestError for a bundle without one."""
         return self.model.require_tokenizer()
 
-    @cached_property
-    def _token_bytes(self) -> list[bytes]:
-        return vocabulary_bytes(self.tokenizer.backend)
-
     def spelled(self, token: int) -> bytes:
         """Return the bytes of a token; nothing for an id that the tokenizer does not use."""
-        return self._token_bytes[token] if token < len(self._token_bytes) else b""
+        vocabulary = self.tokenizer.vocabulary
+        return vocabulary[token] if token < len(vocabulary) else b""
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:

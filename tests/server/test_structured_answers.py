@@ -1,0 +1,165 @@
+"""Logprobs, JSON schemas and tool calls through OpenAI's client, against the real engine.
+
+The model is tiny-llama under a chat template with tools, which it never learned: a call that it must make is held to
+the schema, and one that it makes by itself is put into its mouth by a logits processor.
+"""
+
+import functools
+import json
+import shutil
+
+import jsonschema
+import numpy as np
+import openai
+import pytest
+from running_server import running
+
+TEMPLATE = """\
+{%- if tools %}
+{{- '<|im_start|>system\\nCall as <tool_call>{"name": …}</tool_call>: ' + tools | tojson + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>' + call.function.arguments.city + '</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' }}"""
+
+ASK = [{"role": "user", "content": "How is the weather in Rome?"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "<|im_end|>", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "time", "parameters": PARAMETERS}},
+]
+CALL = 'Look: <tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def server(tiny_llama_bundle, tmp_path_factory):
+    folder = shutil.copytree(tiny_llama_bundle, tmp_path_factory.mktemp("tools") / "tiny-llama")
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    manifest = json.loads((folder / "edgeformer.json").read_text())
+    manifest["files"]["chat_template.jinja"]["bytes"] = len(TEMPLATE.encode())
+    (folder / "edgeformer.json").write_text(json.dumps(manifest))
+    with running([folder]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def create(server):
+    with server.openai() as client:
+        yield functools.partial(client.chat.completions.create, model="tiny-llama", messages=ASK, max_tokens=120)
+
+
+@pytest.fixture
+def says(server, monkeypatch):
+    """Return a function that makes the model say a text, token by token, and end."""
+    served = server.models.find(None)
+    original = served.engine.submit
+
+    def say(text):
+        tokens = [*served.tokenizer.encode(text, add_special_tokens=False), served.model.manifest.tokens.eos[0]]
+
+        def submit(prompt, **options):
+            def forced(ids, logits):
+                kept = np.full_like(logits, -np.inf)
+                kept[tokens[len(ids) - len(prompt)]] = 0
+                return kept
+
+            return original(prompt, logits_processors=[forced], **options)
+
+        monkeypatch.setattr(served.engine, "submit", submit)
+
+    return say
+
+
+def test_logprobs_are_those_of_the_tokens_and_of_the_likeliest(create, server):
+    answer = create(logprobs=True, top_logprobs=3, max_tokens=6)
+    entries = answer.choices[0].logprobs.content
+    assert len(entries) == answer.usage.completion_tokens
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3 and entry.logprob == entry.top_logprobs[0].logprob <= 0, "greedy"
+        assert bytes(entry.bytes).decode(errors="replace") == entry.token
+    chunks = list(create(logprobs=True, max_tokens=6, stream=True))
+    streamed = [entry for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
+    assert [entry.logprob for entry in streamed] == [entry.logprob for entry in entries]
+    with server.openai() as client:
+        old = client.completions.create(model="tiny-llama", prompt="Once upon", max_tokens=4, logprobs=2)
+    assert len(old.choices[0].logprobs.token_logprobs) == 4 and len(old.choices[0].logprobs.top_logprobs[0]) == 2
+
+
+def test_a_bias_bans_a_token(create, server):
+    first = create(max_tokens=1, logprobs=True).choices[0].logprobs.content[0]
+    token = server.post("/tokenize", {"prompt": first.token, "add_special_tokens": False}).json()["tokens"][0]
+    other = create(max_tokens=1, logprobs=True, logit_bias={str(token): -100}).choices[0].logprobs.content[0]
+    assert other.token != first.token
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_follows_its_schema(create, seed):
+    schema = {"name": "forecast", "strict": True, "schema": PARAMETERS}
+    answer = create(response_format={"type": "json_schema", "json_schema": schema}, temperature=1.0, seed=seed)
+    jsonschema.validate(json.loads(answer.choices[0].message.content), PARAMETERS)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_bad_schema_is_the_fault_of_the_request(create):
+    schema = {"name": "x", "schema": {"type": "king"}}
+    with pytest.raises(openai.BadRequestError):
+        create(response_format={"type": "json_schema", "json_schema": schema})
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "time"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_must_come_follows_the_schema(create, choice, stream):
+    answer = create(tools=TOOLS, tool_choice=choice, stream=stream)
+    if stream:
+        chunks = [chunk.choices[0] for chunk in answer]
+        assert "".join(chunk.delta.content or "" for chunk in chunks) == ""
+        [call] = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+        reason = chunks[-1].finish_reason
+    else:
+        assert answer.choices[0].message.content is None
+        [call], reason = answer.choices[0].message.tool_calls, answer.choices[0].finish_reason
+    assert reason == "tool_calls"
+    assert call.function.name in ({"weather", "time"} if choice == "required" else {"time"})
+    jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+
+
+def test_a_call_that_comes_by_itself_is_read_and_its_answer_goes_back(create, says):
+    says(CALL)
+    message = create(tools=TOOLS).choices[0].message
+    assert (message.content, message.tool_calls[0].function.name) == ("Look: ", "weather")
+    assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Rome", "days": 2}
+    chunks = [chunk.choices[0] for chunk in create(tools=TOOLS, stream=True)]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == "Look: "
+    [call] = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    assert (call.index, call.function.name, chunks[-1].finish_reason) == (0, "weather", "tool_calls")
+    plain = create(tools=TOOLS, tool_choice="none").choices[0].message
+    assert plain.tool_calls is None and plain.content == CALL
+    back = [*ASK, message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Sunny."}]
+    assert create(messages=back, tools=TOOLS).choices[0].finish_reason == "tool_calls"
+
+
+def test_tools_are_in_the_prompt_and_their_special_tokens_stay_text(create, server):
+    tokens = create(tools=TOOLS, max_tokens=1).usage.prompt_tokens
+    without = create(max_tokens=1).usage.prompt_tokens
+    assert tokens > without + 50
+    tokenizer = server.models.find(None).tokenizer
+    end = tokenizer.backend.token_to_id("<|im_end|>")
+    assert tokenizer.encode_chat(ASK, tools=TOOLS).count(end) == 2, "of the tools' message and the user's"
+    assert tokenizer.encode_chat(ASK, tools=TOOLS, allow_special=True).count(end) == 3
+
+
+def test_choices_of_tools_that_do_not_exist_are_refused(create):
+    with pytest.raises(openai.BadRequestError, match="names 'none', which is none of the tools"):
+        create(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "none"}})
+    with pytest.raises(openai.BadRequestError, match="asks for a call, but there are no tools"):
+        create(tool_choice="required")
