@@ -200,7 +200,7 @@ class _Counted(NodeTransformer):
         return _filtered(node, "counted_value")
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 

@@ -198,9 +198,10 @@ def _graph_session(base: Any) -> Any:
 
 @contextmanager
 def _named_errors(graph: str) -> Iterator[None]:
+    kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), ValueError)
     try:
         yield
-    except (*onnxruntime_errors(), ValueError) as error:
+    except kinds as error:
         raise _run_error(graph, error) from error
 
 

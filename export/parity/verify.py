@@ -261,9 +261,10 @@ class Verification:
 
         errors: those that are failed checks, besides onnxruntime's.
         """
+        kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), BundleError, *errors)
         try:
             run()
-        except (*onnxruntime_errors(), BundleError, *errors) as error:  # a kernel that refuses its inputs
+        except kinds as error:  # a kernel that refuses its inputs
             reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
             checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
             self._ran = False
