@@ -53,7 +53,7 @@ def serve_command(
 
     # Defaults are those of the server and of the engine: pass only the options that were given.
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
-    engine = {name: chosen.pop(name) for name in ("max_rows", "max_queue", "memory") if name in chosen}
+    engine: dict[str, Any] = {name: chosen.pop(name) for name in ("max_rows", "max_queue", "memory") if name in chosen}
     if "memory" in engine:
         engine["memory"] = int(engine["memory"] * 1e6)
     options = ServerOptions(api_key=read_api_key(api_key_file, os.environ), **chosen)
