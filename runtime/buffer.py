@@ -8,8 +8,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.errors import RequestError
 from edgeformer.manifest import Provider
-from edgeformer.runtime.session import onnxruntime
+from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
 
 Rows = int | range | None
 """One row, adjacent rows, or None for all."""
@@ -28,7 +29,11 @@ class Buffer:
         self._provider = provider
         self._pages: mmap.mmap | None = None
         if value is None:
-            value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
+            try:
+                value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
+            except onnxruntime_errors() as error:
+                size = " x ".join(f"{each:,}" for each in shape)
+                raise RequestError(f"a cache of {size} numbers cannot be allocated: {error}") from error
         self._value = value
 
     @classmethod

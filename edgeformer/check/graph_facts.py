@@ -132,11 +132,18 @@ def read_graph(folder: Path, file: str) -> GraphFacts:
         raise ValueError(str(problem)) from None
     if not model.graph.node:
         raise ValueError("it has no nodes")
+    try:
+        return _facts(file, path.stat().st_size, model)
+    except (LookupError, OverflowError, TypeError) as problem:  # such as names that are not UTF-8, which are bytes
+        raise ValueError(f"a name or a number in it is wrong ({type(problem).__name__}: {problem})") from None
+
+
+def _facts(file: str, size: int, model: "ModelProto") -> GraphFacts:
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = list(_nodes(model))
     return GraphFacts(
         file=file,
-        bytes=path.stat().st_size,
+        bytes=size,
         ir_version=model.ir_version,
         opsets={entry.domain: entry.version for entry in model.opset_import},
         inputs={each.name: _tensor(each) for each in model.graph.input if each.name not in initializers},

@@ -8,7 +8,8 @@ import shutil
 import onnx
 import pytest
 
-from edgeformer.errors import BundleError, WeightsError
+from edgeformer.check import check
+from edgeformer.errors import BundleError, RequestError, WeightsError
 from edgeformer.manifest import FILE_NAME
 from edgeformer.runtime import load
 from edgeformer.weights import open_safetensors
@@ -148,3 +149,23 @@ def test_a_template_that_is_no_text_is_refused(tiny_llama_bundle, tmp_path):
     (bundle / "tokenizer_config.json").write_text(json.dumps({"chat_template": 3}))
     with pytest.raises(BundleError, match=r"tokenizer_config\.json has chat_template = 3 \(int\); it must be a text"):
         Tokenizer(bundle)
+
+
+def test_a_window_of_a_graph_that_no_memory_has_is_one_sentence(bundle):
+    def widen(model):
+        for value in (*model.graph.input, *model.graph.output):
+            if value.name.endswith((".key", ".value")):
+                value.type.tensor_type.shape.dim[2].dim_value = 2**62
+
+    changed_graph(bundle, widen)
+    with pytest.raises(
+        RequestError, match=r"a cache of 1 x 2 x 4,611,686,018,427,387,904 x 16 numbers cannot be alloc"
+    ):
+        load(bundle).generate([1, 2], max_new_tokens=2)
+
+
+def test_check_says_that_a_graph_has_names_that_are_no_text(bundle):
+    graph = bundle / "onnx" / "model.onnx"
+    graph.write_bytes(graph.read_bytes().replace(b"past_key_values.0.key", b"past_key_values.0.\xff\xfe\xfd"))
+    report = check(bundle)
+    assert any("model.onnx cannot be read: it is not an ONNX graph: " in str(each) for each in report.contract)

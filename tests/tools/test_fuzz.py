@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from reliability import fuzz as fuzzing
+from reliability import mutations
 from reliability.targets import TARGETS, Target
 from reliability.watched import FAULTS, Limits, run_cases
 
@@ -79,6 +80,18 @@ def test_a_number_is_always_the_same_case(bundles, tmp_path):
         return (tmp_path / name / "config.json").read_bytes()
 
     assert spoilt("a") == spoilt("b")
+
+
+def test_documents_with_faults_have_no_circles_and_odd_values_stay_as_they_are():
+    before = repr(mutations.ODD)
+    for case in range(3000):
+        mutations.mutate_json({"a": [1, {"b": {}}], "c": {"d": [[]]}}, random.Random(case))
+    assert repr(mutations.ODD) == before
+
+
+def test_a_case_that_cannot_be_made_ends_its_process(tmp_path):
+    (verdict,) = run_cases([0], lambda case: _raise(ValueError("the tool is wrong")), Limits(seconds=20))
+    assert (verdict.kind, verdict.detail) == ("crash", "ended with 0")
 
 
 def test_results_add_up(tmp_path):

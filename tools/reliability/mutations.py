@@ -3,6 +3,7 @@
 Every mutation takes a `random.Random`, so that a seed names a case for good.
 """
 
+import copy
 import json
 import random
 import struct
@@ -83,7 +84,7 @@ def _fault(data: Any, draw: random.Random) -> Any:
     """Return a document with one odd, absent, renamed, moved or added value."""
     places = list(_places(data))
     if not places:
-        return draw.choice(ODD)
+        return copy.deepcopy(draw.choice(ODD))
     # Half of the faults are near the root, where the fields are that programs read.
     near = [place for place in places if place[2] <= 1]
     holder, key, _ = draw.choice(near if near and draw.random() < 0.5 else places)
@@ -107,7 +108,7 @@ def _fault(data: Any, draw: random.Random) -> Any:
         case 5 if isinstance(value, list | dict) and value:
             holder[key] = draw.choice(([value], {"a": value}, list(value), len(value)))
         case _:
-            holder[key] = draw.choice(ODD)
+            holder[key] = copy.deepcopy(draw.choice(ODD))  # later faults may change it
     return data
 
 

@@ -98,9 +98,11 @@ def _one_process(
     process = os.fork()
     if process == 0:
         os.close(reading)
-        with os.fdopen(writing, "w") as pipe:
-            _child(cases, task, limits, pipe)
-        os._exit(0)
+        try:  # whatever happens, the copy of the caller must not go on in this process
+            with os.fdopen(writing, "w") as pipe:
+                _child(cases, task, limits, pipe)
+        finally:
+            os._exit(0)
     os.close(writing)
     done = 0
     with os.fdopen(reading, "rb", buffering=0) as pipe:
