@@ -16,6 +16,10 @@ Rows = int | range | None
 """One row, adjacent rows, or None for all."""
 
 
+PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+"""Options of a mapping that `madvise` empties: pages of a shared one, which Python makes by default, would stay."""
+
+
 class Buffer:
     """An array of fixed shape, of which a graph can be bound to all rows, to adjacent ones or to a single one.
 
@@ -40,16 +44,16 @@ class Buffer:
     def reserved(cls, shape: tuple[int, ...], dtype: type[np.generic]) -> Self:
         """Return a buffer of zeros on the CPU, whose pages take memory once they are written, until `release`."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        pages = mmap.mmap(-1, max(size, 1))
+        pages = mmap.mmap(-1, max(size, 1), **PRIVATE)
         array = np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
         buffer = cls(shape, dtype, "cpu", onnxruntime().OrtValue.ortvalue_from_numpy(array))
         buffer._pages = pages
         return buffer
 
     def release(self, row: int) -> None:
-        """Give the memory of a row of a reserved buffer back, where the system can; the row then has zeros or garbage.
+        """Give the memory of a row of a reserved buffer back, where the system can.
 
-        Pages that the row shares with its neighbours stay.
+        The row then has zeros, or what it had. Pages that the row shares with its neighbours stay.
         """
         if self._pages is None or not hasattr(self._pages, "madvise"):
             return

@@ -112,22 +112,6 @@ class StaticCache:
             for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
         )
 
-    def read_row(self, row: int, length: int) -> list[Array]:
-        """Return copies of the tensors of a row of `length` tokens: [K, min(length, window), D], or whole states."""
-        return [
-            (buffer.host()[row, :, :length] if tensor.per_token else buffer.host()[row]).copy()
-            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
-        ]
-
-    def write_row(self, row: int, tensors: Sequence[Array], length: int | None = None) -> None:
-        """Replace a row on the CPU by what `read_row` returned; length: of a part of it, without windows."""
-        for tensor, buffer, content in zip(self._tensors, self._buffers, tensors, strict=True):
-            if tensor.per_token:
-                kept = content[:, :length]
-                buffer.host()[row, :, : kept.shape[1]] = kept
-            else:
-                buffer.host()[row] = content
-
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens and the states of a row on the CPU to another."""
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):

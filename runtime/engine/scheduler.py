@@ -97,6 +97,7 @@ class Scheduler:
             request.cancel()
             self._count_end(request)
         if self._filling and self._filling.ended:
+            self._service.release(self._filling.place)
             self._filling = None
         self._close_gaps()
 
@@ -129,12 +130,13 @@ class Scheduler:
         running = self._running
         for place in range(len(running)):
             while running and running[-1].ended:
-                running.pop()
+                self._service.release(running.pop().place)
             if place >= len(running):
                 return
             if running[place].ended:
                 last = running.pop()
                 self._service.move(last.place, place)
+                self._service.release(last.place)
                 last.place, running[place] = place, last
 
     def _run_prompts(self) -> None:
@@ -157,6 +159,7 @@ class Scheduler:
             request.end(error)
             self._count_end(request)
             self._filling = None
+            self._service.release(request.place)
             return
         row.prefill_seconds += time.perf_counter() - started
         request.prefilled += len(piece)
@@ -169,10 +172,12 @@ class Scheduler:
     def _join(self, request: EngineRequest) -> None:
         """Move a row behind the running ones."""
         if request.ended:
+            self._service.release(request.place)
             return
         place = len(self._running)
         if request.place != place:
             self._service.move(request.place, place)
+            self._service.release(request.place)
             request.place = place
         self._running.append(request)
 
@@ -191,6 +196,7 @@ class Scheduler:
         except Exception as error:  # of onnxruntime, which has no base class of its own
             request.end(error)
             self._count_end(request)
+            self._service.release(request.place)
             return self._admit()
         return request
 

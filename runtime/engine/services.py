@@ -72,6 +72,10 @@ class Service(ABC):
         """Replace a row by a copy of another one."""
         self.decoder.move(source, target)
 
+    def release(self, row: int) -> None:
+        """Give the memory of a row back that no request has any more."""
+        self.decoder.release(row)
+
     def _inputs(self, model: Any) -> tuple[Any, ...]:
         """Return the decoder's encoder outputs and its prefill session."""
         return (None, model.prefill_session)

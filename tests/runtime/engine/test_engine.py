@@ -44,6 +44,45 @@ def test_each_request_equals_its_solo_run(models, kind, options):
     assert statistics.steps < statistics.generated_tokens / 1.5  # rows shared steps
 
 
+def test_rows_give_their_memory_back_when_no_request_has_them(models):
+    with Engine(models("llama"), max_rows=3) as engine:
+        written = watch_rows(engine)
+        streams = [engine.submit(prompt, max_new_tokens=6 + 9 * index) for index, prompt in enumerate(PROMPTS)]
+        streams.append(engine.submit(PROMPTS[-1], max_new_tokens=200))
+        streams.append(engine.submit(PROMPTS[0], logits_processors=[failing]))
+        next(streams[-2].events())
+        streams[-2].cancel()
+        for stream in streams[:-2]:
+            stream.finish(WAIT)
+        with pytest.raises(ZeroDivisionError):
+            streams[-1].finish(WAIT)
+        engine.close()
+        assert max(written) > 0  # or the test would see nothing
+        assert rows_written(engine) == 0
+
+
+def failing(ids, logits):
+    raise ZeroDivisionError
+
+
+def rows_written(engine):
+    """Return how many rows of the cache have pages that are not zero."""
+    cache = engine._service.decoder.cache
+    return sum(any(buffer.host()[row].any() for buffer in cache._buffers) for row in range(cache.batch_size))
+
+
+def watch_rows(engine):
+    """Count the rows with content before each step."""
+    counts, decode = [0], engine._service.decoder.decode_first
+
+    def counted(tokens):
+        counts.append(rows_written(engine))
+        return decode(tokens)
+
+    engine._service.decoder.decode_first = counted
+    return counts
+
+
 def test_rows_of_an_encoder_decoder_equal_their_solo_runs(models):
     model, options = models("seq2seq"), {"max_new_tokens": 14, "no_repeat_ngram_size": 2}
     alone = [model.generate(source, **options).token_ids for source in SOURCES]
