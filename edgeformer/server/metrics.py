@@ -18,11 +18,9 @@ GAUGES = {
     "running": "requests in rows",
     "rows": "rows of the engine",
     "cache_bytes": "bytes of the key-value cache",
-    "prefix_cache_bytes": "bytes of kept prefixes",
 }
 COUNTERS = {
     "prompt_tokens": "tokens of prompts",
-    "cached_tokens": "tokens of prompts that the prefix cache held",
     "generated_tokens": "generated tokens",
     "finished": "requests that ended by themselves",
     "cancelled": "requests that were cancelled",

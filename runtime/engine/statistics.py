@@ -9,9 +9,8 @@ class EngineStatistics:
 
     waiting, running: requests in the queue, and in the batch (one whose prompt is being run included). rows: of the
     batch at most. cache_bytes: that the running requests may need at their ends. memory: bytes that they may need at
-    most. prefix_cache_bytes: of the kept prefixes. Sums since the start: prompt_tokens, of which cached_tokens needed
-    no computing; generated_tokens; and requests by how they ended: finished, cancelled, failed. steps: decode steps;
-    generated_tokens / steps is about the mean number of rows in a step.
+    most. Sums since the start: prompt_tokens; generated_tokens; and requests by how they ended: finished, cancelled,
+    failed. steps: decode steps; generated_tokens / steps is about the mean number of rows in a step.
     """
 
     waiting: int = 0
@@ -19,9 +18,7 @@ class EngineStatistics:
     rows: int = 0
     cache_bytes: int = 0
     memory: int = 0
-    prefix_cache_bytes: int = 0
     prompt_tokens: int = 0
-    cached_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
     cancelled: int = 0

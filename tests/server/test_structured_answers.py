@@ -60,7 +60,7 @@ def create(server):
 
 @pytest.fixture
 def says(server, monkeypatch):
-    """Return a function that makes the model say a text, token by token, and end."""
+    """Return a function that makes the model generate the tokens of a text, and end."""
     served = server.models.find(None)
     original = served.engine.submit
 
