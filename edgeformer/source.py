@@ -245,6 +245,15 @@ def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None
     )
 
 
+def cached_folder(hub_id: str) -> Path | None:
+    """Return the folder of a hub repository in the local cache, or None; nothing is downloaded."""
+    hub = require("huggingface_hub", "export")
+    try:
+        return Path(hub.snapshot_download(hub_id, allow_patterns=HUB_CONFIGS + HUB_WEIGHTS, local_files_only=True))
+    except (OSError, ValueError):  # not there, or no id of a repository
+        return None
+
+
 def _download(hub_id: str, patterns: list[str]) -> Path:
     """Return a folder with files of a hub repository, from the local cache or downloaded. Raises WeightsError.
 

@@ -21,6 +21,7 @@ from edgeformer.runtime.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
+from edgeformer.runtime.prepacked_record import CACHE, record_file, remember
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.session import (
     choose_threads,
@@ -93,6 +94,7 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
             _write(folder / graph, staging / PurePosixPath(graph).name, kernels)
         destination.parent.mkdir()
         staging.rename(destination)
+        _remember(destination)
         answers = _answers(load(folder, "cpu", threads))
         if any(not np.array_equal(*pair) for pair in zip(expected, answers, strict=True)):
             raise ParityError(
@@ -113,11 +115,25 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
 def remove(folder: Path) -> bool:
     """Remove the prepacked graphs of all machines, and temporary folders; return whether there were any."""
     Manifest.read(folder)  # raises for a folder that is no bundle, whose files are not ours
-    there = [folder / FOLDER] if (folder / FOLDER).is_dir() else []
+    there = [path for path in (folder / FOLDER,) if path.is_dir() or path.is_symlink()]
     there += folder.glob(f".{FOLDER}.*")
     for each in there:
-        shutil.rmtree(each)
+        if each.is_symlink():
+            each.unlink()  # what it points to is not ours
+        else:
+            shutil.rmtree(each)
     return bool(there)
+
+
+def _remember(prepacked: Path) -> None:
+    """Record prepacked graphs as written here. Raises BundleError where the user's cache cannot be written."""
+    try:
+        remember(prepacked)
+    except OSError as error:
+        raise BundleError(
+            f"cannot write {record_file(prepacked.name)}, the record without which prepacked graphs are not opened: "
+            f"{error.strerror or error}. Let {CACHE} name a folder that you can write to. Nothing was kept."
+        ) from error
 
 
 def _write(graph: Path, prepacked: Path, kernels: KernelChoice) -> None:

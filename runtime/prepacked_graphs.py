@@ -5,12 +5,14 @@
 onnxruntime rearranges ("prepacks") weights for the processor whenever it opens a graph, into memory of each process.
 Prepacked graphs, which `prepack.optimize` writes once, hold them rearranged, so that they are mapped from the disk
 instead. The key is a hash of the processor, the version of onnxruntime, the graphs, and the kernels of edgeformer that
-run in them; where no folder has the key, the bundle's own graphs are opened.
+run in them; where no folder has the key, or `optimize` did not write it for this user (`prepacked_record.py`), the
+bundle's own graphs are opened.
 """
 
 import hashlib
 import json
 import platform
+import warnings
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +21,7 @@ from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.graph_functions import function_calls
 from edgeformer.runtime.kernels import CONTRACT, KernelChoice
+from edgeformer.runtime.prepacked_record import is_remembered
 from edgeformer.runtime.session import onnxruntime, open_session
 
 FOLDER = "prepacked"
@@ -44,11 +47,23 @@ def open_graph(
 
 
 def graph_file(folder: Path, manifest: Manifest, graph: str, kernels: KernelChoice) -> Path:
-    """Return the file that a session on the CPU opens for a graph: its prepacked copy if there is one here."""
+    """Return the file that a session on the CPU opens for a graph: its prepacked copy if there is one here.
+
+    Warns of prepacked graphs that `optimize` did not write for this user, and leaves them alone.
+    """
     if not (folder / FOLDER).is_dir():
         return folder / graph
-    prepacked = prepacked_folder(folder, manifest, kernels) / PurePosixPath(graph).name
-    return prepacked if prepacked.is_file() else folder / graph
+    prepacked = prepacked_folder(folder, manifest, kernels)
+    if not (prepacked / PurePosixPath(graph).name).is_file():
+        return folder / graph
+    if not is_remembered(prepacked):
+        warnings.warn(
+            f"the prepacked graphs in {prepacked} were not written here by this user, or were changed since, so they "
+            f"are not used. Write them again with: edgeformer optimize {folder}",
+            stacklevel=2,
+        )
+        return folder / graph
+    return prepacked / PurePosixPath(graph).name
 
 
 def opened_graphs(manifest: Manifest) -> list[str]:

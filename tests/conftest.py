@@ -94,6 +94,14 @@ def pictures_drawn_once():
         yield draw
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_user(tmp_path_factory: pytest.TempPathFactory):
+    """Keep what edgeformer remembers for a user out of the home of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGEFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 MakeModel = Callable[..., Path]
 
 LEARNED_OTHERWISE = ("e_score_correction_bias", "expert_bias")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @click.command("verify", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--against", help="The model that it was exported from. [default: the preset, or the weights in the bundle]")
+@option(
+    "--against", help="The model that it was exported from. [default: the model that the manifest names, if it is here]"
+)
 @option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
@@ -27,13 +29,17 @@ def verify_command(
 ) -> None:
     """Check that BUNDLE computes what PyTorch computes.
 
-    Checks the hashes of its files, too. Exits with 1 if a check fails. Without --against, a bundle of a preset is
-    compared with the preset, and any other with the weights that it holds itself, which may be wrong. With --against,
-    BUNDLE may also be a folder or an ONNX file that another exporter made.
+    Checks the hashes of its files and of its certificate, too. Exits with 1 if a check fails. Without --against it is
+    compared with the model that its manifest names: a preset, a folder beside BUNDLE or in the working directory, or
+    what the local cache has of a hub id. Where none is found, it is compared with the weights that it holds itself,
+    which may be wrong, and the verdict says so. With --against, BUNDLE may also be a folder or an ONNX file that
+    another exporter made.
     """
     from edgeformer.export import verify
+    from edgeformer.export.parity import find_checkpoint
 
-    against = against or _preset_of(bundle)
+    found = find_checkpoint(bundle) if against is None else None
+    against = against or found
     with progress_bar() as progress:
         report = verify(bundle, against, mode="quick" if quick else "full", progress=progress)
         where = _locate(bundle, against) if locate else None
@@ -45,12 +51,13 @@ def verify_command(
     if as_json:
         print_json(report.to_json() | ({"located": where} if where else {}))
     else:
-        _print(report, where, against)
+        _print(report, where, against, found)
     if not report.passed:
         raise SystemExit(1)
 
 
-def _print(report: "Report", where: str | None, against: str | None) -> None:
+def _print(report: "Report", where: str | None, against: str | None, found: str | None) -> None:
+    """Print a report. against: the checkpoint that it was compared with. found: the same, if nobody named it."""
     levels = report.kernel_checks()
     of_kernels = {check.name for checks in levels.values() for check in checks}
     rows = [
@@ -62,6 +69,8 @@ def _print(report: "Report", where: str | None, against: str | None) -> None:
     ]  # fmt: skip
     orders = f", in {report.orders} summation orders" if report.orders > 1 else ""
     click.echo(f"reference: {report.reference}; eager: PyTorch with the rounding of the graph{orders}")
+    if found:
+        click.echo(f"checkpoint: {found}, as the manifest says; --against names another")
     print_table(rows, "check", "graph", "eager", "limit", "")
     if report.greedy.steps:  # encoders write nothing
         click.echo(report.greedy.describe())
@@ -77,17 +86,6 @@ def _print(report: "Report", where: str | None, against: str | None) -> None:
     verdict = f"NOT verified: {failed} of {len(report.checks)} checks failed" if failed else "verified"
     unknown = "" if against else "; its weights were not compared with a checkpoint, which --against MODEL does"
     click.echo(f"{verdict} ({report.seconds:.1f} s){unknown}")
-
-
-def _preset_of(bundle: Path) -> str | None:
-    """Return the name of the preset that a bundle was exported from; None for another model, and for other folders."""
-    from edgeformer.manifest import FILE_NAME, Manifest
-    from edgeformer.source import preset_names
-
-    if not (bundle / FILE_NAME).is_file():
-        return None
-    kind, _, name = Manifest.read(bundle).source.partition(" ")
-    return name if kind == "preset" and name in preset_names() else None
 
 
 def _locate(bundle: Path, against: str | None) -> str:

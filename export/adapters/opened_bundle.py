@@ -4,14 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeformer.config import PoolingHead
-from edgeformer.errors import BundleError, ConfigError
+from edgeformer.errors import BundleError, ConfigError, EdgeformerError
 from edgeformer.export.adapters.foreign_graph import open_foreign
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.progress import Progress, no_progress
+from edgeformer.json_document import read_object
 from edgeformer.manifest import FILE_NAME, Manifest, sha256
 from edgeformer.model_spec import ModelSpec, model_spec_of
-from edgeformer.source import find_model, open_source
+from edgeformer.source import cached_folder, find_model, open_source, preset_names
 from edgeformer.weights import Weights
+
+CERTIFICATE_FILE = "parity/report.json"
+"""The report of the verification, in bundles that hold their certificate."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,44 @@ def open_subject(bundle: str | Path, against: str | Path | None = None, progress
         model_spec = model_spec_of_bundle(folder, manifest)
         stored = StoredWeights(folder, manifest, model_spec)
         return Subject(folder, manifest, model_spec, stored, "the bundle's own weights")
+    return _with_checkpoint(folder, manifest, against)
+
+
+def find_checkpoint(bundle: str | Path) -> str | None:
+    """Return the model that a bundle was exported from, if it is here: what `against` of `open_subject` takes.
+
+    That is a preset, a folder of the name that the manifest gives, beside the bundle or in the working directory, or
+    what the local cache has of a hub id. None for another folder than a bundle, and where a model found so does not
+    fit. Raises BundleError for a damaged manifest.
+    """
+    folder = Path(bundle)
+    if not (folder / FILE_NAME).is_file():
+        return None
+    manifest = Manifest.read(folder)
+    kind, _, name = manifest.source.partition(" ")
+    found: list[str | Path] = []
+    if kind == "preset" and name in preset_names():
+        found = [name]
+    elif kind == "folder" and Path(name).name == name:
+        found = [folder.resolve().parent / name, Path.cwd() / name]
+    elif kind == "hub":
+        found = [path for path in (cached_folder(name),) if path is not None]
+    return next((str(each) for each in found if _fits(folder, manifest, each)), None)
+
+
+def _fits(folder: Path, manifest: Manifest, model: str | Path) -> bool:
+    """Return whether a model has the config and the tensors of the one that a bundle was exported from."""
+    if isinstance(model, Path) and (not (model / "config.json").is_file() or (model / FILE_NAME).is_file()):
+        return False
+    try:
+        _with_checkpoint(folder, manifest, model)
+    except EdgeformerError:
+        return False
+    return True
+
+
+def _with_checkpoint(folder: Path, manifest: Manifest, against: str | Path) -> Subject:
+    """Return a bundle with the weights of a checkpoint. Raises ConfigError where that is another model."""
     if manifest.backend is not None:
         from edgeformer.export.adapters.from_transformers import open_checkpoint
 
@@ -80,7 +122,30 @@ def open_bundle(folder: Path, progress: Progress = no_progress) -> Manifest:
         progress(f"hashing {name}", index / len(manifest.files))
         if sha256(folder / name) != entry.sha256:
             raise BundleError(f"{folder / name} was changed after the export: its SHA-256 is not the manifest's.")
+    _check_certificate(folder, manifest)
     return manifest
+
+
+def _check_certificate(folder: Path, manifest: Manifest) -> None:
+    """Raise BundleError for a manifest that lists other files than those that its export verified.
+
+    The certificate is in the manifest and in a file of its own, so a manifest that is rewritten disagrees with one.
+    """
+    if manifest.parity is None:
+        return
+    hashes, report = manifest.graph_hashes(), folder / CERTIFICATE_FILE
+    certified = manifest.parity.get("hashes")
+    others = [name for name in hashes if not isinstance(certified, dict) or certified.get(name) != hashes[name]]
+    if not others and "report" in manifest.parity:
+        if not report.is_file() or sha256(report) != manifest.parity["report"]:
+            others = [CERTIFICATE_FILE]
+        elif read_object(report, BundleError).get("hashes") != hashes:
+            others = list(hashes)
+    if others or certified != hashes:
+        raise BundleError(
+            f"{folder / FILE_NAME} was rewritten after the export: its parity certificate is not about the files that "
+            f"it lists ({', '.join(others) or 'it certifies more files'}). Export the model again."
+        )
 
 
 def model_spec_of_bundle(folder: Path, manifest: Manifest) -> ModelSpec:

@@ -13,18 +13,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgeformer.errors import ExportError
-from edgeformer.manifest import FILE_NAME
+from edgeformer.errors import BundleError, ExportError
+from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.runtime.prepacked_graphs import FOLDER as PREPACKED
 
 
 def check_destination(destination: Path, overwrite: bool) -> None:
-    """Raise ExportError if the bundle may not be written there."""
+    """Raise ExportError if the bundle may not be written there.
+
+    A bundle is replaced whole, so one that holds files which no export wrote is left alone.
+    """
     if not destination.exists():
         return
     if not (destination / FILE_NAME).is_file():
         raise ExportError(f"{destination} exists and is not a bundle; it is left alone. Choose another --output.")
     if not overwrite:
         raise ExportError(f"{destination} exists. Replace it with --overwrite, or choose another --output.")
+    try:
+        others = _files_of_others(destination, Manifest.read(destination))
+    except BundleError as error:
+        raise ExportError(
+            f"{destination} is not replaced, since nothing tells which of its files an export wrote: {error} Remove "
+            "the folder yourself, or choose another --output."
+        ) from error
+    if others:
+        more = f" and {len(others) - 5:,} more" if len(others) > 5 else ""
+        raise ExportError(
+            f"{destination} is not replaced, since it holds files that no export wrote: {', '.join(others[:5])}{more}. "
+            "Move them elsewhere, or choose another --output."
+        )
+
+
+def _files_of_others(bundle: Path, manifest: Manifest) -> list[str]:
+    """Return the files of a bundle that neither its export nor `optimize` wrote, as paths within it."""
+    files = (path.relative_to(bundle) for path in sorted(bundle.rglob("*")) if path.is_symlink() or not path.is_dir())
+    ours = (PREPACKED, f".{PREPACKED}.")
+    names = (path.as_posix() for path in files if path.parts[0] != ours[0] and not path.parts[0].startswith(ours[1]))
+    return [name for name in names if name != FILE_NAME and name not in manifest.files]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,8 @@ import edgeformer.source
 from edgeformer.cli._explain import summarised
 from edgeformer.cli.main import COMMANDS, cli
 from edgeformer.contract import CacheGeometry, KeyValueState
-from edgeformer.manifest import Manifest
+from edgeformer.export.parity import find_checkpoint, open_subject
+from edgeformer.manifest import FILE_NAME, Manifest
 from edgeformer.runtime import load
 
 
@@ -197,11 +199,34 @@ def test_verify_finds_a_preset_by_itself_and_says_where_no_checkpoint_was_compar
     preset = run("verify", tiny_llama_bundle, "--quick")
     assert "reference: float64 PyTorch, preset tiny-llama;" in preset.stdout
     assert "not compared" not in preset.stdout
+    assert "checkpoint: tiny-llama, as the manifest says; --against names another" in preset.stdout
     other = run("verify", llama_bundle, "--quick")
     assert "reference: float64 PyTorch, the bundle's own weights;" in other.stdout
     last = other.stdout.splitlines()[-1]
     assert last.startswith("verified (")
     assert last.endswith("its weights were not compared with a checkpoint, which --against MODEL does")
+
+
+def test_the_checkpoint_of_a_bundle_is_found_where_its_manifest_says(
+    llama_bundle, llama_folder, make_llama, tmp_path, monkeypatch
+):
+    name = llama_folder.name
+    bundle = Path(shutil.copytree(llama_bundle, tmp_path / "bundle"))
+    assert find_checkpoint(bundle) is None
+    shutil.copytree(make_llama(hidden_size=32), tmp_path / name)
+    assert find_checkpoint(bundle) is None, "it is another model"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    shutil.copytree(llama_folder, tmp_path / "here" / name)
+    assert find_checkpoint(bundle) == str(tmp_path / "here" / name)
+    shutil.copytree(llama_folder, tmp_path / name, dirs_exist_ok=True)
+    assert find_checkpoint(bundle) == str(tmp_path / name)
+    assert open_subject(bundle, find_checkpoint(bundle)).reference == f"folder {name}"
+    manifest = json.loads((bundle / FILE_NAME).read_text())
+    for source in ("folder ..", "folder a/b", "hub no/such-model", "hub ../x", "module Mine", "preset none", ""):
+        (bundle / FILE_NAME).write_text(json.dumps(manifest | {"source": source}))
+        assert find_checkpoint(bundle) is None
+    assert find_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_verifying_an_encoder_speaks_of_no_written_text(tmp_path):

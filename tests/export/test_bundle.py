@@ -144,6 +144,22 @@ def test_a_bundle_is_replaced_only_when_asked(llama_folder, llama_bundle, tmp_pa
     assert entries(tmp_path) == ["bundle"]
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_bundle_that_holds_files_of_others_is_not_replaced(llama_folder, llama_bundle, tmp_path, damaged):
+    destination = Path(shutil.copytree(llama_bundle, tmp_path / "bundle"))
+    (destination / "photos").mkdir()
+    (destination / "photos" / "one.jpg").write_text("precious")
+    (destination / "prepacked").mkdir()  # ours
+    if damaged:
+        (destination / FILE_NAME).write_text("{}")
+    expected = (
+        "nothing tells which of its files an export wrote" if damaged else r"no export wrote: photos/one\.jpg\. Move"
+    )
+    with pytest.raises(ExportError, match=expected):
+        export_model(llama_folder, destination, verify=None, overwrite=True)
+    assert (destination / "photos" / "one.jpg").exists() and entries(tmp_path) == ["bundle"]
+
+
 def test_a_folder_that_is_no_bundle_is_never_replaced(llama_folder, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.jpg").write_text("precious")
@@ -204,15 +220,41 @@ def test_verify_names_a_file_that_was_edited_without_changing_its_size(copy):
         verify(copy)
 
 
-def test_verify_finds_weights_that_were_edited_with_their_hash(copy, llama_folder):
-    """Whoever rewrites the hash too is found out by the checkpoint."""
+def test_verify_refuses_a_manifest_that_was_rewritten(copy, llama_folder):
+    """Whoever rewrites the hash, too, is found out by the certificate, in the manifest and in its own file."""
+    data, report = copy / "onnx" / "model.onnx_data", copy / "parity" / "report.json"
+    content = bytearray(data.read_bytes())
+    content[4096 * 3 : 4096 * 3 + 400] = bytes(400)
+    data.write_bytes(content)
+    manifest = json.loads((copy / FILE_NAME).read_text())
+
+    def rewrite():
+        (copy / FILE_NAME).write_text(json.dumps(manifest))
+
+    manifest["files"]["onnx/model.onnx_data"]["sha256"] = sha256(data)
+    rewrite()
+    with pytest.raises(BundleError, match=r"was rewritten .* not about the files that it lists \(onnx/model.onnx_data"):
+        verify(copy)
+    manifest["parity"]["hashes"]["onnx/model.onnx_data"] = sha256(data)
+    rewrite()
+    with pytest.raises(BundleError, match="was rewritten after the export: its parity certificate is not about"):
+        verify(copy)
+    report.write_text(report.read_text() + " ")
+    manifest["files"]["parity/report.json"] = {"bytes": report.stat().st_size, "sha256": sha256(report)}
+    rewrite()
+    with pytest.raises(BundleError, match=r"not about the files that it lists \(parity/report.json\)"):
+        verify(copy)
+
+
+def test_a_bundle_without_certificate_is_compared_with_its_checkpoint(copy, llama_folder):
+    """Whoever leaves the certificate out, too, is found out by the checkpoint alone."""
     data = copy / "onnx" / "model.onnx_data"
     content = bytearray(data.read_bytes())
     content[4096 * 3 : 4096 * 3 + 400] = bytes(400)
     data.write_bytes(content)
     manifest = json.loads((copy / FILE_NAME).read_text())
     manifest["files"]["onnx/model.onnx_data"]["sha256"] = sha256(data)
-    (copy / FILE_NAME).write_text(json.dumps(manifest))
+    (copy / FILE_NAME).write_text(json.dumps(manifest | {"parity": None}))
     assert verify(copy).passed  # its graph does compute what its weights say
     assert not verify(copy, against=llama_folder).passed
 

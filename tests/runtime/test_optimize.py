@@ -13,7 +13,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ParityError, RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.manifest import Manifest
-from edgeformer.runtime import load, prepack, prepacked_graphs
+from edgeformer.runtime import load, prepack, prepacked_graphs, prepacked_record
 from edgeformer.runtime import session as sessions
 from edgeformer.runtime.kernels import BODIES
 
@@ -70,6 +70,40 @@ def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch
     del opened[:]
     load(bundle)
     assert opened == [bundle / "onnx" / "model.onnx"]
+
+
+def test_prepacked_graphs_that_somebody_else_wrote_are_not_opened(bundle, make_llama, tmp_path, opened, monkeypatch):
+    """A bundle may come with any graph under the name that this machine looks for."""
+    own = prepack.optimize(bundle).folder
+    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    load(copy)  # hashed, as it is a copy
+    assert opened[-1] == copy / "prepacked" / own.name / "model.onnx"
+    other = export_model(make_llama(seed=1), tmp_path / "other", verify=None).path
+    for name in ("model.onnx", "model.onnx_data"):
+        shutil.copy(other / "onnx" / name, copy / "prepacked" / own.name / name)
+    with pytest.warns(UserWarning, match="were not written here by this user, or were changed since, so they are not"):
+        load(copy)
+    assert opened[-1] == copy / "onnx" / "model.onnx"
+    monkeypatch.setenv("EDGEFORMER_CACHE", str(tmp_path / "of another user"))
+    with pytest.warns(UserWarning, match="Write them again with: edgeformer optimize"):
+        load(bundle)
+    assert opened[-1] == bundle / "onnx" / "model.onnx"
+
+
+def test_a_cache_that_cannot_be_written_is_said(bundle, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDGEFORMER_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BundleError, match="cannot write .*Let EDGEFORMER_CACHE name a folder.*Nothing was kept"):
+        prepack.optimize(bundle)
+    assert not (bundle / "prepacked").exists()
+
+
+def test_removing_a_link_leaves_what_it_points_to(bundle, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "one.jpg").write_text("precious")
+    (bundle / "prepacked").symlink_to(tmp_path / "mine")
+    assert prepack.remove(bundle)
+    assert (tmp_path / "mine" / "one.jpg").exists() and not (bundle / "prepacked").exists()
 
 
 def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, llama_folder):
@@ -141,7 +175,9 @@ def test_a_killed_command_leaves_nothing_after_the_next(bundle):
 
 
 def test_damaged_prepacked_graphs_are_an_error_that_says_what_to_do(bundle):
-    (prepack.optimize(bundle).folder / "model.onnx").write_bytes(b"half")
+    folder = prepack.optimize(bundle).folder
+    (folder / "model.onnx").write_bytes(b"half")
+    prepacked_record.remember(folder)
     with pytest.raises(BundleError, match="edgeformer optimize .* --remove"):
         load(bundle)
     prepack.remove(bundle)
