@@ -11,6 +11,9 @@ from edgeformer.cli._options import COMMON, COUNT, Command, execution_options, o
 ACCESS = "Access"
 LIMITS = "Limits"
 
+ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefill_graph_steps")
+"""Options of the engine; the others are of the server."""
+
 
 @click.command("serve", cls=Command)
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE…", type=click.Path(path_type=Path))
@@ -32,6 +35,12 @@ LIMITS = "Limits"
 @option("--max-rows", **COUNT, topic=LIMITS, help="Requests that run together. [default: 8]")
 @option("--max-queue", **COUNT, topic=LIMITS, help="Requests that wait; more get status 429. [default: 256]")
 @option("--memory", type=click.FloatRange(min=0), metavar="MB", topic=LIMITS, help="Memory for the caches, in MB.")
+@option(
+    "--prefill-graph-steps",
+    is_flag=True,
+    topic=LIMITS,
+    help="Run steps of many rows over the prefill graph: faster, but texts then depend on the load.",
+)
 @option("--max-prompt-tokens", **COUNT, topic=LIMITS, help="Tokens of a prompt. [default: the model's context]")
 @option("--default-max-tokens", **COUNT, topic=LIMITS, help="New tokens, where a request does not say. [default: 256]")
 @option("--max-body-bytes", **COUNT, topic=LIMITS, help="Bytes of a request. [default: 4 MiB]")
@@ -53,7 +62,7 @@ def serve_command(
 
     # Defaults are those of the server and of the engine: pass only the options that were given.
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
-    engine: dict[str, Any] = {name: chosen.pop(name) for name in ("max_rows", "max_queue", "memory") if name in chosen}
+    engine: dict[str, Any] = {name: chosen.pop(name) for name in ENGINE_OPTIONS if name in chosen}
     if "memory" in engine:
         engine["memory"] = int(engine["memory"] * 1e6)
     options = ServerOptions(api_key=read_api_key(api_key_file, os.environ), **chosen)

@@ -21,7 +21,12 @@ MASK_STEP = 256
 
 
 class RowDecoder(StaticDecoder):
-    """A decoder for rows that come and go. Memory for a row is taken as it is written, and given back by `release`."""
+    """A decoder for rows that come and go. Memory for a row is taken as it is written, and given back by `release`.
+
+    prefill_graph_steps: run steps of enough rows over the prefill graph, where the bundle has one.
+    """
+
+    prefill_graph_steps = False
 
     def decode_first(self, tokens: Tokens) -> Logits:
         """Append one token to each of the first n rows; return logits [n, V], which the next step overwrites."""
@@ -59,7 +64,8 @@ class RowDecoder(StaticDecoder):
     def _step_of(self, count: int, mask: NDArray[np.int64]) -> tuple[Any, Any]:
         """Return the session and the binding of a step of the first rows."""
         if count not in self._steps:
-            session = self._session_for(count)
+            # The prefill graph has other weights, so over it a row's tokens would depend on how many rows run.
+            session = self._session_for(count) if self.prefill_graph_steps else self._session
             binding = self._new_binding(session, self._tokens[:count], self._logits[:count], range(count))
             self._steps[count] = (session, binding, 0)
         session, binding, bound = self._steps[count]

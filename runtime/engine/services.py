@@ -84,9 +84,10 @@ class Service(ABC):
 class CausalService(Service):
     """Requests of a decoder-only model."""
 
-    def __init__(self, model: CausalLM, max_rows: int, memory: int | None):
+    def __init__(self, model: CausalLM, max_rows: int, memory: int | None, prefill_graph_steps: bool):
         super().__init__(model, max_rows, memory)
         self._model = model
+        self.decoder.prefill_graph_steps = prefill_graph_steps
 
     def request(self, wake: Wake, prompt: Any, **keywords: Any) -> EngineRequest:
         """Return a checked request; keywords: those of `CausalLM.generate`."""

@@ -41,8 +41,8 @@ def bundles(make_model, tmp_path_factory, tiny_llama_bundle):
         name = " ".join([kind, *map(str, options.values())])
         if name not in made:
             size = {"context_length": CONTEXT}
-            if kind == "embed":
-                folder, size = "tiny-embed", {}
+            if kind in ("embed", "llama"):
+                folder, size = f"tiny-{kind}", {}
             elif kind == "seq2seq":
                 folder = make_model("t5", 3, auto="AutoModelForSeq2SeqLM", **SEQ2SEQ, **TOKENS | {"eos_token_id": 1})
                 (folder / "generation_config.json").write_text(json.dumps(TOKENS))

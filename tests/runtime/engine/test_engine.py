@@ -1,6 +1,7 @@
 """Many requests at once: each gets what it gets alone, whoever comes, goes, or fails beside it."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ PROMPTS = ["Once upon a time, there was a dog", "a", "12 + 30 = ", "The old bear
 SOURCES = [
     np.random.default_rng(seed).integers(3, 100, length).tolist() for seed, length in enumerate((9, 4, 17, 1, 6))
 ]
+TALES = [f"{name} went to the {place} and" for name in ("Tom", "Lily", "The bear") for place in ("wood", "lake")]
+TALE = {"max_new_tokens": 60, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 WAIT = 60  # seconds, for what takes milliseconds
 
 
@@ -42,6 +45,21 @@ def test_each_request_equals_its_solo_run(models, kind, options):
     assert (statistics.finished, statistics.failed, statistics.running, statistics.cache_bytes) == (12, 0, 0, 0)
     assert statistics.generated_tokens == sum(len(each.token_ids) for each in alone)
     assert statistics.steps < statistics.generated_tokens / 1.5  # rows shared steps
+
+
+def test_steps_of_many_rows_run_the_decode_graph_unless_asked(bundles):
+    model = load(bundles("llama", prefill="int8"))
+    model.prefill_session = replace(model.prefill_session, from_tokens=4)  # measured, so it differs among machines
+    alone = [model.generate(prompt, **TALE).token_ids for prompt in TALES]
+
+    def together(**options):
+        with Engine(model, max_rows=len(TALES), **options) as engine:
+            streams = [engine.submit(prompt, **TALE) for prompt in TALES]
+            return [stream.finish(WAIT).token_ids for stream in streams]
+
+    assert together() == alone
+    # The weights of the prefill graph are rounded, so its texts are others: the comparison above can fail.
+    assert together(prefill_graph_steps=True) != alone
 
 
 def test_rows_give_their_memory_back_when_no_request_has_them(models):
