@@ -142,6 +142,28 @@ class TextModelOf:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterOrigin:
+    """A LoRA adapter that a bundle was made with.
+
+    Attributes:
+        name: of its folder.
+        kind: what it is, for people, such as `LoRA of rank 8`.
+        base: the model that it was trained on, as its config names it.
+        config_sha256, weights_sha256: of adapter_config.json and adapter_model.safetensors.
+    """
+
+    name: str
+    kind: str
+    base: str | None
+    config_sha256: str
+    weights_sha256: str
+
+    def __str__(self) -> str:
+        trained_on = "" if self.base is None else f", trained on {self.base}"
+        return f"{self.name} ({self.kind}{trained_on})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The contents of `edgeformer.json`.
 
@@ -176,6 +198,7 @@ class Manifest:
         smoothing: how the weights of all graphs were smoothed before they were quantized.
         deployment: the deployment that options and files were chosen for, if there was one.
         text_model_of: the bigger model that this is the text model of, if it is one.
+        merged_adapter: the LoRA adapter that was merged into the weights, if there was one.
     """
 
     schema_version: int
@@ -210,6 +233,7 @@ class Manifest:
     smoothing: Smoothing | None = None
     deployment: DeploymentName | None = None
     text_model_of: TextModelOf | None = None
+    merged_adapter: AdapterOrigin | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files):

@@ -22,6 +22,8 @@ from edgeformer.weight_map import read_weight_map
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from edgeformer.lora.merged_adapter import MergedAdapter
+
 CONTEXT_FIELDS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
 )  # fmt: skip
@@ -109,10 +111,14 @@ class FoundModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource(FoundModel):
-    """A model of a known family, which can be exported; its weights are not read yet."""
+    """A model of a known family, which can be exported; its weights are not read yet.
+
+    merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
+    """
 
     family: Family
     config: ModelConfig
+    merged: "MergedAdapter | None" = None
 
     def weights(self) -> Mapping[str, "Tensor"]:
         """Return a mapping from parameter name to tensor that reads each tensor on access; download it first.
@@ -124,7 +130,7 @@ class ModelSource(FoundModel):
         if self.random_weights is not None:
             return RandomWeights(self.config, self.random_weights)
         self.fetch_weights()
-        return CheckpointWeights(self.folder, self.family, self.config)
+        return CheckpointWeights(self.folder, self.family, self.config, self.merged)
 
 
 def preset_names() -> list[str]:

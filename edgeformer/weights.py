@@ -20,6 +20,7 @@ from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig, Seq2
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import LazyWeights, is_stacked
 from edgeformer.families import Family, find_tensors
+from edgeformer.lora.merged_adapter import Changes, MergedAdapter
 from edgeformer.manifest import LeftOut
 from edgeformer.models import build_model
 from edgeformer.weight_map import read_weight_map
@@ -51,10 +52,12 @@ class CheckpointWeights(LazyWeights):
     differ (`computed_tensors`). Copies of a tied weight are compared when it is first read; a WeightsError names
     two that differ.
 
+    merged: the adapter that is merged into the tensors when they are read.
+
     left_out: what the checkpoint holds for other modalities, where the model is a text model inside a bigger one.
     """
 
-    def __init__(self, folder: Path, family: Family, config: ModelConfig):
+    def __init__(self, folder: Path, family: Family, config: ModelConfig, merged: MergedAdapter | None = None):
         stored = open_safetensors(folder)
         self._names: dict[str, str] = {}
         self.left_out: tuple[LeftOut, ...] = ()
@@ -65,9 +68,14 @@ class CheckpointWeights(LazyWeights):
         prefix = family.optional_prefix
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
+        for name, copied in merged.copies.items() if merged else ():
+            if name not in stored and copied in stored:
+                stored[name] = stored[copied]
+                self._names[name] = self._names.get(copied, copied.removeprefix(self._absent_prefix))
         self._folder = folder
         self._stored = stored
         self._config = config
+        self._changes: Changes = {}
         self._shapes = parameter_shapes(config)
         self._places = family.places(self._shapes, stored)
         # Parameters that are packed into each tensor of the checkpoint, in their order there.
@@ -88,6 +96,9 @@ class CheckpointWeights(LazyWeights):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         self._copies = self._find_copies(family)
         problems += self._unread(family)
+        if merged is not None:
+            shared = {self._places[name].tensor for name in _second_names(config).values()}
+            self._changes = merged.changes(family, self._places, self._expected, shared, self._names)
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise WeightsError(
@@ -151,7 +162,8 @@ class CheckpointWeights(LazyWeights):
         scales = tensor.removesuffix(mxfp4.BLOCKS) + mxfp4.SCALES
         if tensor.endswith(mxfp4.BLOCKS) and scales in self._stored:
             return mxfp4.PackedSlice(tensor, self._slice(tensor), self._slice(scales))
-        return self._slice(tensor)
+        change = self._changes.get(tensor)
+        return self._slice(tensor) if change is None else change(self._slice(tensor))
 
     def _slice(self, tensor: str) -> Any:
         name = tensor.removeprefix(self._absent_prefix)

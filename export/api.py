@@ -53,9 +53,13 @@ def export_model(
     require_packages()
     from edgeformer.export.adapters.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
+    from edgeformer.lora.merged_source import merge_adapter
 
+    base = source
+    if options.merge_adapter is not None:
+        source = merge_adapter(base, options.merge_adapter)
     destination = _destination(source, output)
-    opened = open_checkpoint(source, progress, compare=plan.verify is not None)
+    opened = open_checkpoint(source, progress, compared=None if plan.verify is None else base)
     return run_export(opened, plan, destination, progress)
 
 
@@ -63,6 +67,11 @@ def _export_with_transformers(
     found: FoundModel, options: ExportOptions, output: str | Path | None, progress: Progress
 ) -> "ExportResult":
     """Export the module that transformers has for a checkpoint."""
+    if options.merge_adapter is not None:
+        raise ExportError(
+            f"an adapter is merged into models that edgeformer has a family of, and {found.origin} is exported via "
+            "transformers. Merge it with PEFT (merge_and_unload), save the model, and export that folder."
+        )
     plan = make_plan(options, None)
     require_packages()
     from edgeformer.export.adapters.from_transformers import open_with_transformers

@@ -60,6 +60,7 @@ class OptionKeywords(ModuleOptionKeywords, total=False):
     pooling: Pooling | None
     normalize: bool | None
     backend: Backend | None
+    merge_adapter: str | Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,9 @@ class ExportOptions:
 
     context_length: positions to provide for, by default all that the model has. pooling, normalize: make one vector of
     an encoder's states (see `edgeformer.source.open_source`). backend: the library whose own module is exported, for
-    architectures without a family file. verify: how thoroughly the graph is compared with PyTorch before the bundle is
-    put in place, None for not at all. overwrite: replace a bundle that is already there.
+    architectures without a family file. merge_adapter: folder of a LoRA adapter whose changes are added to the weights
+    before anything else is done with them. verify: how thoroughly the graph is compared with PyTorch before the bundle
+    is put in place, None for not at all. overwrite: replace a bundle that is already there.
 
     Raises ExportError for a value that does not exist.
     """
@@ -101,6 +103,7 @@ class ExportOptions:
     pooling: Pooling | None = None
     normalize: bool | None = None
     backend: Backend | None = None
+    merge_adapter: str | Path | None = None
     verify: VerifyMode | None = "quick"
     overwrite: bool = False
 

@@ -240,6 +240,7 @@ def package(export: Export) -> Manifest:
         model=model_spec.config,
         backend=provenance.backend,
         text_model_of=provenance.text_model_of,
+        merged_adapter=provenance.merged_adapter,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files=file_entries(export.folder, export.writer.hashes),

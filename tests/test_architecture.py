@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODEL = ("ops", "layers", "models", "families", "weights", "graph_specs", "model_spec", "transformers_backend")
+MODEL = ("ops", "layers", "models", "families", "lora", "weights", "graph_specs", "model_spec", "transformers_backend")
 
 # Who (folder or file of the repository) → what none of its imports may start with.
 FORBIDDEN = {

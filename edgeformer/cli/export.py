@@ -59,6 +59,10 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     "--context-length", type=int, metavar="N",
     help="Positions that the graph supports. [default: all that the model has]",
 )  # fmt: skip
+@option(
+    "--merge-adapter", type=click.Path(path_type=Path), metavar="DIR",
+    help="Merge this LoRA adapter into the weights first; DIR is what PEFT saved.",
+)  # fmt: skip
 @option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
 @option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), topic=QUANTIZATION,
     help="Data type of the head and the embeddings, with int4 and int8.",
@@ -194,6 +198,7 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
         "deployment": manifest.deployment,
         "backend": manifest.backend,
         "text_model_of": None if manifest.text_model_of is None else asdict(manifest.text_model_of),
+        "merged_adapter": None if manifest.merged_adapter is None else asdict(manifest.merged_adapter),
         "seconds": round(result.seconds, 2),
         "random_weights": manifest.random_weights,
         "passes": passes,
@@ -218,6 +223,8 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
         click.echo(f"backend: the module of {manifest.backend} {manifest.versions[manifest.backend]}{reason}")
     if manifest.text_model_of is not None:
         click.echo(str(manifest.text_model_of))
+    if manifest.merged_adapter is not None:
+        click.echo(f"merged adapter: {manifest.merged_adapter}")
     if manifest.deployment is not None:
         click.echo(f"deployment: {manifest.deployment}")
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 @option(
     "--against", help="The model that it was exported from. [default: the model that the manifest names, if it is here]"
 )
+@option(
+    "--merge-adapter", type=click.Path(path_type=Path), metavar="DIR",
+    help="The LoRA adapter that was merged into that model.",
+)  # fmt: skip
 @option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
@@ -25,7 +29,13 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @json_option
 def verify_command(
-    bundle: Path, against: str | None, quick: bool, locate: bool, certificate: Path | None, as_json: bool
+    bundle: Path,
+    against: str | None,
+    merge_adapter: Path | None,
+    quick: bool,
+    locate: bool,
+    certificate: Path | None,
+    as_json: bool,
 ) -> None:
     """Check that BUNDLE computes what PyTorch computes.
 
@@ -38,11 +48,13 @@ def verify_command(
     from edgeformer.export import verify
     from edgeformer.export.parity import find_checkpoint
 
-    found = find_checkpoint(bundle) if against is None else None
+    found = find_checkpoint(bundle, merge_adapter) if against is None else None
     against = against or found
     with progress_bar() as progress:
-        report = verify(bundle, against, mode="quick" if quick else "full", progress=progress)
-        where = _locate(bundle, against) if locate else None
+        report = verify(
+            bundle, against, merge_adapter=merge_adapter, mode="quick" if quick else "full", progress=progress
+        )
+        where = _locate(bundle, against, merge_adapter) if locate else None
     if certificate:
         from edgeformer.export.parity.certificate.page import write_certificate
 
@@ -88,10 +100,10 @@ def _print(report: "Report", where: str | None, against: str | None, found: str 
     click.echo(f"{verdict} ({report.seconds:.1f} s){unknown}")
 
 
-def _locate(bundle: Path, against: str | None) -> str:
+def _locate(bundle: Path, against: str | None, adapter: Path | None) -> str:
     """Return a sentence that names the first node whose values differ from PyTorch's."""
     from edgeformer.export.parity import open_subject
     from edgeformer.export.parity.locate.locator import describe, locate
 
-    subject = open_subject(bundle, against)
+    subject = open_subject(bundle, against, adapter=adapter)
     return describe(locate(subject.folder, subject.manifest, subject.model_spec, subject.weights))

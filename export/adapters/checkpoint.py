@@ -11,18 +11,21 @@ from edgeformer.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.weights import CheckpointWeights
 
 
-def open_checkpoint(source: ModelSource, progress: Progress = no_progress, *, compare: bool = False) -> OpenedModel:
+def open_checkpoint(
+    source: ModelSource, progress: Progress = no_progress, *, compared: ModelSource | None = None
+) -> OpenedModel:
     """Open the weights of a model whose config is read. Raises WeightsError for tensors that do not fit it.
 
-    compare: compare edgeformer's module with that of transformers; an ExportError says where they differ.
+    compared: the model, without an adapter that is merged into it, whose module in edgeformer is compared with that of
+    transformers; an ExportError says where they differ.
     """
     weights, comparison = source.weights(), None
-    if compare:
+    if compared is not None:
         # Imported here, because only a comparison needs the references.
         from edgeformer.export.adapters.library_comparison import compare_modules
 
         progress("comparing with transformers", 0)
-        comparison = compare_modules(source, weights)
+        comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
     whole = source.text_model_of
     return OpenedModel(
@@ -37,6 +40,7 @@ def open_checkpoint(source: ModelSource, progress: Progress = no_progress, *, co
             folder=source.folder,
             hf_config=_client_config(source),
             generation=source.generation_defaults(),
+            merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
             text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),
     )

@@ -9,9 +9,10 @@ from edgeformer.export.adapters.foreign_graph import open_foreign
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.json_document import read_object
+from edgeformer.lora.merged_source import merge_adapter
 from edgeformer.manifest import FILE_NAME, Manifest, sha256
 from edgeformer.model_spec import ModelSpec, model_spec_of
-from edgeformer.source import cached_folder, find_model, open_source, preset_names
+from edgeformer.source import ModelSource, cached_folder, find_model, open_source, preset_names
 from edgeformer.weights import Weights
 
 CERTIFICATE_FILE = "parity/report.json"
@@ -33,14 +34,24 @@ class Subject:
     reference: str
 
 
-def open_subject(bundle: str | Path, against: str | Path | None = None, progress: Progress = no_progress) -> Subject:
+def open_subject(
+    bundle: str | Path,
+    against: str | Path | None = None,
+    progress: Progress = no_progress,
+    *,
+    adapter: str | Path | None = None,
+) -> Subject:
     """Open a bundle, whose files must have their hashes, or a folder or ONNX file that somebody else made.
 
     against: the model that it was exported from (preset, folder or hub id); by default the weights stored in the bundle
-    itself. Raises BundleError for files that are not what the manifest says, and ConfigError where `against` is another
-    model.
+    itself. adapter: folder of the adapter that was merged into that model, where one was. Raises BundleError for
+    files that are not what the manifest says, and ConfigError where `against` or the adapter is another one.
     """
     folder = Path(bundle)
+    if against is None and adapter is not None:
+        raise ConfigError(
+            "an adapter is merged into a model, and no model is given or found. Name it, too: --against MODEL."
+        )
     if folder.exists() and not (folder / FILE_NAME).is_file():
         return _open_foreign(folder, against)
     manifest = open_bundle(folder, progress)
@@ -48,15 +59,15 @@ def open_subject(bundle: str | Path, against: str | Path | None = None, progress
         model_spec = model_spec_of_bundle(folder, manifest)
         stored = StoredWeights(folder, manifest, model_spec)
         return Subject(folder, manifest, model_spec, stored, "the bundle's own weights")
-    return _with_checkpoint(folder, manifest, against)
+    return _with_checkpoint(folder, manifest, against, adapter)
 
 
-def find_checkpoint(bundle: str | Path) -> str | None:
+def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> str | None:
     """Return the model that a bundle was exported from, if it is here: what `against` of `open_subject` takes.
 
     That is a preset, a folder of the name that the manifest gives, beside the bundle or in the working directory, or
     what the local cache has of a hub id. None for another folder than a bundle, and where a model found so does not
-    fit. Raises BundleError for a damaged manifest.
+    fit. adapter: folder of the adapter that was merged into it. Raises BundleError for a damaged manifest.
     """
     folder = Path(bundle)
     if not (folder / FILE_NAME).is_file():
@@ -70,21 +81,23 @@ def find_checkpoint(bundle: str | Path) -> str | None:
         found = [folder.resolve().parent / name, Path.cwd() / name]
     elif kind == "hub":
         found = [path for path in (cached_folder(name),) if path is not None]
-    return next((str(each) for each in found if _fits(folder, manifest, each)), None)
+    return next((str(each) for each in found if _fits(folder, manifest, each, adapter)), None)
 
 
-def _fits(folder: Path, manifest: Manifest, model: str | Path) -> bool:
+def _fits(folder: Path, manifest: Manifest, model: str | Path, adapter: str | Path | None) -> bool:
     """Return whether a model has the config and the tensors of the one that a bundle was exported from."""
     if isinstance(model, Path) and (not (model / "config.json").is_file() or (model / FILE_NAME).is_file()):
         return False
     try:
-        _with_checkpoint(folder, manifest, model)
+        _with_checkpoint(folder, manifest, model, adapter)
     except EdgeformerError:
         return False
     return True
 
 
-def _with_checkpoint(folder: Path, manifest: Manifest, against: str | Path) -> Subject:
+def _with_checkpoint(
+    folder: Path, manifest: Manifest, against: str | Path, adapter: str | Path | None = None
+) -> Subject:
     """Return a bundle with the weights of a checkpoint. Raises ConfigError where that is another model."""
     if manifest.backend is not None:
         from edgeformer.export.adapters.from_transformers import open_checkpoint
@@ -96,11 +109,32 @@ def _with_checkpoint(folder: Path, manifest: Manifest, against: str | Path) -> S
     head = getattr(manifest.model, "head", None)
     pooled = (head.pooling, head.normalize) if isinstance(head, PoolingHead) else ()
     source = open_source(against, manifest.context_length, *pooled)
+    source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
         raise ConfigError(
             f"{against} is another model than the one that {folder} was exported from: their configs differ."
         )
     return Subject(folder, manifest, model_spec, source.weights(), source.origin)
+
+
+def _merged(source: ModelSource, manifest: Manifest, adapter: str | Path | None) -> ModelSource:
+    """Merge the adapter that a bundle was made with. Raises ConfigError for another one, and where none is given."""
+    expected = manifest.merged_adapter
+    if adapter is None and expected is None:
+        return source
+    if expected is None or adapter is None:
+        made = "without an adapter. Leave --merge-adapter out" if expected is None else f"with the adapter {expected}"
+        hint = "" if expected is None else ". Give its folder, too: --merge-adapter DIR"
+        raise ConfigError(f"the bundle was made {made}{hint}.")
+    merged = merge_adapter(source, adapter)
+    assert merged.merged is not None
+    found = merged.merged.adapter.origin()
+    if (found.config_sha256, found.weights_sha256) != (expected.config_sha256, expected.weights_sha256):
+        raise ConfigError(
+            f"{adapter} is another adapter than the one that the bundle was made with, {expected}: the SHA-256 of its "
+            "files is another. Give the folder of that adapter."
+        )
+    return merged
 
 
 def _open_foreign(path: Path, against: str | Path | None) -> Subject:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgeformer.manifest import Backend, SpecialTokens, TextModelOf
+from edgeformer.manifest import AdapterOrigin, Backend, SpecialTokens, TextModelOf
 from edgeformer.model_spec import ModelSpec
 
 
@@ -19,7 +19,7 @@ class Provenance:
     a model that has no checkpoint. folder: whose tokenizer and generation files are copied. hf_config: what clients
     find as config.json. generation: fields of generation_config.json that an encoder-decoder generates with. backend:
     the library that has the module, where it is neither ours nor the user's. text_model_of: the bigger model that this
-    is the text model of.
+    is the text model of. merged_adapter: the LoRA adapter that is merged into the weights.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Provenance:
     generation: dict[str, Any] = field(default_factory=dict)
     backend: Backend | None = None
     text_model_of: TextModelOf | None = None
+    merged_adapter: AdapterOrigin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

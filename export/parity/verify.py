@@ -55,14 +55,16 @@ def verify(
     bundle: str | Path,
     against: str | Path | None = None,
     *,
+    merge_adapter: str | Path | None = None,
     mode: VerifyMode = "full",
     progress: Progress = no_progress,
 ) -> Report:
     """Verify a graph against PyTorch; `open_subject` says what may be given and which errors it raises.
 
-    A graph that computes something else gives a report that has not passed.
+    merge_adapter: folder of the LoRA adapter that was merged into the model `against`, where one was. A graph that
+    computes something else gives a report that has not passed.
     """
-    return _verify(open_subject(bundle, against, progress), mode, progress)
+    return _verify(open_subject(bundle, against, progress, adapter=merge_adapter), mode, progress)
 
 
 def verify_module(

@@ -1,0 +1,1 @@
+"""LoRA adapters as PEFT stores them: read strictly, and merged into the tensors of a checkpoint."""
