@@ -118,7 +118,7 @@ class BoundedBody:
         self._complete = False
 
     async def __call__(self) -> Message:
-        """Return the next message. Raises ApiError beyond a limit."""
+        """Return the next message. Raises ApiError beyond a limit, ClientGone where the body ends before its end."""
         if self._complete:
             return await self._receive()
         try:
@@ -126,6 +126,8 @@ class BoundedBody:
                 message = await self._receive()
         except TimeoutError:
             raise ApiError(408, "the body of the request did not arrive in time.", code="timeout") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone
         self._bytes += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._bytes > self._options.max_body_bytes:

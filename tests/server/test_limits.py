@@ -257,3 +257,14 @@ def test_options_out_of_range_are_named():
         ServerOptions(drain_seconds=-1)
     with pytest.raises(RequestError, match="use printable ASCII"):
         ServerOptions(api_key="schlüssel")
+
+
+def test_a_client_that_leaves_within_its_body_is_no_error_of_the_server(tiny_llama_bundle, monkeypatch):
+    kept = Kept()
+    monkeypatch.setattr(LOG, "handlers", [kept])
+    LOG.setLevel(logging.INFO)
+    with running([tiny_llama_bundle]) as server:
+        with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        wait_until(lambda: kept.lines)
+    assert (kept.lines[0]["status"], kept.lines[0]["outcome"]) == (499, "disconnected")
