@@ -23,6 +23,7 @@ from edgeformer.runtime.kernel_report import KernelReport
 from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.seq2seq import Seq2SeqLM
+from edgeformer.runtime.speculation import SpeculationStatistics
 from edgeformer.runtime.token_logprobs import TokenLogprobs
 from edgeformer.runtime.tokenizer import Message
 
@@ -53,6 +54,7 @@ __all__ = [
     "Message",
     "RequestError",
     "Seq2SeqLM",
+    "SpeculationStatistics",
     "TokenEvent",
     "TokenLogprobs",
     "benchmark",

@@ -16,7 +16,7 @@ from edgeformer.runtime.generation_config import GenerationConfig, GenerationOpt
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.request_values import integer
-from edgeformer.runtime.rows import make_row, prefill_samples
+from edgeformer.runtime.rows import drafts_tokens, make_row, prefill_samples, with_prompt_lookup
 from edgeformer.runtime.session import ProviderChoice
 from edgeformer.runtime.tokenizer import Message
 
@@ -130,7 +130,8 @@ class CausalLM(Model):
         count = _samples(num_return_sequences, chosen)
         rows, decoder = self._prepare(prompts, chosen, logits_processors, count)
         first = prefill_samples(decoder, rows, count) if count > 1 else None
-        for _ in run_rows(decoder, rows, first):
+        steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
+        for _ in run_rows(steps, rows, first):
             pass
         found = [row.result() for row in rows]
         results: list[Any] = found
@@ -150,8 +151,10 @@ class CausalLM(Model):
 
         Arguments and errors are those of `generate`.
         """
-        rows, decoder = self._prepare([prompt], self._config(config, options), logits_processors)
-        return GenerationStream(rows[0], decoder)
+        chosen = self._config(config, options)
+        rows, decoder = self._prepare([prompt], chosen, logits_processors)
+        steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
+        return GenerationStream(rows[0], steps)
 
     def chat(
         self,

@@ -128,6 +128,21 @@ class Decoder(ABC):
             self._run_row(self._session, row, tokens[start : start + chunk], logits[start : start + chunk])
         return logits
 
+    def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
+        """Append several tokens to one row in one run of the decode graph; return the logits after each [S, V].
+
+        The next run of as many tokens overwrites them.
+        """
+        return self.prefill_all(row, tokens, chunk=len(tokens))
+
+    def can_cut(self, length: int) -> bool:
+        """Return whether `cut` may take tokens back from a row that has this many; `restore` always can."""
+        return False
+
+    def cut(self, row: int, length: int) -> None:
+        """Take back the tokens of a row behind the first `length`, from a row that `can_cut` has allowed."""
+        self.lengths[row] = length
+
     def _session_for(self, tokens: int) -> Any:
         """Return the faster session for a run of this many tokens whose last logits are all that is needed."""
         prefill = self._prefill
@@ -236,6 +251,24 @@ class StaticDecoder(Decoder):
         self._step_session.run_with_iobinding(self._step)
         return self._logits[:, 0]
 
+    def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
+        """Run several tokens over a binding that is made once for each number of them, and kept."""
+        if self._copies:
+            return super().decode_tokens(row, tokens)
+        key = row, len(tokens)
+        if key not in self._chunks:
+            ids = np.empty((1, len(tokens)), np.int64)
+            logits = np.empty((*ids.shape, self._vocab_size), self._logits_dtype)
+            self._chunks[key] = ids, logits, self._new_binding(self._session, ids, logits, row)
+        ids, logits, binding = self._chunks[key]
+        ids[0] = tokens
+        self._run(self._session, binding, np.ones(ids.shape, np.bool_), row)
+        return logits[0]
+
+    def can_cut(self, length: int) -> bool:
+        """Return whether no state and no window has lost what a shorter row needs."""
+        return length <= self.cache.reversible_length
+
     def _bind_step(self) -> None:
         bind_input(self._step, "input_ids", self._tokens)
         bind_input(self._step, self._mask_name, self._step_mask)
@@ -248,6 +281,7 @@ class StaticDecoder(Decoder):
         self._step_mask = np.empty((batch_size, capacity), np.int64)
         # Binding copies an array to a device other than the CPU at once, so later writes need another binding.
         self._copies = provider != "cpu"
+        self._chunks: dict[tuple[int, int], tuple[NDArray[np.int64], Logits, Any]] = {}
         windows = layer_windows(self._session, manifest.cache, prefix)
         cache = StaticCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
         if needs_numbers(manifest):

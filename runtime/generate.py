@@ -3,16 +3,17 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.decoder import Decoder, Logits
+from edgeformer.runtime.decoder import Logits, Mask, Tokens
 from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
+from edgeformer.runtime.speculation.statistics import SpeculationStatistics
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.structured_output import Constraint
 from edgeformer.runtime.token_logprobs import TokenLogprobs, token_logprobs
@@ -33,7 +34,8 @@ class Generation:
     the prompt, or of the encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's
     prompt. decode_seconds: time of all steps after the first new token. score: of a beam search (see
     `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
-    for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests.
+    for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests. speculation:
+    counts of drafted tokens; None where the config asks for none.
     """
 
     text: str | None
@@ -45,6 +47,7 @@ class Generation:
     score: float | None = None
     logprobs: list[TokenLogprobs] | None = None
     cached_tokens: int = 0
+    speculation: SpeculationStatistics | None = None
 
 
 NO_RULES = Rules()
@@ -77,6 +80,7 @@ class Row:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     source: NDArray[np.int64] | None = None
     cached_tokens: int = 0
+    speculation: SpeculationStatistics | None = None
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.sampling)
@@ -148,10 +152,21 @@ class Row:
             decode_seconds=self.decode_seconds,
             logprobs=None if self.top_logprobs is None else self.logprobs,
             cached_tokens=self.cached_tokens,
+            speculation=self.speculation,
         )
 
 
-def run_rows(decoder: Decoder, rows: Sequence[Row], first_logits: Logits | None = None) -> Iterator[tuple[int, str]]:
+class Steps(Protocol):
+    """The runs of rows: of a `Decoder`, or of a `SpeculativeDecoder` over it."""
+
+    def prefill(self, row: int, tokens: Tokens) -> Logits:
+        """Append a prompt to one row; return the logits of its last token [V]."""
+
+    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
+        """Append one token to every active row; return logits [B, V], which the next step overwrites."""
+
+
+def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> Iterator[tuple[int, str]]:
     """Prefill each row by itself, then decode all together; yield (row, new text) after each token.
 
     Prompts of different lengths need no padding this way, and the result of a prompt does not depend on its neighbours.
@@ -192,7 +207,7 @@ class TokenEvent:
 class GenerationStream(Iterator[str]):
     """An iterator over pieces of text as they are generated; `finish` runs to the end and returns the `Generation`."""
 
-    def __init__(self, row: Row, decoder: Decoder, first_logits: Logits | None = None):
+    def __init__(self, row: Row, decoder: Steps, first_logits: Logits | None = None):
         self._row = row
         self._steps = run_rows(decoder, [row], first_logits)
 

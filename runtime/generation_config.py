@@ -28,6 +28,9 @@ FILE_NAME = "generation_config.json"
 DEFAULT_TOP_K = 50
 """top_k of a generation_config.json that samples and names none. Source: `GenerationConfig` of transformers 5.23."""
 
+MOST_DRAFTED = 64
+"""Tokens of a draft at most: a run of more is a prompt's, and takes memory for the logits of each."""
+
 
 class UnknownOptionError(RequestError, TypeError):
     """A keyword that `generate` does not have. It is a TypeError too, as of any Python function."""
@@ -78,6 +81,8 @@ class GenerationOptions(TypedDict, total=False):
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
     grammar: str | None
+    prompt_lookup_num_tokens: int
+    max_matching_ngram_size: int
     num_beams: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
@@ -152,6 +157,11 @@ class GenerationConfig:
         regex: a regular expression that the whole text matches, in Rust's syntax.
         grammar: a grammar in llguidance's variant of Lark; its rule `start` is the whole text.
 
+    Speculation, of one prompt without beams; it changes how fast tokens come, and not which:
+        prompt_lookup_num_tokens: ≥ 0; tokens to draft at a time at most, of what came before; fewer or none where that
+            does not pay. 0 drafts none.
+        max_matching_ngram_size: ≥ 1; last tokens of the text that are searched for in it, and then fewer of them.
+
     Beam search, encoder-decoders only:
         num_beams: ≥ 1; continuations that are kept at each step, 1 is greedy search.
         length_penalty: finite; a hypothesis scores the sum of its tokens' log-probabilities divided by its length to
@@ -205,6 +215,8 @@ class GenerationConfig:
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
+    prompt_lookup_num_tokens: int = 0
+    max_matching_ngram_size: int = 3
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -228,6 +240,11 @@ class GenerationConfig:
             raise RequestError("structured output does not work with beams; use num_beams=1.")
         if self.ignore_eos and self.structured_output.is_on:
             raise RequestError("structured output ends where it is complete; take ignore_eos out.")
+        if beams and self.prompt_lookup_num_tokens:
+            raise RequestError("prompt_lookup_num_tokens does not work with beams; use num_beams=1.")
+        for name, least in (("prompt_lookup_num_tokens", 0), ("max_matching_ngram_size", 1)):
+            if not least <= getattr(self, name) <= MOST_DRAFTED:
+                raise RequestError(f"{name} is {getattr(self, name)}; it must be between {least} and {MOST_DRAFTED}.")
         if self.top_logprobs < 0:
             raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be 0 or larger.")
         if self.top_logprobs and not self.logprobs:

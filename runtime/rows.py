@@ -15,6 +15,7 @@ from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.generate import Row
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.speculation import DraftLength, PromptLookup, SpeculationStatistics, SpeculativeDecoder
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Tokenizer
 
@@ -59,6 +60,24 @@ def all_processors(
 ) -> Sequence[LogitsProcessor]:
     """Return the logits processors that options of the config ask for, and the caller's behind them."""
     return [config.dry.processor(tokenizer), *processors] if config.dry.dry_multiplier else processors
+
+
+def drafts_tokens(rows: Sequence[Row], config: GenerationConfig) -> bool:
+    """Return whether a decoder of these rows drafts tokens: the config asks for it, and there is one row."""
+    return config.prompt_lookup_num_tokens > 0 and len(rows) == 1
+
+
+def with_prompt_lookup(
+    decoder: Decoder, row: Row, config: GenerationConfig, text: Sequence[int] = ()
+) -> SpeculativeDecoder:
+    """Return a decoder that drafts the tokens of a row, which gets its counts.
+
+    text: tokens that drafts may be copied from, before those that the new decoder is given.
+    """
+    lookup = PromptLookup(config.max_matching_ngram_size)
+    lookup.extend(text)
+    row.speculation = SpeculationStatistics()
+    return SpeculativeDecoder(decoder, lookup, DraftLength(config.prompt_lookup_num_tokens), row.speculation)
 
 
 def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArray[np.float32]:

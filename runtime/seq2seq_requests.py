@@ -12,10 +12,10 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.beam_search import BeamSearch, beam_search
 from edgeformer.runtime.decoder import Decoder, Logits
 from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
-from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Row
+from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Row, Steps
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
-from edgeformer.runtime.rows import all_processors, end_tokens, make_row
+from edgeformer.runtime.rows import all_processors, drafts_tokens, end_tokens, make_row, with_prompt_lookup
 
 
 class Request(NamedTuple):
@@ -64,8 +64,11 @@ def new_row(model: EncoderDecoder, request: Request, source: NDArray[np.int64], 
     return row
 
 
-def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Request) -> tuple[list[Row], Decoder, Logits]:
-    """Run the encoder and the prompt; return a row for each source, the decoder, and the logits [B, V] that follow."""
+def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Request) -> tuple[list[Row], Steps, Logits]:
+    """Run the encoder and the prompt; return a row for each source, the decoder, and the logits [B, V] that follow.
+
+    Drafts are copied from the source, too, if it is text.
+    """
     started = time.perf_counter()
     inputs, mask = model.encoder_inputs(sources)
     texts, lengths = source_tokens(model, sources, request.config), mask.sum(1).tolist()
@@ -76,7 +79,10 @@ def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Reques
     seconds = time.perf_counter() - started
     for row in rows:
         row.prefill_seconds = seconds
-    return rows, decoder, first
+    if not drafts_tokens(rows, request.config):
+        return rows, decoder, first
+    source = [] if model.is_speech else model.encode_sources(sources)[0]
+    return rows, with_prompt_lookup(decoder, rows[0], request.config, [*source, *request.prompt]), first
 
 
 def search_beams(

@@ -65,6 +65,13 @@ class StaticCache:
             if not tensor.per_token:
                 self._buffers[-1].put(np.zeros(shape, kind))
 
+    @property
+    def reversible_length(self) -> int:
+        """Tokens up to which a row forgets its last ones by its length alone; `snapshot` says why not beyond."""
+        if not all(tensor.per_token for tensor in self._tensors):
+            return 0
+        return min((window for window in self._windows if window is not None), default=self.capacity)
+
     def bind(self, binding: Any, rows: Rows = None) -> None:
         """Bind past and present of every layer to the whole cache, or to rows of it."""
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):

@@ -38,6 +38,7 @@ class Bias(click.ParamType[tuple[int, float]]):
 BIAS = Bias()
 CHAT = "Chat"
 SAMPLING = "Sampling"
+SPECULATION = "Speculation"
 STRUCTURED = "Structured output"
 
 
@@ -76,6 +77,13 @@ STRUCTURED = "Structured output"
 )  # fmt: skip
 @option("--regex", topic=STRUCTURED, help="Write a text that this regular expression matches.")
 @option("--grammar", metavar="FILE|LARK", topic=STRUCTURED, help="Write a text of this grammar.")
+@option(
+    "--prompt-lookup-num-tokens", **COUNT, topic=SPECULATION,
+    help="Draft up to N tokens at a time of what came before.",
+)  # fmt: skip
+@option(
+    "--max-matching-ngram-size", **COUNT, topic=SPECULATION, help="Last tokens to look up for a draft. [default: 3]"
+)
 @option("--num-beams", **COUNT, topic=ENCODER_DECODERS, help="Beam search instead of greedy choice.")
 @option(
     "--source-language", topic=ENCODER_DECODERS,
@@ -231,5 +239,7 @@ def _show(stream: "GenerationStream") -> "Generation":
         speeds.append(f"prefill {result.prompt_tokens / result.prefill_seconds:.0f} tokens/s")
     if result.decode_seconds:
         speeds.append(f"decode {(new - 1) / result.decode_seconds:.0f} tokens/s")
+    if result.speculation:
+        speeds.append(f"{result.speculation.accepted} of {result.speculation.drafted} drafted tokens came true")
     note("; ".join(speeds))
     return result

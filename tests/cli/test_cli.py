@@ -174,6 +174,15 @@ def test_run_takes_the_options_of_other_samplers(tiny_llama_bundle):
     assert refused.exit_code == 2 and "'x=1' is no ID=VALUE, such as 42=-3.5." in refused.stderr
 
 
+def test_run_drafts_by_prompt_lookup(tiny_llama_bundle):
+    options = ["-n", 12, "--prompt-lookup-num-tokens", 4, "--max-matching-ngram-size", 1]
+    plain, drafts = (run("run", tiny_llama_bundle, "A dog. A dog. A dog", *given) for given in (options[:2], options))
+    assert plain.stdout == drafts.stdout and "drafted" not in plain.stderr
+    assert re.search(r"; \d+ of \d+ drafted tokens came true\n$", drafts.stderr)
+    data = json.loads(run("run", tiny_llama_bundle, "A dog. A dog. A dog", *options, "--json").stdout)
+    assert data["speculation"]["runs"] + data["speculation"]["accepted"] == len(data["token_ids"]) - 1
+
+
 def test_run_as_a_chat(tiny_llama_bundle):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
     expected = load(tiny_llama_bundle).chat(messages, max_new_tokens=8).finish()

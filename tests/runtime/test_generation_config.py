@@ -43,7 +43,10 @@ def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_defaul
         | names(StructuredOutput)
         | names(BeamSearch) - {"num_return_sequences"}
     )
-    of_the_loop = {"max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs"}
+    of_the_loop = {
+        "max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs", "prompt_lookup_num_tokens",
+        "max_matching_ngram_size",
+    }  # fmt: skip
     assert names(GenerationConfig) == parts | of_the_loop
     config = GenerationConfig()
     assert (config.sampling, config.rules, config.dry) == (Sampling(), Rules(), Dry())
