@@ -1,5 +1,5 @@
 """`python -m edgeformer` is the command `edgeformer`."""
 
-from edgeformer.cli.main import main
+from edgeformer.cli.start import main
 
 main()

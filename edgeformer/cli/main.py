@@ -1,12 +1,9 @@
 """The command `edgeformer`. Each subcommand is imported when it is used, so that help and small commands start fast."""
 
 import importlib
-import signal
-import sys
 import warnings
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -85,9 +82,7 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line: the entry point of the console script."""
-    # A terminated export must clean up like an interrupted one.
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    """Run the command line in a process whose signals somebody else handles, as `edgeformer.cli.start` does."""
     warnings.showwarning = _show_warning
     cli()
 
@@ -102,7 +97,3 @@ def _show_warning(
 ) -> None:
     """Print a Python warning as one line of the command line, without the place in the code that Python adds."""
     warn(str(message))
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)

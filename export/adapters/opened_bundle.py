@@ -157,6 +157,12 @@ def open_bundle(folder: Path, progress: Progress = no_progress) -> Manifest:
         if sha256(folder / name) != entry.sha256:
             raise BundleError(f"{folder / name} was changed after the export: its SHA-256 is not the manifest's.")
     _check_certificate(folder, manifest)
+    linked = [name for name in manifest.graph_hashes() if (folder / name).stat().st_nlink > 1]
+    if linked:
+        raise BundleError(
+            f"{folder / linked[0]} has several hard links, and onnx refuses to read weights from such a file. Verify a "
+            f"copy: cp -r {folder} COPY"
+        )
     return manifest
 
 

@@ -259,6 +259,15 @@ def test_a_bundle_without_certificate_is_compared_with_its_checkpoint(copy, llam
     assert not verify(copy, against=llama_folder).passed
 
 
+def test_a_bundle_of_hard_links_is_refused_by_verify_alone(llama_bundle, tmp_path):
+    """`cp -l` makes such bundles; onnx and onnx_ir raise errors of their own for them."""
+    shutil.copytree(llama_bundle, tmp_path / "bundle")
+    linked = Path(shutil.copytree(tmp_path / "bundle", tmp_path / "linked", copy_function=os.link))
+    with pytest.raises(BundleError, match="has several hard links, .* Verify a copy: cp -r"):
+        verify(linked)
+    load(linked)
+
+
 def test_stored_weights_are_those_of_the_checkpoint(llama_bundle, llama_folder):
     import torch
 

@@ -1,15 +1,18 @@
 """The files that are fuzzed: how a folder with one wrong file is made, and how it is opened."""
 
 import hashlib
+import importlib
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from reliability.command_lines import call, draw_line
 from reliability.mutations import (
     mutate_bytes,
     mutate_document,
@@ -216,6 +219,17 @@ def _modules(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], A
     return lambda: plan(folder)
 
 
+def _command_line(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], Any]:
+    importlib.import_module("matplotlib.font_manager")  # reads its list of fonts once, and not in a case
+    folder.mkdir(parents=True)
+    made = [preset for preset in PRESETS if (bundles / preset).is_dir()]
+    line = draw_line(draw, [f"bundle-{preset}" for preset in made])
+    for preset in made:
+        if f"bundle-{preset}" in line:  # copied, since `verify` refuses links
+            shutil.copytree(bundles / preset, folder / f"bundle-{preset}")
+    return call(line, folder)
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -228,6 +242,7 @@ TARGETS = {
         Target("template", _template),
         Target("modules", _modules),
         Target("check", _check),
+        Target("cli", _command_line),
     )
 }
 """All targets by name."""

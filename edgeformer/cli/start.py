@@ -1,0 +1,76 @@
+"""Start the command line, so that SIGINT and SIGTERM end it quietly at any moment from its first line on.
+
+    first line   imports of the command line   the command         its end
+    the system ends the process ───────────┤ it cleans up ├─── the system ends the process
+
+A command ends by an exception, KeyboardInterrupt or SystemExit, which removes what is half written. Raised inside of an
+import or a callback it may come out as any other error, or be printed and forgotten; neither is shown to the user.
+This module imports as little as it can, since Python prints a traceback where it is interrupted before `main`.
+"""
+
+import _thread
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+_received: list[int] = []
+"""Signals that have come, in order."""
+
+IMPATIENT = 3
+"""Signals after which the process ends without cleaning up."""
+
+
+def main() -> NoReturn:
+    """Run the command line: the entry point of the console script. Exits with 130 after SIGINT, 143 after SIGTERM."""
+    watched = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in watched:
+        signal.signal(each, signal.SIG_DFL)
+    from edgeformer.cli.main import main as run
+
+    code: Any = 1
+    try:
+        sys.unraisablehook = _ignore
+        for each in watched:
+            signal.signal(each, _interrupt)
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+        if code and _received:
+            code = 128 + _received[0]
+    except BaseException:
+        if not _received:
+            raise
+        code = 128 + _received[0]
+    finally:
+        # What runs at exit has nothing to clean up, and an exception there would be printed.
+        for each in watched:
+            signal.signal(each, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """End the command by an exception, so that it cleans up."""
+    _received.append(number)
+    if len(_received) >= IMPATIENT:
+        os._exit(128 + number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
+def _ignore(unraisable: Any) -> None:
+    """Report an exception that Python ignores; one of a signal is sent again instead, since the command went on."""
+    if _received and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
+        # Python ignores what is raised in here, too: another thread sends it when this has returned.
+        _thread.start_new_thread(_send_again, (_received.pop(),))
+    elif not _received:
+        sys.__unraisablehook__(unraisable)
+
+
+def _send_again(number: int) -> None:
+    time.sleep(0.01)
+    _thread.interrupt_main(signal.Signals(number))

@@ -1,0 +1,178 @@
+"""Send SIGINT and SIGTERM to commands at random moments, and count how they end.
+
+    python tools/reliability/signals.py BUNDLES --cases 120 [--output signals.json]
+
+BUNDLES is a folder with the bundle tiny-llama, which is made there if it is absent. Each case starts a command in a
+process of its own and sends one signal at a seeded moment between the start of the interpreter and the command's usual
+end. The command must end with 130 or 143, or by the signal, or be done; with one line on stderr at most, and leave
+either no bundle or a whole one. With --output, the run goes on behind the cases that the file has. Exits with 1 if
+there was a fault.
+
+Before the command's first line, Python itself prints a traceback when SIGINT comes: such cases are counted as `python`.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))  # the folders of tools/ are packages
+
+COMMANDS = {
+    "models": ["models"],
+    "info": ["info", "tiny-llama"],
+    "check": ["check", "tiny-llama"],
+    "run": ["run", "tiny-llama", "Once upon a time", "--max-new-tokens", "20"],
+    "verify": ["verify", "tiny-llama", "--quick"],
+    "export": ["export", "--model", "tiny-llama", "-o", "made", "--no-verify"],
+    "overwrite": ["export", "--model", "tiny-llama", "-o", "tiny-llama", "--no-verify", "--overwrite"],
+    "optimize": ["optimize", "tiny-llama"],
+}
+"""Command lines by name; they run in a folder that holds the bundle tiny-llama."""
+
+FAULTS = ("raw", "code", "half", "hang")
+"""Kinds of endings that must not occur: more than a line on stderr, another exit code, half a bundle, no end."""
+
+LONGEST = 120.0
+"""Seconds after which a command that was sent a signal hangs."""
+
+
+class Ending(NamedTuple):
+    """How a case ended. kind: ended, done, python, or a fault. detail: what was wrong."""
+
+    kind: str
+    detail: str = ""
+
+
+def run_case(line: list[str], bundles: Path, number: int, delay: float) -> Ending:
+    """Run a command line of edgeformer, send it a signal after a delay in s, and say how it ended."""
+    with tempfile.TemporaryDirectory(prefix="signals-") as scratch:
+        folder = Path(scratch)
+        shutil.copytree(bundles / "tiny-llama", folder / "tiny-llama")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edgeformer", *line],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "EDGEFORMER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"},
+        )
+        try:
+            time.sleep(delay)
+            process.send_signal(number)
+            stderr = process.communicate(timeout=LONGEST)[1].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return Ending("hang", f"over {LONGEST:g} s after signal {number}")
+        return judge(process.returncode, number, stderr) if not (half := _half(folder)) else Ending("half", half)
+
+
+def judge(code: int, number: int, stderr: str) -> Ending:
+    """Return how a command ended by its exit code and its stderr. number: the signal that it got."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    shown = stderr[-1500:]
+    if any("Traceback" in line for line in lines):
+        # Python's own start, before the first line of the command: nothing of edgeformer is on the stack but its name.
+        files = [line for line in lines if line.lstrip().startswith("File ")]
+        early = all("<frozen" in line or "__init__.py" in line or "edgeformer/cli/start.py" in line for line in files)
+        return Ending("python" if early and number == signal.SIGINT else "raw", shown)
+    if len(lines) > 1:
+        return Ending("raw", shown)
+    if code == 0:
+        return Ending("done")
+    if code not in (128 + number, -number):
+        return Ending("code", f"exit code {code} after signal {number}: {shown}")
+    return Ending("ended")
+
+
+def _half(folder: Path) -> str:
+    """Return what is not whole in a folder of bundles; empty if all are."""
+    from edgeformer.errors import BundleError
+    from edgeformer.manifest import Manifest
+
+    for path in folder.iterdir():
+        if path.name == "cache":
+            continue
+        if path.name.startswith("."):
+            return f"{path.name} was left behind"
+        try:
+            Manifest.read(path).check_sizes(path)
+        except BundleError as error:
+            return str(error)
+        hidden = [each.name for each in path.iterdir() if each.name.startswith(".")]
+        if hidden:
+            return f"{path.name}/{hidden[0]} was left behind"
+    return ""
+
+
+def measure(bundles: Path, names: list[str]) -> dict[str, float]:
+    """Return the seconds that each command takes here, uninterrupted."""
+    seconds = {}
+    for name in names:
+        start = time.monotonic()
+        ending = run_case(COMMANDS[name], bundles, 0, 0.0)  # signal 0 is none
+        if ending.kind != "done":
+            raise click.ClickException(f"{name} does not run by itself: {ending}")
+        seconds[name] = time.monotonic() - start
+    return seconds
+
+
+def run_cases(
+    bundles: Path, cases: range, seconds: Mapping[str, float], told: Callable[[str], None] = click.echo
+) -> dict[str, Any]:
+    """Run cases over commands, whose durations are given; return counts by kind of ending, and the faults."""
+    counts: Counter[str] = Counter()
+    faults = []
+    for case in cases:
+        draw = random.Random(f"signals/{case}")
+        name = draw.choice(sorted(seconds))
+        number = draw.choice((signal.SIGINT, signal.SIGTERM))
+        delay = draw.uniform(0, seconds[name])
+        ending = run_case(COMMANDS[name], bundles, number, delay)
+        counts[ending.kind] += 1
+        if ending.kind in FAULTS:
+            faults.append({"case": case, "command": name, "signal": int(number), "delay": delay, **ending._asdict()})
+            told(f"{case} {name}, {number.name} after {delay:.2f} s: {ending.kind}: {ending.detail}")
+    return {"next": cases.stop, "counts": dict(counts), "faults": faults}
+
+
+@click.command()
+@click.argument("bundles", type=click.Path(path_type=Path))
+@click.option("--cases", default=40, show_default=True, help="Cases in this run.")
+@click.option("--command", "names", multiple=True, type=click.Choice(list(COMMANDS)), help="[default: all]")
+@click.option("--output", type=click.Path(path_type=Path), help="JSON file that this run continues and updates.")
+def main(bundles: Path, cases: int, names: tuple[str, ...], output: Path | None) -> None:
+    """Send signals to commands at random moments."""
+    if not (bundles / "tiny-llama").is_dir():
+        from edgeformer.export import export_model
+
+        export_model("tiny-llama", bundles / "tiny-llama", verify=None)
+    before: dict[str, Any] = {"next": 0, "counts": {}, "faults": []}
+    if output and output.is_file():
+        before = json.loads(output.read_text())
+    first = before["next"]
+    ran = run_cases(bundles, range(first, first + cases), measure(bundles, list(names or COMMANDS)))
+    counts = dict(Counter(before["counts"]) + Counter(ran["counts"]))
+    result = {"next": ran["next"], "counts": counts, "faults": before["faults"] + ran["faults"]}
+    if output:
+        output.write_text(json.dumps(result, indent=1) + "\n")
+    click.echo(f"{result['next']} signals: {', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))}")
+    if ran["faults"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
