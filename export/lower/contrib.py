@@ -13,6 +13,9 @@ ATTENTION_INPUTS = (
 )  # fmt: skip
 """Inputs of com.microsoft.GroupQueryAttention, in order (ContribOperators.md of onnxruntime 1.31)."""
 
+INT8_CACHE = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
+"""Attributes of com.microsoft.GroupQueryAttention with an int8 cache."""
+
 
 def attention_input(node: onnx.NodeProto, name: str) -> str:
     """Return the name of the value that a GroupQueryAttention of a written graph reads as `name`; "" where absent."""

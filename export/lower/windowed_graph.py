@@ -20,8 +20,11 @@ import onnx
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
-from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, restore_attention
+from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION, restore_node
 from edgeformer.manifest import Provider
+
+FUNCTIONS = (ATTENTION.name, INT8_ATTENTION.name)
+"""Functions that may stand for attention with a cache."""
 
 
 def write_windowed_graph(
@@ -32,7 +35,7 @@ def write_windowed_graph(
     Writes nothing and returns () where no layer has a window shorter than the context, or none has a kernel for it.
     """
     model = onnx.load(graph, load_external_data=False)
-    nodes = [node for node in model.graph.node if node.op_type in ("GroupQueryAttention", ATTENTION.name)]
+    nodes = [node for node in model.graph.node if node.op_type in ("GroupQueryAttention", *FUNCTIONS)]
     attention = {node.output[1]: node for node in nodes if len(node.output) > 1}
     read = {name for node in model.graph.node for name in node.input}
     windows: list[int | None] = [None] * geometry.num_layers
@@ -42,8 +45,8 @@ def write_windowed_graph(
         if node is not None and tensor.present not in read:
             windows[tensor.layer] = _window(node, context_length, provider)
             if windows[tensor.layer] is not None:
-                if node.op_type == ATTENTION.name:
-                    restore_attention(node)
+                if node.op_type in FUNCTIONS:
+                    restore_node(model, node)
                 node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
         window = windows[tensor.layer]
         if tensor.per_token and window is not None:
@@ -57,7 +60,7 @@ def write_windowed_graph(
 
 def _window(node: onnx.NodeProto, context_length: int, provider: Provider) -> int | None:
     """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
-    if node.domain != CONTRIB and node.op_type != ATTENTION.name:
+    if node.domain != CONTRIB and node.op_type not in FUNCTIONS:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
     biased = node.domain == CONTRIB and attention_input(node, "attention_bias") != ""

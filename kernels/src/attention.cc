@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "attention_work.h"
@@ -12,8 +13,11 @@ namespace {
 // Bytes of keys and values that are worth a thread's start.
 constexpr std::size_t kBytesOfAStart = 64 << 10;
 
-// One call of attend.
+// One call of attend. T: of a number in the cache.
+template <class T>
 class Attention {
+  static constexpr bool kIsInt8 = std::is_same_v<T, std::int8_t>;
+
  public:
   Attention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel)
       : shape_(shape), in_(inputs), level_(level), parallel_(parallel) {
@@ -32,8 +36,8 @@ class Attention {
   int valid(std::size_t row) const { return in_.last_positions[row] + 1; }
   int past(std::size_t row) const { return in_.is_prompt ? 0 : valid(row) - in_.new_tokens; }
 
-  float* of_head(const Cache& cache, std::size_t row, int kv_head) const {
-    return cache.present + (row * shape_.kv_heads + kv_head) * cache.present_capacity * shape_.head_dim;
+  T* of_head(const Cache& cache, std::size_t row, int kv_head) const {
+    return static_cast<T*>(cache.present) + (row * shape_.kv_heads + kv_head) * cache.present_capacity * shape_.head_dim;
   }
 
   // Rotated queries, so that those which read the same keys are neighbours: [rows][kv_heads][new_tokens][group][head_dim]
@@ -52,9 +56,10 @@ class Attention {
       parallel_.run(in_.rows * shape_.kv_heads, Task([&](std::size_t head) {
                       const std::size_t kept = std::size_t(past(head / shape_.kv_heads)) * shape_.head_dim;
                       const std::size_t all = cache.present_capacity * shape_.head_dim;
-                      float* to = cache.present + head * all;
-                      if (kept > 0) std::copy_n(cache.past + head * cache.past_capacity * shape_.head_dim, kept, to);
-                      std::fill(to + kept, to + all, 0.0f);
+                      T* to = static_cast<T*>(cache.present) + head * all;
+                      const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * shape_.head_dim;
+                      if (kept > 0) std::copy_n(from, kept, to);
+                      std::fill(to + kept, to + all, T{});
                     }));
     }
   }
@@ -84,14 +89,33 @@ class Attention {
       const float* from = in_.queries + index * in_.query_stride + static_cast<std::size_t>(head) * shape_.head_dim;
       float* to = queries(row, head / group(), token) + static_cast<std::size_t>(head % group()) * shape_.head_dim;
       level_.rotate(rotation, from, shape_.scale, to);
+      // The scales of keys belong to queries, so that integers of keys are multiplied as they are.
+      if constexpr (kIsInt8) multiply(to, scales_of(in_.keys_cache, head / group()));
     }
     if (in_.keys == nullptr) return;
     for (int head = 0; head < shape_.kv_heads; ++head) {
       const std::size_t from = index * in_.kv_stride + static_cast<std::size_t>(head) * shape_.head_dim;
       const std::size_t at = static_cast<std::size_t>(position) * shape_.head_dim;
-      level_.rotate(rotation, in_.keys + from, 1.0f, of_head(in_.keys_cache, row, head) + at);
-      std::copy_n(in_.values + from, shape_.head_dim, of_head(in_.values_cache, row, head) + at);
+      T *key = of_head(in_.keys_cache, row, head) + at, *value = of_head(in_.values_cache, row, head) + at;
+      if constexpr (kIsInt8) {
+        float* rotated = attention_memory_of_thread().keys.at_least(shape_.head_dim);
+        level_.rotate(rotation, in_.keys + from, 1.0f, rotated);
+        level_.round_to_int8(rotated, scales_of(in_.keys_cache, head), shape_.head_dim, key);
+        level_.round_to_int8(in_.values + from, scales_of(in_.values_cache, head), shape_.head_dim, value);
+      } else {
+        level_.rotate(rotation, in_.keys + from, 1.0f, key);
+        std::copy_n(in_.values + from, shape_.head_dim, value);
+      }
     }
+  }
+
+  // Of a head's channels; null where numbers are floats.
+  const float* scales_of(const Cache& cache, int kv_head) const {
+    return kIsInt8 ? cache.scales + static_cast<std::size_t>(kv_head) * shape_.head_dim : nullptr;
+  }
+
+  void multiply(float* x, const float* scales) const {
+    for (int d = 0; d < shape_.head_dim; ++d) x[d] *= scales[d];
   }
 
   AttentionRows rows_of(std::size_t row, int kv_head, int token, int tokens) const {
@@ -101,7 +125,7 @@ class Attention {
     }
     return {queries(row, kv_head, token), tokens * group(), group(), shape_.head_dim, past(row) + token,
             of_head(in_.keys_cache, row, kv_head), of_head(in_.values_cache, row, kv_head), valid(row),
-            shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride};
+            shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride, kIsInt8};
   }
 
   // Each part of kKeysAtOnce keys is summed by itself, so that few heads keep many threads busy; then parts are joined.
@@ -117,13 +141,15 @@ class Attention {
     }
     const std::size_t of_part = group() * (shape_.head_dim + 2);
     float* sums = attention_memory_of_thread().sums.at_least(parts.size() * of_part);
-    const std::size_t bytes = parts.size() * 2 * kKeysAtOnce * shape_.head_dim * sizeof(float);
+    const std::size_t bytes = parts.size() * 2 * kKeysAtOnce * shape_.head_dim * sizeof(T);
     const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
     const std::size_t chunks = std::min(parts.size(), most);
     const auto attend = [&](std::size_t chunk) {
+      float* scratch = kIsInt8 ? attention_memory_of_thread().work.at_least(attention_scratch(0, shape_.head_dim)) : nullptr;
       for (std::size_t i = chunk * parts.size() / chunks; i < (chunk + 1) * parts.size() / chunks; ++i) {
         const Part& part = parts[i];
-        level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end, sums_at(sums + i * of_part, group(), shape_.head_dim));
+        level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end,
+                          sums_at(sums + i * of_part, group(), shape_.head_dim), scratch);
       }
     };
     parallel_.run(chunks, Task(attend));
@@ -158,6 +184,7 @@ class Attention {
         }
         const float inverse = weight == 0 ? 0 : 1 / weight;
         for (int d = 0; d < shape_.head_dim; ++d) to[d] *= inverse;
+        if constexpr (kIsInt8) multiply(to, scales_of(in_.values_cache, part.kv_head));
       }
     }
   }
@@ -181,7 +208,7 @@ class Attention {
     level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, shape_.head_dim)));
     const std::size_t stride = static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim;
     divide_by_weights(rows, sums, in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr,
-                      output(row, token, kv_head * group()), stride);
+                      scales_of(in_.values_cache, kv_head), output(row, token, kv_head * group()), stride);
   }
 
   const AttentionShape& shape_;
@@ -203,7 +230,11 @@ const Level& level_for(int head_dim, const Level& best) {
 
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {
   if (inputs.rows == 0 || inputs.new_tokens == 0) return;
-  Attention(shape, inputs, level, parallel).run();
+  if (inputs.keys_cache.scales != nullptr) {
+    Attention<std::int8_t>(shape, inputs, level, parallel).run();
+  } else {
+    Attention<float>(shape, inputs, level, parallel).run();
+  }
 }
 
 }  // namespace edgeformer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace edgeformer {
 
@@ -10,13 +11,14 @@ struct AttentionRows {
   const float* queries;
   int rows, heads, head_dim;
   int position;               // of the first token
-  const float *keys, *values;  // [valid][head_dim]
+  const void *keys, *values;  // [valid][head_dim]: floats, or int8
   int valid;
   bool causal;
   int window;
   float softcap;
   const float* bias;  // of the first head and token, or null
   std::size_t bias_head_stride, bias_token_stride;
+  bool is_int8 = false;
 
   // Keys that a token sees.
   int first_key(int token) const {
@@ -38,15 +40,21 @@ struct AttentionSums {
 // Keys that are taken at once.
 inline constexpr int kKeysAtOnce = 64;
 
-// Sums over keys `begin` to `end`, at most kKeysAtOnce, of rows of one token, which sees all of these.
-using AttendOne = void (*)(const AttentionRows&, int begin, int end, const AttentionSums&);
+// Sums over keys `begin` to `end`, at most kKeysAtOnce, of rows of one token, which sees all of these. scratch:
+// attention_scratch(0, head_dim) floats on a cache line.
+using AttendOne = void (*)(const AttentionRows&, int begin, int end, const AttentionSums&, float* scratch);
 
 // Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.
 using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* scratch);
 
+// Scores of the rows, and keys as columns; keys and values as floats where they are integers.
 constexpr std::size_t attention_scratch(int rows, int head_dim) {
-  return static_cast<std::size_t>(kKeysAtOnce) * (rows + head_dim);
+  return static_cast<std::size_t>(kKeysAtOnce) * (rows + 2 * head_dim);
 }
+
+// to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a
+// number. count is in whole vectors.
+using RoundToInt8 = void (*)(const float* x, const float* scales, int count, std::int8_t* to);
 
 // y = scale times x with its first rotary_dim numbers rotated: halves of it, or neighbours where `interleaved`.
 struct Rotation {

@@ -28,10 +28,11 @@ inline AttentionSums sums_at(float* memory, int rows, int head_dim) {
   return {memory, largest, largest + rows};
 }
 
-// Divides sums of rows by their weights, a sink's included. sinks: of the rows' heads, or null. output: of the first token
-// and head; those of a token are neighbours, and tokens lie `stride` floats apart.
-inline void divide_by_weights(const AttentionRows& rows, const AttentionSums& sums, const float* sinks, float* output,
-                              std::size_t stride) {
+// Divides sums of rows by their weights, a sink's included. sinks: of the rows' heads, or null. scales: of a value's
+// channels, or null. output: of the first token and head; those of a token are neighbours, and tokens lie `stride` floats
+// apart.
+inline void divide_by_weights(const AttentionRows& rows, const AttentionSums& sums, const float* sinks, const float* scales,
+                              float* output, std::size_t stride) {
   for (int row = 0; row < rows.rows; ++row) {
     const int head = row % rows.heads, token = row / rows.heads;
     const float* from = sums.outputs + static_cast<std::size_t>(row) * rows.head_dim;
@@ -44,6 +45,7 @@ inline void divide_by_weights(const AttentionRows& rows, const AttentionSums& su
     }
     const float inverse = weight == 0 ? 0 : factor / weight;
     for (int d = 0; d < rows.head_dim; ++d) to[d] = from[d] * inverse;
+    for (int d = 0; scales != nullptr && d < rows.head_dim; ++d) to[d] *= scales[d];
   }
 }
 

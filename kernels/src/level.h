@@ -51,6 +51,7 @@ struct Level {
   AttendOne attend_one;
   AttendMany attend_many;
   Rotate rotate;
+  RoundToInt8 round_to_int8;
   GateNumbers gate;
   AddAndNorm add_and_norm;
   AddAndLayerNorm add_and_layer_norm;

@@ -50,7 +50,7 @@ class SelfAttention {
         sums_at(memory.sums.at_least(static_cast<std::size_t>(rows.rows) * (d + 2)), rows.rows, d);
     level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
     const float* sinks = in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr;
-    divide_by_weights(rows, sums, sinks, output, stride);
+    divide_by_weights(rows, sums, sinks, nullptr, output, stride);
   }
 
   Rotation rotation_at(int position) const {

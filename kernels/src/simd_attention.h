@@ -106,11 +106,32 @@ void weigh_all_values(const float* weights, const float* values, int keys, int h
   }
 }
 
+// Keys or values `begin` to `end` as floats: where they are, or in `scratch`.
 template <class V>
-void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to) {
+const float* floats_of(const AttentionRows& rows, const void* elements, int begin, int end, float* scratch) {
+  const std::size_t first = static_cast<std::size_t>(begin) * rows.head_dim;
+  if (!rows.is_int8) return static_cast<const float*>(elements) + first;
+  const std::uint8_t* from = static_cast<const std::uint8_t*>(elements) + first;
+  const int count = (end - begin) * rows.head_dim;
+  for (int i = 0; i < count; i += V::kLanes) V::store(scratch + i, V::to_floats(V::widen_signed(from + i)));
+  return scratch;
+}
+
+template <class V>
+void round_to_int8(const float* x, const float* scales, int count, std::int8_t* to) {
+  for (int i = 0; i < count; i += V::kLanes) {
+    const typename V::Floats inverse = V::divide(V::splat(1.0f), V::load(scales + i));
+    const typename V::Floats scaled = V::max(V::multiply(V::load(x + i), inverse), V::splat(-128.0f));
+    V::store_narrow(to + i, V::round(V::min(scaled, V::splat(127.0f))));
+  }
+}
+
+template <class V>
+void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to, float* scratch) {
   alignas(kCacheLine) float scores[kValueHeads * kKeysAtOnce];
   const int keys = end - begin, head_dim = rows.head_dim;
-  const std::size_t first = static_cast<std::size_t>(begin) * head_dim;
+  const float* all_keys = floats_of<V>(rows, rows.keys, begin, end, scratch);
+  const float* values = floats_of<V>(rows, rows.values, begin, end, scratch + kKeysAtOnce * head_dim);
   for (int row = 0; row < rows.rows; row += kValueHeads) {
     const int heads = std::min(kValueHeads, rows.rows - row);
     for (int head = 0; head < heads; ++head) {
@@ -118,7 +139,7 @@ void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSu
       const float* query = rows.queries + static_cast<std::size_t>(row + head) * head_dim;
       int key = 0;
       for (; key < keys; key += V::kLanes) {
-        const float* from = rows.keys + first + static_cast<std::size_t>(key) * head_dim;
+        const float* from = all_keys + static_cast<std::size_t>(key) * head_dim;
         V::store(of_head + key, dot_products<V>(query, from, head_dim, keys - key));
       }
       finish_scores<V>(rows, row + head, begin, end, of_head);
@@ -128,7 +149,7 @@ void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSu
     }
     float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
     const auto weigh = heads == kValueHeads ? weigh_all_values<V, kValueHeads> : weigh_all_values<V, 1>;
-    weigh(scores, rows.values + first, keys, head_dim, outputs);
+    weigh(scores, values, keys, head_dim, outputs);
   }
 }
 
@@ -190,19 +211,19 @@ void multiply_matrices(const Tile& whole, int rows, int columns) {
   }
 }
 
-// Keys `begin` to `end` as columns, [head_dim][kKeysAtOnce]. Columns behind the last are copies of it.
+// Keys as columns, [head_dim][kKeysAtOnce]. Columns behind the last are copies of it.
 template <class V>
-void transpose_keys(const AttentionRows& rows, int begin, int end, float* columns) {
+void transpose_keys(const float* keys, int count, int head_dim, float* columns) {
   typename V::Floats square[V::kLanes];
-  for (int first = begin; first < end; first += V::kLanes) {
-    for (int i = 0; i < rows.head_dim; i += V::kLanes) {
+  for (int first = 0; first < count; first += V::kLanes) {
+    for (int i = 0; i < head_dim; i += V::kLanes) {
 #pragma clang loop unroll(full)
       for (int key = 0; key < V::kLanes; ++key) {
-        square[key] = V::load(rows.keys + static_cast<std::size_t>(std::min(first + key, end - 1)) * rows.head_dim + i);
+        square[key] = V::load(keys + static_cast<std::size_t>(std::min(first + key, count - 1)) * head_dim + i);
       }
       V::transpose(square);
 #pragma clang loop unroll(full)
-      for (int j = 0; j < V::kLanes; ++j) V::store(columns + (i + j) * kKeysAtOnce + first - begin, square[j]);
+      for (int j = 0; j < V::kLanes; ++j) V::store(columns + (i + j) * kKeysAtOnce + first, square[j]);
     }
   }
 }
@@ -235,13 +256,14 @@ template <class V>
 void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
   const int head_dim = rows.head_dim, last_token = (rows.rows - 1) / rows.heads;
   const int end = rows.end_of_keys(last_token);
-  float *columns = scratch, *scores = scratch + static_cast<std::size_t>(head_dim) * kKeysAtOnce;
+  const std::size_t of_elements = static_cast<std::size_t>(head_dim) * kKeysAtOnce;
+  float *columns = scratch, *widened = scratch + of_elements, *scores = widened + of_elements;
   std::fill(to.outputs, to.outputs + static_cast<std::size_t>(rows.rows) * head_dim, 0.0f);
   std::fill(to.weights, to.weights + rows.rows, 0.0f);
   std::fill(to.largest, to.largest + rows.rows, kNoScore);
   for (int begin = rows.first_key(0) / V::kLanes * V::kLanes; begin < end; begin += kKeysAtOnce) {
     const int keys = std::min(kKeysAtOnce, end - begin), width = (keys + V::kLanes - 1) / V::kLanes * V::kLanes;
-    transpose_keys<V>(rows, begin, begin + keys, columns);
+    transpose_keys<V>(floats_of<V>(rows, rows.keys, begin, begin + keys, widened), keys, head_dim, columns);
     const std::size_t of_queries = head_dim, of_keys = kKeysAtOnce;
     multiply_matrices<V, false>({rows.queries, columns, scores, of_queries, of_keys, of_keys, head_dim}, rows.rows, width);
     const bool all_seen = width == keys && rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
@@ -251,7 +273,7 @@ void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scra
       if (!all_seen) hide_keys(rows, row / rows.heads, begin, begin + keys, width, of_row);
       weigh_scores<V>(to, row, of_row, width, head_dim);
     }
-    const float* values = rows.values + static_cast<std::size_t>(begin) * head_dim;
+    const float* values = floats_of<V>(rows, rows.values, begin, begin + keys, widened);
     multiply_matrices<V, true>({scores, values, to.outputs, of_keys, of_queries, of_queries, keys}, rows.rows, head_dim);
   }
 }

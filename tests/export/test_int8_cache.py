@@ -19,6 +19,7 @@ from edgeformer.errors import BundleError, ConfigError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.calibrate import caches as cache_calibration
 from edgeformer.export.calibrate.caches import calibrate_caches
+from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import quantized_caches as caches
@@ -75,7 +76,7 @@ def test_every_graph_caches_integers_by_the_scales_of_the_manifest(kind, request
     folder = request.getfixturevalue(kind)
     manifest = Manifest.read(folder)
     for name in manifest.all_graphs:
-        graph = onnx.load(folder / name, load_external_data=False).graph
+        graph = inline_functions(onnx.load(folder / name, load_external_data=False)).graph
         declared = [value for value in (*graph.input, *graph.output) if value.name.startswith(("past", "present"))]
         assert len(declared) == 4 * 3
         assert {value.type.tensor_type.elem_type for value in declared} == {onnx.TensorProto.INT8}
@@ -155,7 +156,7 @@ def one_scale_for_all(graph):
 
 def faulty(folder, place, fault, name="onnx/model.onnx"):
     shutil.copytree(folder, place)
-    model = onnx.load(place / name, load_external_data=False)
+    model = inline_functions(onnx.load(place / name, load_external_data=False))
     before = model.SerializeToString(deterministic=True)
     fault(model.graph)
     assert model.SerializeToString(deterministic=True) != before

@@ -5,7 +5,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto
-from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.helper import (
+    make_graph,
+    make_model,
+    make_node,
+    make_opsetid,
+    make_tensor_value_info,
+    np_dtype_to_tensor_dtype,
+)
 from test_mat_mul_n_bits import session_of
 
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION
@@ -19,16 +26,17 @@ PLAIN = {
 }  # fmt: skip
 
 
-def graph_of(feeds, **attributes):
-    """A graph of one call of CachedAttention, and its function."""
-    function = ir.serde.serialize_function(ATTENTION.function([]))
-    names = [name if name in feeds else "" for name in ATTENTION.inputs if name is not None]
-    node = make_node("CachedAttention", names, ATTENTION.outputs, domain="edgeformer", **(PLAIN | attributes))
-    inputs = [
-        make_tensor_value_info(name, TensorProto.INT32 if name in INTEGERS else TensorProto.FLOAT, None)
-        for name in feeds
+def graph_of(feeds, *, kernel=ATTENTION, fixed=None, **attributes):
+    """A graph of one call of a kernel with a cache, and its function. fixed: attributes of the function's body."""
+    function = ir.serde.serialize_function(kernel.function(ir.convenience.convert_attributes(fixed or {})))
+    names = [name if name in feeds else "" for name in kernel.inputs if name is not None]
+    node = make_node(kernel.name, names, kernel.outputs, domain="edgeformer", **(PLAIN | attributes))
+    inputs = [make_tensor_value_info(name, np_dtype_to_tensor_dtype(each.dtype), None) for name, each in feeds.items()]
+    of_cache = np_dtype_to_tensor_dtype(feeds["past_key"].dtype)
+    outputs = [
+        make_tensor_value_info(name, of_cache if name.startswith("present") else TensorProto.FLOAT, None)
+        for name in kernel.outputs
     ]
-    outputs = [make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ATTENTION.outputs]
     opsets = [make_opsetid(domain, version) for domain, version in (("", 18), ("edgeformer", 1), ("com.microsoft", 1))]
     graph = make_graph([node], "g", inputs, outputs)
     return make_model(graph, opset_imports=opsets, ir_version=9, functions=[function]).SerializeToString()

@@ -98,6 +98,17 @@ FAULTS = {
         "bias == nullptr ? V::splat(0.0f) : V::load(bias + i)",
         "V::splat(0.0f)",
     ),
+    "keys without their scales": (
+        "attention.cc",
+        "if constexpr (kIsInt8) multiply(to, scales_of(in_.keys_cache, head / group()));",
+        "",
+    ),
+    "values with the scales of the first head": (
+        "attention.cc",
+        "scales_of(in_.values_cache, part.kv_head)",
+        "scales_of(in_.values_cache, 0)",
+    ),
+    "integers that are not clipped": ("simd_attention.h", "V::min(scaled, V::splat(127.0f))", "scaled"),
     "a part that is left out": (
         "attention.cc",
         "i < end; ++i) {\n          const",

@@ -20,7 +20,7 @@ from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
-from edgeformer.export.lower.contrib import CONTRIB, attention_inputs
+from edgeformer.export.lower.contrib import CONTRIB, INT8_CACHE, attention_inputs
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
 from edgeformer.manifest import Provider
@@ -28,9 +28,6 @@ from edgeformer.manifest import Provider
 LENGTHS_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"
 )
-
-QUANTIZED = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
-"""Attributes of the kernel with an int8 cache."""
 
 
 def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
@@ -108,7 +105,7 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowerin
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
         # onnxruntime before 1.29.1 has only causal attention, and refuses attributes that it does not know.
         **({} if attributes.get_int("causal") else {"causal": 0}),
-        **(QUANTIZED if scales is not None else {}),
+        **(INT8_CACHE if scales is not None else {}),
     )  # fmt: skip
     replace_node(node, emit, outputs, main=outputs[0].producer())
     if scales is not None:

@@ -6,6 +6,7 @@
 | MatMulNBitsSwiGLU    | MatMulNBits, Split, Sigmoid, Mul, Mul                |
 | MatMulNBitsGeGLU     | MatMulNBits, Split, Gelu, Mul                        |
 | CachedAttention      | GroupQueryAttention                                  |
+| Int8CachedAttention  | GroupQueryAttention with an int8 cache               |
 | SharedCacheAttention | GroupQueryAttention without new keys                 |
 | SelfAttention        | GroupQueryAttention without a past, both directions  |
 | CausalSelfAttention  | GroupQueryAttention without a past                   |

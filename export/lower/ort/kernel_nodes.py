@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import dtype_of, same_type
-from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB
+from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB, INT8_CACHE
 
 MOST = {4: 256, 8: 65536}
 """The largest block of weights that the kernel takes, by the number of bits."""
@@ -20,8 +20,11 @@ MOST = {4: 256, 8: 65536}
 OPSET = 20
 """The version of ONNX's ops in the functions' bodies; Gelu is there since 20."""
 
-UNUSED = ("position_ids", "k_scale", "v_scale")
-"""Inputs of GroupQueryAttention that the kernel does not have."""
+SCALES = ("k_scale", "v_scale")
+"""Inputs of GroupQueryAttention with an int8 cache."""
+
+UNUSED = ("position_ids", *SCALES)
+"""Inputs of GroupQueryAttention that kernels with caches of floats do not have."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +92,19 @@ def function_of(
     return ir.Function(DOMAIN, name, graph=graph, attributes=declared)
 
 
-def restore_attention(node: onnx.NodeProto) -> None:
-    """Turn a call of CachedAttention in a written graph into the node of onnxruntime that is the function's body."""
-    given = iter(node.input)
-    names = ["" if name is None else next(given, "") for name in ATTENTION.inputs]
+def restore_node(model: onnx.ModelProto, call: onnx.NodeProto) -> None:
+    """Turn a call in a written graph into the node of onnxruntime that is its function's body."""
+    function = next(each for each in model.functions if (each.domain, each.name) == (call.domain, call.op_type))
+    (body,), given = function.node, {each.name: each for each in call.attribute}
+    actual = dict(zip(function.input, call.input, strict=False))
+    names = [actual.get(name, "") for name in body.input]
     while not names[-1]:
         names.pop()
-    del node.input[:]
-    node.input.extend(names)
-    node.domain, node.op_type = CONTRIB, ATTENTION.op
+    attributes = [given.get(each.ref_attr_name, each) for each in body.attribute]
+    call.domain, call.op_type = body.domain, body.op_type
+    del call.input[:], call.attribute[:]
+    call.input.extend(names)
+    call.attribute.extend(attributes)
 
 
 def _product_fits(node: ir.Node) -> bool:
@@ -106,14 +113,16 @@ def _product_fits(node: ir.Node) -> bool:
     return is_float and len(node.inputs) <= len(PRODUCT.inputs) and block <= MOST.get(bits, 0)
 
 
-def _attention_fits(node: ir.Node, *, shared: bool) -> bool:
-    inputs = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False))
+def _attention_fits(node: ir.Node, *, outputs: int = 3, quantized: bool = False) -> bool:
+    inputs, attributes = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False)), set(node.attributes)
     return (
         inputs["past_key"] is not None
-        and dtype_of(inputs["past_key"]) == ir.DataType.FLOAT
-        and len(node.outputs) == (1 if shared else len(ATTENTION.outputs))
-        and not any(inputs.get(name) for name in UNUSED)
-        and node.attributes.keys() == ATTENTION.attributes.keys()
+        and dtype_of(inputs["query"]) == ir.DataType.FLOAT
+        and dtype_of(inputs["past_key"]) == (ir.DataType.INT8 if quantized else ir.DataType.FLOAT)
+        and len(node.outputs) == outputs
+        and all(bool(inputs.get(name)) == quantized for name in SCALES)
+        and not inputs.get("position_ids")
+        and attributes == ATTENTION.attributes.keys() | (INT8_CACHE.keys() if quantized else set())
     )
 
 
@@ -169,11 +178,18 @@ ATTENTION = KernelFunction(
         ("num_heads", "kv_num_heads", "local_window_size", "do_rotary", "rotary_interleaved"), _INT
     )
     | dict.fromkeys(("scale", "softcap"), _FLOAT),
-    fits=partial(_attention_fits, shared=False),
+    fits=_attention_fits,
+)
+
+INT8_ATTENTION = replace(
+    ATTENTION,
+    name="Int8CachedAttention",
+    inputs=[None if name == "position_ids" else name for name in ATTENTION_INPUTS],
+    fits=partial(_attention_fits, quantized=True),
 )
 
 SHARED_ATTENTION = replace(
-    ATTENTION, name="SharedCacheAttention", outputs=("output",), fits=partial(_attention_fits, shared=True)
+    ATTENTION, name="SharedCacheAttention", outputs=("output",), fits=partial(_attention_fits, outputs=1)
 )
 
 SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
@@ -220,7 +236,7 @@ LAYER_NORM, POST_LAYER_NORM = (
 )
 
 KERNELS = (
-    PRODUCT, ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION, SOURCE_ATTENTION, RMS_NORM, LAYER_NORM,
-    POST_LAYER_NORM,
+    PRODUCT, ATTENTION, INT8_ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION, SOURCE_ATTENTION,
+    RMS_NORM, LAYER_NORM, POST_LAYER_NORM,
 )  # fmt: skip
 """All functions of one node."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from edgeformer.cache_scales import CacheScales
 from edgeformer.export.bundle.ort_format import load_onnx
+from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower.contrib import attention_input
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
@@ -179,7 +180,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
     wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D]
     differing = 0
     for name in manifest.all_graphs:
-        graph = load_onnx(folder / name).graph
+        graph = inline_functions(load_onnx(folder / name)).graph
         constants = {tensor.name: tensor for tensor in graph.initializer}
         attention = {node.output[1]: node for node in graph.node if node.op_type == "GroupQueryAttention"}
         keys = (tensor.present for tensor in manifest.cache.tensors() if tensor.name == "key")

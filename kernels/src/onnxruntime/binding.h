@@ -11,6 +11,7 @@
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_cxx_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -146,6 +147,13 @@ constexpr std::array<Formal, kCount> floats() {
   std::array<Formal, kCount> all;
   all.fill(kFloats);
   return all;
+}
+
+template <std::size_t kCount, std::size_t kAll>
+constexpr std::array<Formal, kCount> first_of(const std::array<Formal, kAll>& all) {
+  std::array<Formal, kCount> first;
+  std::copy_n(all.begin(), kCount, first.begin());
+  return first;
 }
 
 constexpr Formal optional(Formal formal) { return {formal.type, INPUT_OUTPUT_OPTIONAL}; }

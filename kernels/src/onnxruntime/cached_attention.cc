@@ -6,13 +6,14 @@ namespace edgeformer {
 namespace {
 
 enum Input {
-  kQuery, kKey, kValue, kPastKey, kPastValue, kLastPositions, kTotal, kCosines, kSines, kBias, kSinks
+  kQuery, kKey, kValue, kPastKey, kPastValue, kLastPositions, kTotal, kCosines, kSines, kBias, kSinks,
+  kKeyScales, kValueScales
 };
 
 }  // namespace
 
-template <bool kShared>
-AttentionInputs CachedAttentionOp<kShared>::read(Call& call) const {
+template <class CacheKind>
+AttentionInputs CachedAttentionOp<CacheKind>::read(Call& call) const {
   const Sizes query = call.shape(kQuery), past = call.shape(kPastKey);
   if (query.size() != 3 || past.size() != 4) call.refuse("query must have 3 dimensions, and past_key 4");
   const std::int64_t rows = query[0], tokens = query[1], head_dim = past[3], kv_heads = shape_.kv_heads;
@@ -43,30 +44,43 @@ AttentionInputs CachedAttentionOp<kShared>::read(Call& call) const {
   return in;
 }
 
-template <bool kShared>
-void CachedAttentionOp<kShared>::read_caches(const Call& call, const Sizes& past, const Sizes& present,
-                                             AttentionInputs& to) const {
-  const float *keys = call.input<float>(kPastKey), *values = call.input<float>(kPastValue);
+template <class CacheKind>
+void CachedAttentionOp<CacheKind>::read_caches(const Call& call, const Sizes& past, const Sizes& present,
+                                               AttentionInputs& to) const {
+  const Number *keys = call.input<Number>(kPastKey), *values = call.input<Number>(kPastValue);
   const std::size_t before = past[2], after = present[2];
   if constexpr (kShared) {
     // Without new keys, nothing is written.
     to.keys = to.values = nullptr;
-    to.keys_cache = {keys, before, const_cast<float*>(keys), after};
-    to.values_cache = {values, before, const_cast<float*>(values), after};
+    to.keys_cache = {keys, before, const_cast<Number*>(keys), after};
+    to.values_cache = {values, before, const_cast<Number*>(values), after};
   } else {
-    to.keys_cache = {keys, before, call.output<float>(1, present), after};
-    to.values_cache = {values, before, call.output<float>(2, present), after};
+    to.keys_cache = {keys, before, call.output<Number>(1, present), after};
+    to.values_cache = {values, before, call.output<Number>(2, present), after};
+  }
+  if constexpr (kIsInt8) {
+    to.keys_cache.scales = read_scales(call, kKeyScales, "k_scale", past[3]);
+    to.values_cache.scales = read_scales(call, kValueScales, "v_scale", past[3]);
   }
 }
 
-template <bool kShared>
-void CachedAttentionOp<kShared>::run(Call& call, Parallel& parallel) const {
+template <class CacheKind>
+const float* CachedAttentionOp<CacheKind>::read_scales(const Call& call, std::size_t index, const char* name,
+                                                       std::int64_t head_dim) const {
+  if (!call.has_input(index)) call.refuse(std::string(name) + " is missing");
+  want(call, name, call.shape(index), {1, shape_.kv_heads, 1, head_dim});
+  return call.input<float>(index);
+}
+
+template <class CacheKind>
+void CachedAttentionOp<CacheKind>::run(Call& call, Parallel& parallel) const {
   const AttentionInputs inputs = read(call);
   const AttentionShape shape = complete(shape_, call, call.shape(kPastKey)[3], kCosines);
   attend(shape, inputs, level_for(shape.head_dim, level_), parallel);
 }
 
-template class CachedAttentionOp<false>;
-template class CachedAttentionOp<true>;
+template class CachedAttentionOp<FloatCache>;
+template class CachedAttentionOp<Int8Cache>;
+template class CachedAttentionOp<SharedCache>;
 
 }  // namespace edgeformer

@@ -1,26 +1,54 @@
 // CachedAttention (query [, key, value], past_key, past_value, seqlens_k, total_sequence_length [, cos_cache, sin_cache]
 //                  [, attention_bias] [, head_sink]) -> output, present_key, present_value
-// SharedCacheAttention (the same inputs) -> output
+// Int8CachedAttention (the same inputs, k_scale, v_scale) -> the same outputs
+// SharedCacheAttention (the inputs of CachedAttention) -> output
 //
 // Inputs, outputs and attributes are those of com.microsoft::GroupQueryAttention of the same names, float32 with int32
-// lengths. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
+// lengths; an int8 cache has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
 // several rows with several new tokens behind a past. A shared cache is one that an earlier layer has written: key and
 // value have no tokens.
 #pragma once
+
+#include <array>
+#include <type_traits>
 
 #include "attention_inputs.h"
 #include "binding.h"
 
 namespace edgeformer {
 
-template <bool kShared>
+// The kinds of caches.
+struct FloatCache {
+  static constexpr const char* kName = "CachedAttention";
+  using Number = float;
+  static constexpr Formal kNumbers = kFloats;
+  static constexpr bool kShared = false;
+};
+struct Int8Cache {
+  static constexpr const char* kName = "Int8CachedAttention";
+  using Number = std::int8_t;
+  static constexpr Formal kNumbers = kSignedBytes;
+  static constexpr bool kShared = false;
+};
+struct SharedCache : FloatCache {
+  static constexpr const char* kName = "SharedCacheAttention";
+  static constexpr bool kShared = true;
+};
+
+template <class CacheKind>
 class CachedAttentionOp {
+  using Number = typename CacheKind::Number;
+  static constexpr bool kShared = CacheKind::kShared, kIsInt8 = std::is_same_v<Number, std::int8_t>;
+  static constexpr Formal kNumbers = CacheKind::kNumbers;
+  static constexpr std::array<Formal, 3> kAllOutputs = {kFloats, kNumbers, kNumbers};
+  static constexpr std::array<Formal, 13> kAllInputs = {
+      kFloats,           optional(kFloats), optional(kFloats), kNumbers,          kNumbers,         kInt32s,          kInt32s,
+      optional(kFloats), optional(kFloats), optional(kFloats), optional(kFloats), optional(kFloats), optional(kFloats)};
+
  public:
-  static constexpr const char* kName = kShared ? "SharedCacheAttention" : "CachedAttention";
-  static constexpr Formal kInputs[] = {kFloats,           optional(kFloats), optional(kFloats), kFloats,
-                                       kFloats,           kInt32s,           kInt32s,           optional(kFloats),
-                                       optional(kFloats), optional(kFloats), optional(kFloats)};
-  static constexpr auto kOutputs = floats<kShared ? 1 : 3>();
+  static constexpr const char* kName = CacheKind::kName;
+  static constexpr auto kInputs = first_of<kIsInt8 ? 13 : 11>(kAllInputs);
+  static constexpr auto kOutputs = first_of<kShared ? 1 : 3>(kAllOutputs);
 
   explicit CachedAttentionOp(const Node& node) : shape_(attention_shape_of(node)), level_(node.level()) {}
   void run(Call& call, Parallel& parallel) const;
@@ -28,12 +56,14 @@ class CachedAttentionOp {
  private:
   AttentionInputs read(Call& call) const;
   void read_caches(const Call& call, const Sizes& past, const Sizes& present, AttentionInputs& to) const;
+  const float* read_scales(const Call& call, std::size_t index, const char* name, std::int64_t head_dim) const;
 
   AttentionShape shape_;
   const Level& level_;
 };
 
-extern template class CachedAttentionOp<false>;
-extern template class CachedAttentionOp<true>;
+extern template class CachedAttentionOp<FloatCache>;
+extern template class CachedAttentionOp<Int8Cache>;
+extern template class CachedAttentionOp<SharedCache>;
 
 }  // namespace edgeformer

@@ -30,7 +30,8 @@ using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>
 
 using AllKernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
-           KernelList<CachedAttentionOp<false>, CachedAttentionOp<true>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
+           KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<SharedCache>,
+                      SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
            KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
                       Packer<MatMulNBitsSwiGLU>>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,

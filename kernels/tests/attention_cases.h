@@ -1,0 +1,197 @@
+// Cases of attention over a cache, what a call reads and writes, and the definition in attention.h as plain loops in float64.
+#pragma once
+
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "check.h"
+
+namespace edgeformer {
+
+// Sums of float32 over keys and head_dim, and exponentials to 2 units in the last place.
+inline constexpr double kTolerance = 1e-5;
+
+inline std::vector<float> random_floats(std::size_t count, unsigned seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> floats(count);
+  for (float& each : floats) each = normal(random);
+  return floats;
+}
+
+struct Case {
+  AttentionShape shape;
+  int rows = 1, tokens = 1;
+  std::vector<int> valid;  // keys of each row, the new ones included
+  bool prompt = false, bias = false, sinks = false, packed = false, in_place = true, own_keys = true, int8 = false;
+  int capacity = 0;  // of the present; 0: as many as the longest row has
+  double tolerance = kTolerance;
+};
+
+// Everything that one call reads and writes.
+struct Memory {
+  std::vector<float> queries, keys, values, cosines, sines, bias, sinks, past_keys, past_values, present_keys,
+      present_values, output;
+  std::vector<std::int8_t> past_int8s[2], present_int8s[2];  // of keys and of values, where the cache has int8
+  std::vector<float> scales[2];
+  std::vector<std::int32_t> last_positions;
+  AttentionInputs inputs{};
+
+  explicit Memory(const Case& of) {
+    const auto& [heads, kv_heads, d, rotary, interleaved, causal, window, scale, softcap] = of.shape;
+    int longest = 1;
+    for (int each : of.valid) longest = std::max(longest, each);
+    const int capacity = std::max(of.capacity, std::max(longest, of.prompt ? of.tokens : 0));
+    const std::size_t tokens = std::size_t(of.rows) * of.tokens;
+    queries = random_floats(tokens * (heads + (of.packed ? 2 * kv_heads : 0)) * d, 1);
+    keys = random_floats(tokens * kv_heads * d, 2);
+    values = random_floats(tokens * kv_heads * d, 3);
+    for (int i = 0; i < capacity * rotary / 2; ++i) {
+      cosines.push_back(std::cos(0.37f * i));
+      sines.push_back(std::sin(0.37f * i));
+    }
+    const std::size_t cache = std::size_t(of.rows) * kv_heads * capacity * d;
+    past_keys = random_floats(cache, 4);
+    past_values = random_floats(cache, 5);
+    present_keys = of.in_place ? past_keys : std::vector<float>(cache, NAN);
+    present_values = of.in_place ? past_values : std::vector<float>(cache, NAN);
+    output.assign(tokens * heads * d, NAN);
+    for (int each : of.valid) last_positions.push_back(each - 1);
+    bias = random_floats(std::size_t(heads) * of.tokens * longest, 6);
+    bias[bias.size() / 2] = -std::numeric_limits<float>::infinity();
+    sinks = random_floats(heads, 7);
+    inputs.rows = of.rows;
+    inputs.new_tokens = of.tokens;
+    inputs.queries = queries.data();
+    inputs.query_stride = queries.size() / tokens;
+    inputs.keys = !of.own_keys ? nullptr : of.packed ? queries.data() + heads * d : keys.data();
+    inputs.values = !of.own_keys ? nullptr : of.packed ? inputs.keys + kv_heads * d : values.data();
+    inputs.kv_stride = of.packed ? inputs.query_stride : kv_heads * d;
+    inputs.cosines = cosines.data();
+    inputs.sines = sines.data();
+    inputs.last_positions = last_positions.data();
+    inputs.is_prompt = of.prompt;
+    if (of.bias) {
+      inputs.bias = bias.data();
+      inputs.bias_token_stride = longest;
+      inputs.bias_head_stride = std::size_t(of.tokens) * longest;
+    }
+    inputs.sinks = of.sinks ? sinks.data() : nullptr;
+    inputs.keys_cache = {of.in_place ? present_keys.data() : past_keys.data(), std::size_t(capacity), present_keys.data(),
+                         std::size_t(capacity)};
+    inputs.values_cache = {of.in_place ? present_values.data() : past_values.data(), std::size_t(capacity),
+                           present_values.data(), std::size_t(capacity)};
+    inputs.output = output.data();
+    for (int kind = 0; of.int8 && kind < 2; ++kind) use_int8s(of, kind, cache, kind == 0 ? inputs.keys_cache : inputs.values_cache);
+  }
+
+  void use_int8s(const Case& of, int kind, std::size_t size, Cache& to) {
+    for (float each : random_floats(std::size_t(of.shape.kv_heads) * of.shape.head_dim, 8 + kind)) {
+      scales[kind].push_back(0.008f + 0.008f * std::fabs(each));  // the largest numbers are clipped in some channels
+    }
+    for (float each : random_floats(size, 10 + kind, 40)) past_int8s[kind].push_back(std::int8_t(std::clamp(each, -128.0f, 127.0f)));
+    present_int8s[kind] = of.in_place ? past_int8s[kind] : std::vector<std::int8_t>(size, 99);
+    to.past = of.in_place ? present_int8s[kind].data() : past_int8s[kind].data();
+    to.present = present_int8s[kind].data();
+    to.scales = scales[kind].data();
+  }
+
+  float scale(const Case& of, int kind, int kv_head, int channel) const {
+    return scales[kind][std::size_t(kv_head) * of.shape.head_dim + channel];
+  }
+
+  // What int8 of the cache stand for, where the definition reads floats.
+  void widen(const Case& of) {
+    for (int kind = 0; of.int8 && kind < 2; ++kind) {
+      std::vector<float>& to = kind == 0 ? present_keys : present_values;
+      const std::size_t d = of.shape.head_dim, of_head = inputs.keys_cache.present_capacity * d;
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        to[i] = present_int8s[kind][i] * scale(of, kind, int(i / of_head % of.shape.kv_heads), int(i % d));
+      }
+    }
+  }
+};
+
+// How far a number of the cache is from what belongs there. Of int8, beyond what rounding moves it.
+inline double cache_error(const Case& of, const Memory& memory, int kind, int kv_head, int channel, double expected, double found) {
+  if (!of.int8) return std::fabs(expected - found);
+  const double scale = memory.scale(of, kind, kv_head, channel);
+  return std::max(0.0, std::fabs(std::clamp(expected / scale, -128.0, 127.0) - found / scale) - 0.5);
+}
+
+inline std::vector<double> rotated(const Case& of, const Memory& memory, const float* x, int position, double scale) {
+  const int rotary = of.shape.rotary_dim, half = rotary / 2;
+  std::vector<double> y(x, x + of.shape.head_dim);
+  for (int i = 0; i < half; ++i) {
+    const int a = of.shape.interleaved ? 2 * i : i, b = of.shape.interleaved ? 2 * i + 1 : i + half;
+    const double c = memory.cosines[position * half + i], s = memory.sines[position * half + i];
+    y[a] = x[a] * c - x[b] * s;
+    y[b] = x[b] * c + x[a] * s;
+  }
+  for (double& each : y) each *= scale;
+  return y;
+}
+
+// The definition in attention.h, over the present that the call has written, which is checked here as well.
+inline double error_of(const Case& of, const Memory& before, const Memory& after) {
+  const AttentionShape& shape = of.shape;
+  const int d = shape.head_dim;
+  double worst = 0;
+  for (int row = 0; row < of.rows; ++row) {
+    const int valid = of.valid[row], past = of.prompt ? 0 : valid - of.tokens;
+    const auto key_at = [&](const std::vector<float>& cache, int kv_head, int key) {
+      return cache.data() + ((std::size_t(row) * shape.kv_heads + kv_head) * before.inputs.keys_cache.present_capacity + key) * d;
+    };
+    for (int token = 0; token < of.tokens; ++token) {
+      const std::size_t index = std::size_t(row) * of.tokens + token;
+      const int position = past + token;
+      for (int kv_head = 0; of.own_keys && kv_head < shape.kv_heads; ++kv_head) {
+        const std::size_t at = index * before.inputs.kv_stride + kv_head * d;
+        const std::vector<double> key = rotated(of, before, before.inputs.keys + at, position, 1);
+        for (int i = 0; i < d; ++i) {
+          const double value = before.inputs.values[at + i], found = key_at(after.present_values, kv_head, position)[i];
+          worst = std::max(worst, cache_error(of, before, 0, kv_head, i, key[i], key_at(after.present_keys, kv_head, position)[i]));
+          CHECK(of.int8 || value == found, "a value changed");
+          worst = std::max(worst, cache_error(of, before, 1, kv_head, i, value, found));
+        }
+      }
+      if (position >= valid) continue;  // padding
+      for (int head = 0; head < shape.query_heads; ++head) {
+        const int kv_head = head / shape.heads_per_group();
+        const std::vector<double> query =
+            rotated(of, before, before.inputs.queries + index * before.inputs.query_stride + head * d, position, shape.scale);
+        std::vector<double> sums(d, 0.0), magnitudes(d, 0.0);
+        double weight = of.sinks ? std::exp(double(before.sinks[head])) : 0;
+        for (int key = 0; key < valid; ++key) {
+          if (shape.causal && key > position) continue;
+          if (shape.window > 0 && key + shape.window <= position) continue;
+          double score = 0;
+          for (int i = 0; i < d; ++i) score += query[i] * key_at(after.present_keys, kv_head, key)[i];
+          if (shape.softcap > 0) score = shape.softcap * std::tanh(score / shape.softcap);
+          if (of.bias) {
+            score += before.bias[head * before.inputs.bias_head_stride + token * before.inputs.bias_token_stride + key];
+          }
+          weight += std::exp(score);
+          for (int i = 0; i < d; ++i) {
+            sums[i] += std::exp(score) * key_at(after.present_values, kv_head, key)[i];
+            magnitudes[i] += std::exp(score) * std::fabs(key_at(after.present_values, kv_head, key)[i]);
+          }
+        }
+        for (int i = 0; i < d; ++i) {
+          const double expected = weight > 0 ? sums[i] / weight : 0, found = after.output[(index * shape.query_heads + head) * d + i];
+          const double error = std::fabs(expected - found) / (weight > 0 ? magnitudes[i] / weight + 1e-3 : 1);
+          CHECK(!std::isnan(found), "row %d token %d head %d is not a number", row, token, head);
+          worst = std::max(worst, error);
+        }
+      }
+    }
+  }
+  return worst;
+}
+
+}  // namespace edgeformer
