@@ -66,7 +66,7 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
 
 
 def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
-    """Write sizes and float32 tensors, without a tokenizer (`no_vocab`)."""
+    """Write sizes and float32 tensors, and the tokenizer of `checkpoints/byte_tokenizer.py` if the folder has it."""
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -84,7 +84,7 @@ def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
     writer.add_rope_freq_base(rope_theta(config))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("no_vocab")
+    write_vocabulary(checkpoint, writer)
     for name, tensor in read_tensors(checkpoint):
         if name == "lm_head.weight" and config.get("tie_word_embeddings"):
             continue
@@ -97,6 +97,22 @@ def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_vocabulary(checkpoint: Path, writer: Any) -> None:
+    """Write a tokenizer of bytes without merges; for a folder that has none, or another one, no tokenizer."""
+    file = checkpoint / "tokenizer.json"
+    model = json.loads(file.read_text(encoding="utf-8"))["model"] if file.is_file() else {}
+    if model.get("type") != "BPE" or model["merges"]:
+        writer.add_tokenizer_model("no_vocab")
+        return
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+    writer.add_token_merges(["~ ~"])  # it asks for merges; no token is ~~, so this one merges nothing
+    writer.add_eos_token_id(len(tokens) - 1)
 
 
 def write_by_converter(checkpoint: Path, config: dict[str, Any], file: Path) -> None:
