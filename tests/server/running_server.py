@@ -1,6 +1,8 @@
 """A server in a thread of the test's process, over bundles of the presets."""
 
 import contextlib
+import json
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,6 +15,19 @@ import openai
 from edgeformer.server.options import ServerOptions
 from edgeformer.server.run import DrainingServer, listen, url_of
 from edgeformer.server.served import ServedModels, load_models
+
+TEMPLATE = """\
+{%- if tools %}
+{{- '<|im_start|>system\\nCall as <tool_call>{"name": …}</tool_call>: ' + tools | tojson + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>' + call.function.arguments.city + '</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' }}"""
 
 
 @dataclass
@@ -53,3 +68,13 @@ def running(
             thread.join(timeout=60)
             models.close(drain=False)
     assert not thread.is_alive()
+
+
+def with_tools(bundle: Path, folder: Path) -> Path:
+    """Copy a bundle to a folder, with a chat template that has tools."""
+    shutil.copytree(bundle, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    manifest = json.loads((folder / "edgeformer.json").read_text())
+    manifest["files"]["chat_template.jinja"]["bytes"] = len(TEMPLATE.encode())
+    (folder / "edgeformer.json").write_text(json.dumps(manifest))
+    return folder

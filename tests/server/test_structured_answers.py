@@ -6,26 +6,12 @@ the schema, and one that it makes by itself is put into its mouth by a logits pr
 
 import functools
 import json
-import shutil
 
 import jsonschema
 import numpy as np
 import openai
 import pytest
-from running_server import running
-
-TEMPLATE = """\
-{%- if tools %}
-{{- '<|im_start|>system\\nCall as <tool_call>{"name": …}</tool_call>: ' + tools | tojson + '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content }}
-{%- for call in message.tool_calls or [] %}
-{{- '<tool_call>' + call.function.arguments.city + '</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- endfor %}
-{{- '<|im_start|>assistant\\n' }}"""
+from running_server import running, with_tools
 
 ASK = [{"role": "user", "content": "How is the weather in Rome?"}]
 PARAMETERS = {
@@ -43,11 +29,7 @@ CALL = 'Look: <tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "da
 
 @pytest.fixture(scope="module")
 def server(tiny_llama_bundle, tmp_path_factory):
-    folder = shutil.copytree(tiny_llama_bundle, tmp_path_factory.mktemp("tools") / "tiny-llama")
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    manifest = json.loads((folder / "edgeformer.json").read_text())
-    manifest["files"]["chat_template.jinja"]["bytes"] = len(TEMPLATE.encode())
-    (folder / "edgeformer.json").write_text(json.dumps(manifest))
+    folder = with_tools(tiny_llama_bundle, tmp_path_factory.mktemp("tools") / "tiny-llama")
     with running([folder]) as server:
         yield server
 
