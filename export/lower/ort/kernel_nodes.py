@@ -117,7 +117,6 @@ def _attention_fits(node: ir.Node, *, outputs: int = 3, quantized: bool = False)
     inputs, attributes = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False)), set(node.attributes)
     return (
         inputs["past_key"] is not None
-        and dtype_of(inputs["query"]) == ir.DataType.FLOAT
         and dtype_of(inputs["past_key"]) == (ir.DataType.INT8 if quantized else ir.DataType.FLOAT)
         and len(node.outputs) == outputs
         and all(bool(inputs.get(name)) == quantized for name in SCALES)
