@@ -193,6 +193,13 @@ class Decoder(ABC):
         self.lengths[:] = snapshot.lengths
         self.cache.restore(snapshot.states)
 
+    def load_row(
+        self, row: int, length: int, pieces: Sequence[Sequence[Any]], states: Sequence[NDArray[Any] | None]
+    ) -> None:
+        """Replace a row by `length` tokens that were read from a cache of this kind; see `write_row` of the caches."""
+        self.cache.write_row(row, pieces, states)
+        self.lengths[row] = length
+
     @abstractmethod
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str

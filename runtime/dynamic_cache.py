@@ -103,6 +103,39 @@ class DynamicCache:
                 buffer.put(content)
         self._blocks = [block]
 
+    @property
+    def trimmable(self) -> bool:
+        """Whether a row can be cut back to fewer tokens: it has no states of fixed size."""
+        return all(tensor.per_token for tensor in self._tensors)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that `read_tokens` returns for each token."""
+        return self._geometry.elements_per_token * np.dtype(self._dtype).itemsize
+
+    def read_tokens(self, row: int, start: int, stop: int) -> list[Array | None]:
+        """Return copies of the keys and values of tokens of a row: [K, stop - start, D] each."""
+        return [
+            array[:, start:stop].copy() if tensor.per_token else None
+            for tensor, array in zip(self._tensors, self._rows()[row], strict=True)
+        ]
+
+    def read_states(self, row: int, length: int) -> list[Array | None]:
+        """Return copies of the states of fixed size of a row, which has `length` tokens."""
+        return [
+            None if tensor.per_token else array.copy()
+            for tensor, array in zip(self._tensors, self._rows()[row], strict=True)
+        ]
+
+    def write_row(self, row: int, pieces: Sequence[Sequence[Array | None]], states: Sequence[Array | None]) -> None:
+        """Replace the content of a row by what `read_tokens` returned for adjacent pieces, and `read_states` then."""
+        content = []
+        for place, state in enumerate(states):
+            arrays = [array for piece in pieces if (array := piece[place]) is not None]
+            content.append(np.concatenate(arrays, axis=1) if state is None else state)
+        self._arrange(row)
+        self._blocks[row] = self._block_of([content])
+
     def snapshot(self) -> list[_Block]:
         """Return what `restore` needs to take back later tokens; it holds no copy, since no block is written again."""
         return list(self._blocks)

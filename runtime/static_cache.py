@@ -12,6 +12,7 @@ A layer with an attention window has a buffer of that many tokens, C = W, whatev
 attention op evicts tokens that left the window, and keeps the last min(length, W) tokens in order from slot 0.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -108,6 +109,55 @@ class StaticCache:
                 content = buffer.host()
                 content[:, :, :slots] = new[:, :, length - slots :]
                 buffer.put(content)
+
+    @property
+    def trimmable(self) -> bool:
+        """Whether a row can be cut back to fewer tokens: it has no states of fixed size and no buffers of windows."""
+        return all(self._is_appended(tensor) for tensor in self._tensors)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that `read_tokens` returns for each token."""
+        shapes = [
+            (math.prod(tensor.shape(1, 1)), buffer.dtype.itemsize)
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+            if self._is_appended(tensor)
+        ]
+        return sum(elements * itemsize for elements, itemsize in shapes)
+
+    def read_tokens(self, row: int, start: int, stop: int) -> list[Array | None]:
+        """Return copies of what tokens of a row added and no later token overwrites: [K, stop - start, D] each."""
+        return [
+            buffer.host()[row, :, start:stop].copy() if self._is_appended(tensor) else None
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+        ]
+
+    def read_states(self, row: int, length: int) -> list[Array | None]:
+        """Return copies of what later tokens of a row of `length` tokens overwrite: states, and buffers of windows."""
+        return [
+            None
+            if self._is_appended(tensor)
+            else (buffer.host()[row][:, :length] if tensor.per_token else buffer.host()[row]).copy()
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+        ]
+
+    def write_row(self, row: int, pieces: Sequence[Sequence[Array | None]], states: Sequence[Array | None]) -> None:
+        """Replace the content of a row by what `read_tokens` returned for adjacent pieces, and `read_states` then."""
+        for place, buffer in enumerate(self._buffers):
+            content, slot = buffer.host(), 0
+            for array in (piece[place] for piece in pieces):
+                if array is not None:
+                    content[row, :, slot : slot + array.shape[1]] = array
+                    slot += array.shape[1]
+            state = states[place]
+            if state is not None and self._tensors[place].per_token:
+                content[row, :, : state.shape[1]] = state
+            elif state is not None:
+                content[row] = state
+            buffer.put(content)
+
+    def _is_appended(self, tensor: StateTensor) -> bool:
+        return tensor.per_token and self._windows[tensor.layer] is None
 
     def reorder(self, parents: NDArray[np.int64], length: int) -> int:
         """Replace every row r by a copy of row parents[r], in place; rows that stay are not touched.

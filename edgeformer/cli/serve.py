@@ -11,7 +11,7 @@ from edgeformer.cli._options import COMMON, COUNT, Command, execution_options, o
 ACCESS = "Access"
 LIMITS = "Limits"
 
-ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefill_graph_steps")
+ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_graph_steps")
 """Options of the engine; the others are of the server."""
 
 
@@ -35,6 +35,10 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefill_graph_steps")
 @option("--max-rows", **COUNT, topic=LIMITS, help="Requests that run together. [default: 8]")
 @option("--max-queue", **COUNT, topic=LIMITS, help="Requests that wait; more get status 429. [default: 256]")
 @option("--memory", type=click.FloatRange(min=0), metavar="MB", topic=LIMITS, help="Memory for the caches, in MB.")
+@option(
+    "--prefix-cache", type=click.FloatRange(min=0), metavar="MB", topic=LIMITS,
+    help="Memory for prompts and answers that are kept, in MB; 0 keeps none. [default: a quarter of --memory]",
+)  # fmt: skip
 @option(
     "--prefill-graph-steps",
     is_flag=True,
@@ -65,5 +69,7 @@ def serve_command(
     engine: dict[str, Any] = {name: chosen.pop(name) for name in ENGINE_OPTIONS if name in chosen}
     if "memory" in engine:
         engine["memory"] = int(engine["memory"] * 1e6)
+    if "prefix_cache" in engine:
+        engine["prefix_cache_bytes"] = int(engine.pop("prefix_cache") * 1e6)
     options = ServerOptions(api_key=read_api_key(api_key_file, os.environ), **chosen)
     serve(bundles, options, provider, threads, engine)

@@ -34,12 +34,21 @@ class Progress:
 class Answers:
     """The answers to one request, one per choice, as events of an asyncio loop.
 
-    Use it as a context manager: leaving it cancels what still runs, which frees its rows in the engine. running: the
-    set of all answers of the server, which it is in until then.
+    Use it as a context manager: leaving it cancels what still runs, which frees its rows in the engine. streams: those
+    of a prompt side by side, `per_prompt` of each. running: the set of all answers of the server, which it is in until
+    then.
     """
 
-    def __init__(self, streams: Sequence[EngineStream], record: Record, metrics: ModelMetrics, running: "set[Answers]"):
+    def __init__(
+        self,
+        streams: Sequence[EngineStream],
+        per_prompt: int,
+        record: Record,
+        metrics: ModelMetrics,
+        running: "set[Answers]",
+    ):
         self._streams = streams
+        self._per_prompt = per_prompt
         self._record = record
         self._metrics = metrics
         self._running = running
@@ -81,14 +90,15 @@ class Answers:
                 result = None
                 if ended:
                     del running[choice]
-                    result = self._finish(stream)
+                    result = self._finish(choice, stream)
                 if tokens or ended:
                     yield Progress(choice, tokens, result)
 
-    def _finish(self, stream: EngineStream) -> Generation:
+    def _finish(self, choice: int, stream: EngineStream) -> Generation:
         """Return the result of a stream that has ended; raise ApiError for one that the server cancelled."""
         result = stream.finish()
-        self._record.cached_tokens += result.cached_tokens
+        if choice % self._per_prompt == 0:  # the other choices find what the first one has read
+            self._record.cached_tokens += result.cached_tokens
         self._record.finish_reasons.append(result.finish_reason)
         if result.finish_reason == "cancelled":
             self._record.outcome = "cancelled"

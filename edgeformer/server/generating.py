@@ -57,7 +57,7 @@ async def submit(
     except asyncio.CancelledError:
         submitted.add_done_callback(_cancel_submitted)
         raise
-    return Answers(streams, record, state.metrics.of_model(served.name), state.running)
+    return Answers(streams, len(configs), record, state.metrics.of_model(served.name), state.running)
 
 
 def _cancel(streams: Sequence[EngineStream]) -> None:

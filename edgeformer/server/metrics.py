@@ -18,9 +18,11 @@ GAUGES = {
     "running": "requests in rows",
     "rows": "rows of the engine",
     "cache_bytes": "bytes of the key-value cache",
+    "prefix_bytes": "bytes of prefixes that are kept",
 }
 COUNTERS = {
     "prompt_tokens": "tokens of prompts",
+    "cached_tokens": "tokens of prompts that were kept and not run",
     "generated_tokens": "generated tokens",
     "finished": "requests that ended by themselves",
     "cancelled": "requests that were cancelled",

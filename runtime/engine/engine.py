@@ -33,7 +33,9 @@ class Engine:
     together. memory: bytes of cache that running requests may need together, half of the free memory by default; a
     request is admitted only if all that it can come to need is left. max_queue: requests that wait, at most.
     prefill_graph_steps: run steps of many rows over the prefill graph of a bundle that has one; they are faster, but
-    that graph has other weights, so a text then depends on how many requests run beside it.
+    that graph has other weights, so a text then depends on how many requests run beside it. prefix_cache_bytes: what a
+    decoder's prompts and answers may take that are kept, so that later prompts which begin alike are not run again; by
+    default a quarter of `memory`, on top of it, and 0 keeps none.
 
     Raises RequestError for a model that an engine cannot run, and for numbers out of range.
     """
@@ -46,6 +48,7 @@ class Engine:
         memory: int | None = None,
         max_queue: int = 256,
         prefill_graph_steps: bool = False,
+        prefix_cache_bytes: int | None = None,
     ):
         for name, value in (("max_rows", max_rows), ("memory", memory), ("max_queue", max_queue)):
             if value is not None and integer(name, value) < 1:
@@ -56,7 +59,7 @@ class Engine:
         if isinstance(model, Encoder):
             self._turns: Turns = TextScheduler(model, max_rows, max_queue, changed)
         else:
-            self._service = _service(model, max_rows, memory, prefill_graph_steps)
+            self._service = _service(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
             self._turns = Scheduler(self._service, max_rows, max_queue, changed)
         self._worker = Worker(self._turns, changed)
         weakref.finalize(self, self._worker.stop, False)
@@ -119,10 +122,12 @@ class Engine:
         self.close(drain=error is None)
 
 
-def _service(model: Any, max_rows: int, memory: int | None, prefill_graph_steps: bool) -> Service:
+def _service(
+    model: Any, max_rows: int, memory: int | None, prefill_graph_steps: bool, prefix_cache_bytes: int | None
+) -> Service:
     """Return what serves a model that generates. Raises RequestError for one that an engine cannot run."""
     if isinstance(model, CausalLM):
-        return CausalService(model, max_rows, memory, prefill_graph_steps)
+        return CausalService(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
     if isinstance(model, Seq2SeqLM):
         return Seq2SeqService(model, max_rows, memory)
     raise RequestError(f"an engine runs a model that `load` returned, and {type(model).__name__} is none.")

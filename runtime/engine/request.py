@@ -15,7 +15,7 @@ class EngineRequest:
 
     bytes: of the cache at its end, if it generates all that it may. source: the encoder's inputs, of an
     encoder-decoder. place: its row of the cache. prefilled: tokens of the prompt that are in the cache. overtaken:
-    later requests that went ahead of it.
+    later requests that went ahead of it. fork, first_logits: of the `Prefix` that its row began with.
     """
 
     row: Row
@@ -25,6 +25,8 @@ class EngineRequest:
     place: int = -1
     prefilled: int = 0
     overtaken: int = 0
+    fork: int = 0
+    first_logits: Logits | None = None
 
     @property
     def ended(self) -> bool:

@@ -72,13 +72,14 @@ class Scheduler:
 
     def statistics(self) -> EngineStatistics:
         """Return counts; from any thread."""
-        batch = self._batch()
+        batch = [request for request in self._batch() if not request.ended]
         return EngineStatistics(
             waiting=len(self.waiting),
             running=len(batch),
             rows=self._rows,
             cache_bytes=sum(request.bytes for request in batch),
             memory=self._service.memory,
+            prefix_bytes=self._service.kept_bytes,
             **self._counts,
         )
 
@@ -95,6 +96,7 @@ class Scheduler:
         dropped += [request for request in self._batch() if request.stream.cancelled]
         for request in dropped:
             request.cancel()
+            self._keep_row(request)
             self._count_end(request)
         if self._filling and self._filling.ended:
             self._service.release(self._filling.place)
@@ -113,6 +115,9 @@ class Scheduler:
         else:
             for request, row_logits in zip(self._running, logits, strict=True):
                 self._advance(request, row_logits)
+            for request in self._running:
+                if request.ended:
+                    self._keep_row(request)
             elapsed = time.perf_counter() - started
             for request in self._running:
                 request.row.decode_seconds += elapsed
@@ -144,14 +149,18 @@ class Scheduler:
         left = self._chunk
         while request := self._filling or self._admit():
             self._filling = request
-            piece = request.row.prompt[request.prefilled : request.prefilled + self._chunk]
+            if request.first_logits is not None:
+                self._start_answer(request, request.first_logits)
+                continue
+            fork = request.fork if request.fork > request.prefilled else len(request.row.prompt)
+            piece = request.row.prompt[request.prefilled : min(request.prefilled + self._chunk, fork)]
             if len(piece) > left:
                 return
             left -= len(piece)
             self._run_piece(request, piece)
 
     def _run_piece(self, request: EngineRequest, piece: Sequence[int]) -> None:
-        """Run a piece of a prompt; behind the last one, choose the first token and join the running rows."""
+        """Run a piece of a prompt; behind the last one, start the answer."""
         row, started = request.row, time.perf_counter()
         try:
             logits = self._service.decoder.prefill(request.place, piece, chunk=self._chunk)
@@ -165,9 +174,22 @@ class Scheduler:
         request.prefilled += len(piece)
         self._counts["prompt_tokens"] += len(piece)
         if request.prefilled == len(row.prompt):
-            self._advance(request, logits)
-            self._filling = None
-            self._join(request)
+            self._start_answer(request, logits)
+        elif request.prefilled == request.fork:
+            self._service.keep(request, row.prompt[: request.fork])
+
+    def _start_answer(self, request: EngineRequest, logits: Logits) -> None:
+        """Choose the first token from the logits after the prompt, and join the running rows."""
+        self._advance(request, logits)
+        self._filling = None
+        self._service.keep(request, request.row.prompt, logits)
+        self._join(request)
+
+    def _keep_row(self, request: EngineRequest) -> None:
+        """Keep what the row of a request holds at its end."""
+        if request.place >= 0 and request.stream.error is None:
+            held = int(self._service.decoder.lengths[request.place])
+            self._service.keep(request, [*request.row.prompt, *request.row.tokens][:held])
 
     def _join(self, request: EngineRequest) -> None:
         """Move a row behind the running ones."""
@@ -198,6 +220,8 @@ class Scheduler:
             self._count_end(request)
             self._service.release(request.place)
             return self._admit()
+        for count in ("prompt_tokens", "cached_tokens"):
+            self._counts[count] += request.prefilled
         return request
 
     def _count_end(self, request: EngineRequest) -> None:

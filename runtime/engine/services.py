@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,12 +11,14 @@ import numpy as np
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.engine.cross_rows import CrossRows
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_decoder import RowDecoder
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation_config import GenerationOptions
 from edgeformer.runtime.model import Model
+from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.seq2seq_requests import new_row, source_tokens
 from edgeformer.runtime.session import cache_dtype
@@ -29,8 +31,14 @@ DEFAULT_MEMORY = 4 * 10**9
 """Bytes for caches, where the system does not tell how many are free."""
 
 
+PREFIX_SHARE = 4
+"""The prefixes that an engine keeps take at most this part of the bytes of its rows, unless it is told."""
+
+
 class Service(ABC):
     """A model's requests and their rows. memory: bytes that all running requests may need together."""
+
+    _prefixes: PrefixCache | None = None
 
     def __init__(self, model: Any, max_rows: int, memory: int | None):
         _check_engine_runs(model)
@@ -72,6 +80,16 @@ class Service(ABC):
         """Replace a row by a copy of another one."""
         self.decoder.move(source, target)
 
+    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
+        """Keep what a row holds for these tokens for later requests, where the model can."""
+        if self._prefixes is not None:
+            self._prefixes.keep(self.decoder, request.place, tokens, logits)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that are kept for later requests."""
+        return 0 if self._prefixes is None else self._prefixes.bytes
+
     def release(self, row: int) -> None:
         """Give the memory of a row back that no request has any more."""
         self.decoder.release(row)
@@ -84,9 +102,17 @@ class Service(ABC):
 class CausalService(Service):
     """Requests of a decoder-only model."""
 
-    def __init__(self, model: CausalLM, max_rows: int, memory: int | None, prefill_graph_steps: bool):
+    def __init__(
+        self,
+        model: CausalLM,
+        max_rows: int,
+        memory: int | None,
+        prefill_graph_steps: bool,
+        prefix_cache_bytes: int | None,
+    ):
         super().__init__(model, max_rows, memory)
         self._model = model
+        self._prefixes = PrefixCache(self.memory // PREFIX_SHARE if prefix_cache_bytes is None else prefix_cache_bytes)
         self.decoder.prefill_graph_steps = prefill_graph_steps
 
     def request(self, wake: Wake, prompt: Any, **keywords: Any) -> EngineRequest:
@@ -96,6 +122,16 @@ class CausalService(Service):
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
         return EngineRequest(row, EngineStream(row, wake), needed)
+
+    def begin(self, request: EngineRequest) -> None:
+        """Start the row with the longest prefix of its prompt that is kept."""
+        started = time.perf_counter()
+        super().begin(request)
+        assert self._prefixes is not None
+        prefix = self._prefixes.restore(self.decoder, request.place, request.row.prompt)
+        request.prefilled = request.row.cached_tokens = prefix.length
+        request.fork, request.first_logits = prefix.fork, prefix.logits
+        request.row.prefill_seconds += time.perf_counter() - started
 
 
 class Seq2SeqService(Service):

@@ -9,8 +9,10 @@ class EngineStatistics:
 
     waiting, running: requests in the queue, and in the batch (one whose prompt is being run included). rows: of the
     batch at most. cache_bytes: that the running requests may need at their ends. memory: bytes that they may need at
-    most. Sums since the start: prompt_tokens; generated_tokens; and requests by how they ended: finished, cancelled,
-    failed. steps: decode steps; generated_tokens / steps is about the mean number of rows in a step.
+    most. prefix_bytes: that prefixes take which are kept for later requests. Sums since the start: prompt_tokens;
+    cached_tokens, those of them that were kept from earlier requests; generated_tokens; and requests by how they
+    ended: finished, cancelled, failed. steps: decode steps; generated_tokens / steps is about the mean number of rows
+    in a step.
     """
 
     waiting: int = 0
@@ -18,7 +20,9 @@ class EngineStatistics:
     rows: int = 0
     cache_bytes: int = 0
     memory: int = 0
+    prefix_bytes: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
     cancelled: int = 0

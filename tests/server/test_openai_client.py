@@ -49,6 +49,19 @@ def test_a_chat_is_what_the_model_says_by_itself(client, solo):
     assert answer._request_id.startswith("req-")
 
 
+def test_the_second_turn_reads_only_what_is_new(server, client):
+    first = client.chat.completions.create(model="tiny-llama", messages=[{"role": "user", "content": "Who is Tom?"}])
+    answer = {"role": "assistant", "content": first.choices[0].message.content}
+    messages = [{"role": "user", "content": "Who is Tom?"}, answer, *QUESTION]
+    second = client.chat.completions.create(model="tiny-llama", messages=messages, n=2, temperature=0.1, seed=1)
+    read = first.usage.prompt_tokens + first.usage.completion_tokens - 1
+    assert second.usage.prompt_tokens_details.cached_tokens == read  # the same for any number of choices
+    text = server.get("/metrics").text
+    for metric in ("cached_tokens_total", "prefix_bytes"):
+        line = next(line for line in text.splitlines() if line.startswith(f'edgeformer_{metric}{{model="tiny-llama"}}'))
+        assert float(line.split()[-1]) > 0, line
+
+
 def test_a_stream_has_the_same_text_in_pieces_and_the_usage_if_asked(client, solo):
     options = {"model": "tiny-llama", "messages": QUESTION, "stream": True}
     chunks = list(client.chat.completions.create(**options, stream_options={"include_usage": True}))
