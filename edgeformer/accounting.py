@@ -18,6 +18,7 @@ from edgeformer.config import (
     MaskedLMHead,
     ModelConfig,
     NormConfig,
+    PoolingHead,
     RecurrentConfig,
     Seq2SeqConfig,
     ShawConfig,
@@ -327,6 +328,11 @@ def _head(config: DecoderConfig | EncoderConfig) -> int:
         case ClassificationHead() as head:
             dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
             return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
+        case PoolingHead() as head:
+            return sum(
+                layer.size * (width * (1 + (layer.residual and width != layer.size)) + layer.bias)
+                for layer, width in zip(head.layers, head.widths(hidden), strict=False)
+            )
         case _:
             return 0
 

@@ -147,6 +147,10 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
         for member in choices:
             if type(data) is member:
                 return data
+        form = tuple if isinstance(data, list) else typing.Literal
+        for member in choices:
+            if typing.get_origin(member) is form:
+                return _decode(member, data, path)
         _expect(False, data, path, "one of the types " + ", ".join(member.__name__ for member in choices))
     by_kind = {_kind_of(member): member for member in choices}
     kind = data.get("kind") if isinstance(data, dict) else None

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig
+from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
 from edgeformer.families import REFUSED, Family, has_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
 from edgeformer.manifest import SpecialTokens
-from edgeformer.sentence_transformers import Pooling, choose_pooling, read_max_length
+from edgeformer.sentence_transformers import choose_pooling, read_max_length, transformer_folder
 from edgeformer.weight_map import read_weight_map
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ HUB_CONFIGS = ["*.json", "*.jinja"]
 HUB_WEIGHTS = ["*.safetensors"]
 
 
+POOLED_LAYERS = {f"pooler.layers.*.{name}": f"pooler.layers.*.{name}" for name in ("linear", "residual")}
+"""Names of the tensors behind the pooling, which a checkpoint keeps in folders of their own (`CheckpointWeights`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoundModel:
     """A folder with a config.json, of a known model family or not.
@@ -47,6 +51,7 @@ class FoundModel:
         name: default name of the bundle.
         origin: description of where the model comes from, for people.
         folder: the folder.
+        modules: of a model of sentence-transformers, the folder with its modules.json, which may hold `folder`.
         hf_config: contents of config.json.
         random_weights: seed of a preset without trained weights; None with a checkpoint.
         hub_id: hub repository to download the weights from; None for local models.
@@ -56,6 +61,7 @@ class FoundModel:
     name: str
     origin: str
     folder: Path
+    modules: Path
     hf_config: dict[str, Any]
     random_weights: int | None = None
     hub_id: str | None = None
@@ -114,11 +120,13 @@ class ModelSource(FoundModel):
     """A model of a known family, which can be exported; its weights are not read yet.
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
+    pooled_layers: the folders with the weights of the layers behind the pooling.
     """
 
     family: Family
     config: ModelConfig
     merged: "MergedAdapter | None" = None
+    pooled_layers: tuple[Path, ...] = ()
 
     def weights(self) -> Mapping[str, "Tensor"]:
         """Return a mapping from parameter name to tensor that reads each tensor on access; download it first.
@@ -130,7 +138,7 @@ class ModelSource(FoundModel):
         if self.random_weights is not None:
             return RandomWeights(self.config, self.random_weights)
         self.fetch_weights()
-        return CheckpointWeights(self.folder, self.family, self.config, self.merged)
+        return CheckpointWeights(self.folder, self.family, self.config, self.merged, self.pooled_layers)
 
 
 def preset_names() -> list[str]:
@@ -150,7 +158,7 @@ def open_source(
         model: preset, folder or hub id, or what `find_model` found for one.
         context_length: positions that the graph supports. None: all that the model has, or max_seq_length of a model
             of sentence-transformers.
-        pooling: replace the head of an encoder by a sentence embedding, the state of the `first` token or the `mean`.
+        pooling: replace the head of an encoder by a sentence embedding, made of its states in this way.
             None: the pooling of a sentence-transformers folder, otherwise the head of config.json.
         normalize: whether the sentence embedding has L2 norm 1. None: as the sentence-transformers folder says,
             otherwise False.
@@ -160,8 +168,8 @@ def open_source(
         WeightsError: the hub does not provide it.
     """
     found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
-    head = choose_pooling(found.folder, pooling, normalize)
-    if head is None:
+    pooled = choose_pooling(found.modules, pooling, normalize)
+    if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_stored_positions(found, family, config)
@@ -174,7 +182,9 @@ def open_source(
         )
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
-    return ModelSource(**vars(found), family=family, config=replace(config, head=head, context_length=length))
+    config = replace(config, head=pooled.head, context_length=length)
+    family = replace(family, tensors={**family.tensors, **POOLED_LAYERS})
+    return ModelSource(**vars(found), family=family, config=config, pooled_layers=pooled.layers)
 
 
 def _with_stored_positions(found: FoundModel, family: Family, config: ModelConfig) -> ModelConfig:
@@ -241,14 +251,16 @@ def find_model(model: str | Path) -> FoundModel:
 
 
 def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None) -> FoundModel:
+    modules, folder = folder, transformer_folder(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
     hf_config = read_object(folder / "config.json")
     preset_file = folder / "preset.json"
     random_weights = read_object(preset_file).get("random_weights") if preset_file.is_file() else None
     return FoundModel(
-        name=name, origin=origin, folder=folder, hf_config=hf_config, random_weights=random_weights, hub_id=hub_id
-    )
+        name=name, origin=origin, folder=folder, modules=modules, hf_config=hf_config, random_weights=random_weights,
+        hub_id=hub_id,
+    )  # fmt: skip
 
 
 def cached_folder(hub_id: str) -> Path | None:

@@ -52,12 +52,20 @@ class CheckpointWeights(LazyWeights):
     differ (`computed_tensors`). Copies of a tied weight are compared when it is first read; a WeightsError names
     two that differ.
 
-    merged: the adapter that is merged into the tensors when they are read.
+    merged: the adapter that is merged into the tensors when they are read. pooled_layers: the folders with the weights
+    of a `PoolingHead`'s layers.
 
     left_out: what the checkpoint holds for other modalities, where the model is a text model inside a bigger one.
     """
 
-    def __init__(self, folder: Path, family: Family, config: ModelConfig, merged: MergedAdapter | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        family: Family,
+        config: ModelConfig,
+        merged: MergedAdapter | None = None,
+        pooled_layers: Iterable[Path] = (),
+    ):
         stored = open_safetensors(folder)
         self._names: dict[str, str] = {}
         self.left_out: tuple[LeftOut, ...] = ()
@@ -68,6 +76,10 @@ class CheckpointWeights(LazyWeights):
         prefix = family.optional_prefix
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
+        for index, layer in enumerate(pooled_layers):
+            for name, file in open_safetensors(layer).items():
+                stored[f"pooler.layers.{index}.{name}"] = file
+                self._names[f"pooler.layers.{index}.{name}"] = name
         for name, copied in merged.copies.items() if merged else ():
             if name not in stored and copied in stored:
                 stored[name] = stored[copied]

@@ -12,6 +12,7 @@ from typing import Literal, TypedDict, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.config import Pooling
 from edgeformer.errors import ExportError
 from edgeformer.manifest import (
     Backend,
@@ -23,7 +24,6 @@ from edgeformer.manifest import (
     Provider,
 )
 from edgeformer.quantization import Quantization, QuantizationOverrides
-from edgeformer.sentence_transformers import Pooling
 
 CacheChoice = Literal["dynamic", "static"]
 """How a graph of the op sets `standard` and `portable` keeps its cache; graphs of `ort` take both."""

@@ -80,42 +80,24 @@ def make_folder(tmp_path):
 )
 def test_a_folder_says_how_it_pools(make_folder, kinds, pooling, types, head):
     folder = make_folder(kinds, pooling, types)
-    assert read_pooling(folder) == head
+    found = read_pooling(folder)
+    assert (found.head if found else None) == head
     assert open_source(folder).config.head == head
 
 
 INSTEAD = ".*To pool the states in another way .* choose --pooling mean or --pooling first"
 REFUSALS = [
     (
-        ["Transformer", "Pooling", "Dense", "Normalize"],
+        ["Transformer", "Dense", "Pooling", "Normalize"],
         MEAN,
-        "lists Transformer, Pooling, Dense, Normalize, and" + INSTEAD,
+        "lists Transformer, Dense, Pooling, Normalize, and" + INSTEAD,
     ),
-    (["Transformer", "Normalize"], None, "lists Transformer, Normalize, and edgeformer has Transformer, Pooling, Norm"),
+    (["Transformer", "Normalize"], None, "lists Transformer, Normalize, and edgeformer has Transformer, Pooling, any"),
     (["Transformer", "LogitScore"], None, "lists Transformer, LogitScore, and edgeformer has"),
     (["StaticEmbedding"], None, "lists StaticEmbedding, and edgeformer has"),
     (["Transformer", "Pooling"], None, r"there is no .*1_Pooling/config\.json, which modules\.json lists"),
-    (
-        ["Transformer", "Pooling"],
-        MEAN | {"pooling_mode_max_tokens": True},
-        "has the pooling max and mean; edgeformer" + INSTEAD,
-    ),
-    (
-        ["Transformer", "Pooling"],
-        {"pooling_mode_weightedmean_tokens": True},
-        "the pooling weightedmean; edgeformer has",
-    ),
-    (
-        ["Transformer", "Pooling"],
-        {"pooling_mode": "lasttoken"},
-        "has the pooling lasttoken; edgeformer has one of cls, mean",
-    ),
-    (
-        ["Transformer", "Pooling"],
-        {"pooling_mode": ["cls", "mean"]},
-        "the pooling cls and mean; edgeformer has one of",
-    ),
-    (["Transformer", "Pooling"], {"pooling_mode_cls_token": False}, "has the pooling none; edgeformer has one of"),
+    (["Transformer", "Pooling"], {"pooling_mode": "min"}, "has the pooling 'min'; edgeformer has cls, max" + INSTEAD),
+    (["Transformer", "Pooling"], {"pooling_mode": []}, r"pooling_mode = \[\]; it must be a text or a list of texts"),
     (
         ["Transformer", "Pooling"],
         MEAN | {"include_prompt": False},
@@ -123,6 +105,7 @@ REFUSALS = [
     ),
     (["Transformer", "Pooling"], MEAN | {"pooling_layer": 3}, "options that edgeformer does not know: pooling_layer"),
     (["Transformer", "Pooling"], [], r"1_Pooling/config\.json cannot be read: it must hold a JSON object"),
+    (["Transformer", "Pooling", "Dense"], MEAN, r"there is no .*2_Dense/config\.json, which modules\.json lists"),
 ]
 
 
@@ -150,12 +133,25 @@ def test_a_broken_list_of_modules_is_named(make_folder, content, message):
         open_source(folder)
 
 
-def test_a_transformer_in_a_folder_of_its_own_is_refused(make_folder):
-    folder = make_folder()
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["path"] = "0_Transformer"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ConfigError, match="has its Transformer in 0_Transformer; it must be in the folder itself"):
+DENSE = {"in_features": 64, "out_features": 8, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.ELU"}, "activation_function = 'torch.*ELU'" + INSTEAD),
+        ({"activation_function": "mine.Tanh"}, "activation_function = 'mine.Tanh'; edgeformer has Identity, Tanh"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name = 'token_embeddings'; edgeformer has sentence_"),
+        ({"out_features": "8"}, "out_features = '8'; it must be a positive number"),
+        ({"bias": 1}, "bias = 1; it must be true or false"),
+        ({"dropout": 0.1}, "options that edgeformer does not know: dropout"),
+    ],
+)
+def test_a_layer_that_the_head_cannot_have_is_refused(make_folder, change, message):
+    folder = make_folder(["Transformer", "Pooling", "Dense"])
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(DENSE | change))
+    with pytest.raises(ConfigError, match=message):
         open_source(folder)
 
 
@@ -176,8 +172,11 @@ def test_wishes_that_mean_nothing_are_refused(make_folder):
     folder = make_folder(kinds=(), pooling=None)
     with pytest.raises(ConfigError, match="there is no pooling whose result could be normalized; choose one, as in"):
         open_source(folder, normalize=True)
-    with pytest.raises(ConfigError, match="pooling is 'max'; it must be one of first, mean, or None"):
-        open_source(folder, pooling="max")
+    with pytest.raises(
+        ConfigError,
+        match="pooling is 'min'; it must be one of first, last, max, mean, mean_sqrt, weighted_mean, or None",
+    ):
+        open_source(folder, pooling="min")
 
 
 @pytest.mark.parametrize("wished", [{"pooling": "mean"}, {}])

@@ -19,6 +19,7 @@ from edgeformer.cli._options import (
     option,
 )
 from edgeformer.cli._output import note, print_json, progress_bar
+from edgeformer.config import Pooling
 from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.manifest import (
     Backend,
@@ -31,7 +32,6 @@ from edgeformer.manifest import (
     Provider,
 )
 from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
-from edgeformer.sentence_transformers import Pooling
 
 if TYPE_CHECKING:  # edgeformer.export imports torch
     from edgeformer.export import ExportResult

@@ -142,8 +142,10 @@ def _pooled(head: PoolingHead | None) -> str:
     """Return the options with which transformers.js pools states as the graph does."""
     if head is None:
         return ""
-    pooling = "cls" if head.pooling == "first" else "mean"
-    return f', {{ pooling: "{pooling}", normalize: {str(head.normalize).lower()} }}'
+    names = {"first": "cls", "mean": "mean", "last": "last_token"}
+    if head.layers or not isinstance(head.pooling, str) or head.pooling not in names:
+        return ', { pooling: "none" } /* a vector for every token: transformers.js does not pool as this model does */'
+    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}'
 
 
 def _sizes(manifest: Manifest) -> dict[str, object]:

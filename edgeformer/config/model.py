@@ -231,13 +231,55 @@ class ClassificationHead:
         check(self.norm is None or self.dense is not None, self, "norm", "None without dense")
 
 
+Pooling = Literal["first", "last", "max", "mean", "mean_sqrt", "weighted_mean"]
+"""How the states of a text's n tokens become one vector: one of them, the largest value of each channel, their sum over
+n, their sum over the square root of n, or their mean weighted by 1, 2, …, n."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingLayer:
+    """A layer behind the pooling: activation(linear(x)), and x added to it with `residual`.
+
+    Attributes:
+        size: outputs of the linear layer. Where it is not the number of inputs, `residual` adds a projection of x.
+        bias: whether the linear layer has one; the projection has none.
+    """
+
+    size: int
+    activation: Activation
+    bias: bool = True
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        check(self.size > 0, self, "size", "positive")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolingHead:
-    """Sentence embedding [B, E]: the state of the `first` token or the `mean` of all, with L2 norm 1 if `normalize`."""
+    """Sentence embedding [B, D] of the states [B, S, E].
+
+    Attributes:
+        pooling: how states become a vector, or several ways whose vectors are concatenated in that order.
+        layers: what the vector runs through.
+        normalize: whether the result has L2 norm 1.
+    """
 
     kind: Literal["pooling"] = "pooling"
-    pooling: Literal["first", "mean"]
+    pooling: Pooling | tuple[Pooling, ...]
+    layers: tuple[PoolingLayer, ...] = ()
     normalize: bool
+
+    def __post_init__(self) -> None:
+        check(len(self.poolings) > 0, self, "pooling", "at least one")
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """Return all ways of pooling."""
+        return (self.pooling,) if isinstance(self.pooling, str) else self.pooling
+
+    def widths(self, hidden_size: int) -> tuple[int, ...]:
+        """Return the size of the pooled vector, and that of every layer's output; the last is the embedding's."""
+        return (hidden_size * len(self.poolings), *(layer.size for layer in self.layers))
 
 
 @dataclass(frozen=True, kw_only=True)

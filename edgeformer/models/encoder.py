@@ -1,11 +1,21 @@
 """Encoder: bidirectional attention over a text or a recording, and heads over its states."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.config import AudioStem, ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
+from edgeformer.config import (
+    AudioStem,
+    ClassificationHead,
+    EncoderConfig,
+    MaskedLMHead,
+    Pooling,
+    PoolingHead,
+    PoolingLayer,
+)
 from edgeformer.layers import make_norm
 from edgeformer.models.stack import Run, Stack
 from edgeformer.ops.activation import activate
@@ -29,6 +39,8 @@ class Encoder(Stack):
                 self.masked_lm = MaskedLM(head, hidden, self.embedding, dtype)
             case ClassificationHead() as head:
                 self.classifier = Classifier(head, hidden, dtype)
+            case PoolingHead() as head:
+                self.pooler = Pooler(head, hidden, dtype)
 
     def forward(
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
@@ -36,7 +48,7 @@ class Encoder(Stack):
         """Return the last states [B, S, E] and, if there is a head, its output.
 
         A masked-LM head returns logits [B, S, V], a classification head [B, labels] or [B, S, labels], a pooling head
-        an embedding [B, E].
+        an embedding [B, D].
 
         Args:
             inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
@@ -52,10 +64,9 @@ class Encoder(Stack):
             case ClassificationHead(pooling=pooling):
                 assert attention_mask is not None
                 return states, self.classifier(states if pooling is None else pool(states, attention_mask, pooling))
-            case PoolingHead(pooling=pooling, normalize=normalize):
+            case PoolingHead():
                 assert attention_mask is not None
-                pooled = pool(states, attention_mask, pooling)
-                return states, normalized(pooled) if normalize else pooled
+                return states, self.pooler(states, attention_mask)
 
     def encode(
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
@@ -142,18 +153,65 @@ class Classifier(nn.Module):
         return logits
 
 
-def pool(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Return [B, E]: the state of the `first` token, or the `mean` of the states of all valid tokens.
+class Pooler(nn.Module):
+    """The head that `PoolingHead` describes."""
 
-    Args:
-        states: [B, S, E].
-        attention_mask: int64 [B, S] with 0 for padding.
+    def __init__(self, config: PoolingHead, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        sizes = pairwise(config.widths(hidden_size))
+        self.layers = nn.ModuleList(
+            PooledLayer(layer, width, dtype) for layer, (width, _) in zip(config.layers, sizes, strict=True)
+        )
+
+    def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the embedding [B, D] of states [B, S, E]; attention_mask: int64 [B, S] with 0 for padding."""
+        pooled = [pool(states, attention_mask, pooling) for pooling in self.config.poolings]
+        x = torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0]
+        for layer in self.layers:
+            x = layer(x)
+        return normalized(x) if self.config.normalize else x
+
+
+class PooledLayer(nn.Module):
+    """The layer that `PoolingLayer` describes."""
+
+    def __init__(self, config: PoolingLayer, width: int, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        self.linear = nn.Linear(width, config.size, bias=config.bias, dtype=dtype)
+        if config.residual and width != config.size:
+            self.residual = nn.Linear(width, config.size, bias=False, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [B, size] of [B, width]."""
+        y: Tensor = activate(self.config.activation, self.linear(x))
+        if not self.config.residual:
+            return y
+        return y + (self.residual(x) if hasattr(self, "residual") else x)
+
+
+def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+    """Return the vectors [B, E] of states [B, S, E], as `Pooling` says.
+
+    attention_mask: int64 [B, S]; every row is ones, then zeros for padding, whose states count for nothing.
     """
     if pooling == "first":
         return states[:, 0]
     valid = attention_mask.unsqueeze(-1)  # [B, S, 1]
-    total = states.masked_fill(valid == 0, 0).sum(1)
-    return total / valid.sum(1).to(states.dtype)
+    count = valid.sum(1)  # [B, 1]
+    if pooling == "last":
+        places = (count - 1).unsqueeze(-1).expand(-1, -1, states.shape[-1])  # [B, 1, E]
+        return states.gather(1, places).squeeze(1)
+    if pooling == "max":
+        return states.masked_fill(valid == 0, torch.finfo(states.dtype).min).amax(1)
+    states = states.masked_fill(valid == 0, 0)
+    if pooling == "weighted_mean":
+        # In float32, because the sum of the weights of 512 tokens is beyond float16.
+        weights = valid.cumsum(1).to(torch.promote_types(states.dtype, torch.float32)) * valid
+        return (states * (weights / weights.sum(1, keepdim=True)).to(states.dtype)).sum(1)
+    divisor = count.to(states.dtype)
+    return states.sum(1) / (divisor.sqrt() if pooling == "mean_sqrt" else divisor)
 
 
 def normalized(vectors: Tensor) -> Tensor:

@@ -107,7 +107,9 @@ def _with_checkpoint(
         return Subject(folder, manifest, model_spec, weights, found.origin)
     model_spec = model_spec_of_bundle(folder, manifest)  # refuses a module of the user's, which has no checkpoint
     head = getattr(manifest.model, "head", None)
-    pooled = (head.pooling, head.normalize) if isinstance(head, PoolingHead) else ()
+    # A single pooling may have been requested; what a folder alone can say is read there again.
+    requested = isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers
+    pooled = (head.pooling, head.normalize) if requested else ()
     source = open_source(against, manifest.context_length, *pooled)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:

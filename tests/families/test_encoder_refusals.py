@@ -151,7 +151,9 @@ def test_what_no_block_expresses_is_refused_with_the_reason(model_type):
     message = f"model_type '{model_type}' is not supported: {re.escape(REFUSED[model_type])}. `edgeformer models` lists"
     with pytest.raises(ConfigError, match=message):
         read_model_config({"model_type": model_type, "vocab_size": 8})
-    found = FoundModel(name="", origin="", folder=Path("nowhere"), hf_config={"model_type": model_type})
+    found = FoundModel(
+        name="", origin="", folder=Path("nowhere"), modules=Path("nowhere"), hf_config={"model_type": model_type}
+    )
     assert not lacks_family(found)
 
 

@@ -8,7 +8,7 @@ every rule about distance takes effect.
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from edgeformer.config import (
     AlibiConfig,
@@ -27,7 +27,9 @@ from edgeformer.config import (
     MaskedLMHead,
     ModelConfig,
     NormConfig,
+    Pooling,
     PoolingHead,
+    PoolingLayer,
     ProportionalScaling,
     QKNormConfig,
     QueryTemperature,
@@ -137,7 +139,11 @@ def _head(draw: random.Random) -> MaskedLMHead | ClassificationHead | PoolingHea
     dense: Any = draw.choice([None, "tanh", "gelu"])
     heads: list[Any] = [
         None,
-        PoolingHead(pooling=draw.choice(["first", "mean"]), normalize=_maybe(draw, 0.5)),  # type: ignore[arg-type]
+        PoolingHead(
+            pooling=draw.choice([*get_args(Pooling), ("max", "weighted_mean")]),
+            layers=(PoolingLayer(size=24, activation="tanh", residual=_maybe(draw, 0.5)),) * _maybe(draw, 0.3),
+            normalize=_maybe(draw, 0.5),
+        ),
         MaskedLMHead(
             activation=draw.choice(["gelu", "gelu_tanh", "relu"]),  # type: ignore[arg-type]
             norm=_norm(draw),

@@ -1,0 +1,127 @@
+"""Vectors of sentence encoders beside sentence-transformers itself, over what its folders can hold."""
+
+import itertools
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from transformers import AutoTokenizer
+
+from edgeformer.errors import WeightsError
+from edgeformer.export import export_model, verify
+from edgeformer.models import build_model
+from edgeformer.runtime import load
+from edgeformer.sentence_transformers import LEGACY_MODES
+from edgeformer.source import PRESETS, open_source
+
+MODES = list(LEGACY_MODES.values())
+TEXTS = ["The cat sleeps.", "A man reads a long book about the sea, and then he goes home.", "Yes", ""]
+
+WIDTH = 128
+"""Width of the states of tiny-embed."""
+
+
+def dense(inputs, outputs, activation=torch.nn.Tanh, **options):
+    return Dense(inputs, outputs, activation_function=activation(), **options)
+
+
+MODULES = {f"{mode}{'-normalized' * norm}": ([mode], [], norm) for mode in MODES for norm in (False, True)}
+MODULES |= {
+    "+".join(modes): (list(modes), [], index % 2 == 0) for index, modes in enumerate(itertools.combinations(MODES, 2))
+}
+MODULES |= {
+    "all": (MODES, [], True),
+    "twice": (["mean", "mean"], [], False),
+    "reversed": (["weightedmean", "max", "cls"], [], False),
+    "dense": (["mean"], [dense(WIDTH, 32)], False),
+    "dense-normalized": (["cls"], [dense(WIDTH, 32)], True),
+    "without-bias": (["mean"], [dense(WIDTH, 48, torch.nn.Identity, bias=False)], True),
+    "two-layers": (["mean"], [dense(WIDTH, 300, torch.nn.Identity, bias=False), dense(300, 64, bias=False)], True),
+    "behind-two-poolings": (["cls", "max"], [dense(2 * WIDTH, 16, torch.nn.ReLU)], False),
+    "residual": (["mean"], [dense(WIDTH, WIDTH, torch.nn.GELU, use_residual=True)], True),
+    "projected-residual": (["lasttoken"], [dense(WIDTH, 40, torch.nn.SiLU, use_residual=True)], False),
+    "sigmoid": (["weightedmean"], [dense(WIDTH, 40, torch.nn.Sigmoid)], True),
+}
+EXPORTED = ("all", "two-layers")
+"""These run as graphs in every run of the tests; the others in the slow ones."""
+
+
+def slow_unless(fast):
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in MODULES]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Return a function that saves a folder by the library, and what the library computes from it."""
+    root = tmp_path_factory.mktemp("sentences")
+    transformer = Transformer(str(PRESETS / "tiny-embed"), model_kwargs={"dtype": torch.float32})
+
+    def save(name):
+        modes, layers, normalize = MODULES[name]
+        folder = root / name
+        torch.manual_seed(list(MODULES).index(name))
+        for layer in layers:
+            for parameter in layer.parameters():
+                torch.nn.init.normal_(parameter, std=0.05)
+        pooling = Pooling(WIDTH, pooling_mode=tuple(modes))
+        chosen = [transformer, pooling, *layers, *([Normalize()] * normalize)]
+        model = SentenceTransformer(modules=chosen, device="cpu")
+        model.save(str(folder))
+        return SimpleNamespace(folder=folder, expected=model.encode(TEXTS))
+
+    return save
+
+
+def eager(folder):
+    """Return the vectors of TEXTS by the module that an export starts from, in float64."""
+    source = open_source(folder)
+    model = build_model(source.config, torch.float64)
+    model.load_state_dict({name: tensor.double() for name, tensor in source.weights().items()}, strict=False)
+    tokens = AutoTokenizer.from_pretrained(source.folder)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return model(tokens["input_ids"], tokens["attention_mask"])[1].numpy()
+
+
+@pytest.mark.parametrize("name", slow_unless([name for name in MODULES if "+" not in name and "-norm" not in name]))
+def test_vectors_are_those_of_the_library(folders, name):
+    model = folders(name)
+    found = eager(model.folder)
+    assert found.shape == model.expected.shape
+    np.testing.assert_allclose(found, model.expected, atol=2e-6 * np.abs(model.expected).max())
+
+
+@pytest.mark.parametrize("name", slow_unless(EXPORTED))
+def test_graphs_compute_the_vectors_of_the_library(folders, name, tmp_path):
+    model = folders(name)
+    bundle = export_model(model.folder, tmp_path / "bundle").path
+    np.testing.assert_allclose(load(bundle).embed(TEXTS), model.expected, atol=1e-5 * np.abs(model.expected).max())
+    if name == "two-layers":
+        assert verify(bundle, against=model.folder).passed
+
+
+def test_the_transformer_may_be_in_a_folder_of_its_own(folders, tmp_path):
+    model, moved = folders("dense"), tmp_path / "moved"
+    shutil.copytree(model.folder, moved / "0_Transformer", ignore=shutil.ignore_patterns("*_Pooling", "*_Dense"))
+    for name in ("1_Pooling", "2_Dense"):
+        shutil.copytree(model.folder / name, moved / name)
+    modules = json.loads((moved / "0_Transformer" / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (moved / "modules.json").write_text(json.dumps(modules))
+    (moved / "0_Transformer" / "modules.json").unlink()
+    np.testing.assert_array_equal(eager(moved), eager(model.folder))
+    np.testing.assert_allclose(SentenceTransformer(str(moved), device="cpu").encode(TEXTS), model.expected, atol=1e-6)
+
+
+def test_vectors_differ_where_the_weights_of_a_layer_do(folders):
+    """The negative control: what the tests above compare depends on the layer behind the pooling."""
+    first, second = folders("dense"), folders("sigmoid")
+    before = eager(first.folder)
+    shutil.copy(second.folder / "2_Dense" / "model.safetensors", first.folder / "2_Dense" / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"misshapen: pooler\.layers\.0\.linear\.weight is \[40, 128\]"):
+        eager(first.folder)
+    assert before.shape == (len(TEXTS), 32)
