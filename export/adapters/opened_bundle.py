@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgeformer.config import PoolingHead
 from edgeformer.errors import BundleError, ConfigError, EdgeformerError
@@ -108,8 +109,9 @@ def _with_checkpoint(
     model_spec = model_spec_of_bundle(folder, manifest)  # refuses a module of the user's, which has no checkpoint
     head = getattr(manifest.model, "head", None)
     # A single pooling may have been requested; what a folder alone can say is read there again.
-    requested = isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers
-    pooled = (head.pooling, head.normalize) if requested else ()
+    pooled: tuple[Any, ...] = ()
+    if isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers:
+        pooled = (head.pooling, head.normalize)
     source = open_source(against, manifest.context_length, *pooled)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
