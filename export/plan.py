@@ -103,6 +103,12 @@ def _check_quantization(plan: ExportPlan) -> None:
         )
     if plan.per_token and plan.provider != "cpu":
         raise ExportError("only the CPU has products that quantize activations per token. Leave activations out.")
+    forms = [rule.format for rule in plan.quantization.rules if rule.format is not None]
+    if plan.provider == "cuda" and any(form.bits == 4 and (form.block or 0) > 128 for form in forms):
+        raise ExportError(
+            "onnxruntime's CUDA kernel for a single token takes int4 blocks of 128 weights at most. Choose a block of "
+            "16, 32, 64 or 128, or int8."
+        )
 
 
 def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig | None) -> None:

@@ -75,8 +75,9 @@ def _within_groups(emit: NodeBuilder, node: ir.Node, compared: ir.Value) -> ir.V
     scores = emit("ReduceSum", largest, emit.constant([-1]), keepdims=0)  # [N, groups]
     _, best = emit.many("TopK", scores, emit.constant([attributes.get_int("groups_per_token")]), outputs=2, axis=-1)
     places = emit("Reshape", emit.constant(list(range(groups))), emit.constant([1, groups, 1]))
-    same = emit("Cast", emit("Equal", places, emit("Unsqueeze", best, emit.constant([1]))), to=ir.DataType.INT64)
-    kept = emit("Cast", emit("ReduceMax", same, emit.constant([-1]), keepdims=1), to=ir.DataType.BOOL)
+    same = emit("Cast", emit("Equal", places, emit("Unsqueeze", best, emit.constant([1]))), to=ir.DataType.FLOAT)
+    # Sums of float32 need no cuDNN on CUDA; a maximum does.
+    kept = emit("Cast", emit("ReduceSum", same, emit.constant([-1]), keepdims=1), to=ir.DataType.BOOL)
     masked = emit("Where", kept, grouped, emit.constant(float("-inf"), dtype))
     return emit("Reshape", masked, emit.constant([0, dim(logits, -1)]))
 
@@ -107,7 +108,7 @@ def mixture_of_experts(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Out
     """
     inputs = canonical_inputs(node)
     x, dtype = inputs["x"], dtype_of(inputs.x)
-    used, *_ = emit.many("Unique", inputs["experts"], outputs=1, sorted=1)  # [u]
+    used = _used(emit, inputs["experts"], dim(inputs.up, 0))
     count = emit("Squeeze", emit("Shape", used))
     start = emit("ConstantOfShape", emit("Shape", x), value=ir.tensor([0], dtype=dtype))  # [N, E]
     name = f"{node.name or node.op_type}/Loop"
@@ -129,6 +130,14 @@ def mixture_of_experts(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Out
             output.name = f"{each.name}/{index}"
     body = ir.Graph([step, going, before], [goes_on, after], nodes=inner.nodes, name=name)
     return [emit("Loop", count, None, start, body=body)]
+
+
+def _used(emit: NodeBuilder, experts: ir.Value, count: int) -> ir.Value:
+    """Return the numbers int64 [u], in order, of the experts that any token chose. CUDA has no kernel of Unique."""
+    numbers = emit("Reshape", experts, emit.constant([-1]))  # [N · K]
+    ones = emit("ConstantOfShape", emit("Shape", numbers), value=ir.tensor([1], dtype=ir.DataType.INT64))
+    chosen = emit("ScatterElements", emit.constant([0] * count), numbers, ones, axis=0)  # [X]: 1 or 0
+    return emit("Reshape", emit("NonZero", chosen), emit.constant([-1]))
 
 
 def _add_expert(emit: NodeBuilder, node: ir.Node, expert: ir.Value, before: ir.Value) -> ir.Value:

@@ -16,7 +16,8 @@ class LoweringOptions:
     provider: the execution provider whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches.
     functions: keep canonical ops as functions of the model, for `portable`. quantization: of the weights.
     primitive_gathers: gather from quantized embeddings with primitives. cache_scales: scales of an int8 cache.
-    calibrated: matrices that GPTQ has rounded.
+    calibrated: matrices that GPTQ has rounded. twin: give a float32 graph for CUDA the nodes of one in half precision,
+    so that the CPU can run them.
     """
 
     ops: OpSet = "ort"
@@ -27,6 +28,7 @@ class LoweringOptions:
     primitive_gathers: bool = False
     cache_scales: CacheScales | None = None
     calibrated: Calibrated | None = None
+    twin: bool = False
 
 
 def lowering_options_of(manifest: Manifest) -> LoweringOptions:

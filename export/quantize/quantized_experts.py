@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.export.graph.tensors import StreamedTensor
-from edgeformer.export.quantize.quantized_tensor import Part, QuantizedPart, check_finite
+from edgeformer.export.quantize.quantized_tensor import Part, QuantizedPart, check_finite, stored_scales
 from edgeformer.export.quantize.rounding import pack, round_blocks
 from edgeformer.manifest import StoredWeight
 from edgeformer.quantization import WeightFormat
@@ -53,7 +53,8 @@ class QuantizedExperts:
         rows = self.tensor.read_expert(expert).float()  # [N, K]
         check_finite(rows, self.tensor.source.parameters)
         blocks = round_blocks(rows.reshape(len(rows), -1, self.block), self.form)
-        parts: dict[Part, Tensor] = {"scales": blocks.scales, "zero_points": pack(blocks.zeros, self.form.bits)}
+        scales = stored_scales(blocks.scales, self.tensor.dtype, self.tensor.source.parameters)
+        parts: dict[Part, Tensor] = {"scales": scales, "zero_points": pack(blocks.zeros, self.form.bits)}
         if self._kept is not None:
             self._kept[expert] = parts
         return pack(blocks.integers, self.form.bits).flatten(1) if part == "integers" else parts[part]

@@ -154,13 +154,17 @@ class QuantizedTensor(QuantizedPart):
         return pack(blocks.integers if self.part == "integers" else blocks.zeros, form.bits).contiguous()
 
     def _stored_scales(self, scales: Tensor) -> Tensor:
-        stored = scales.reshape(-1, *self.sizes[1:]).to(TORCH_DTYPES[self.dtype])
-        if torch.isinf(stored).any():
-            raise ExportError(
-                f"{', '.join(self.source.parameters)} holds values whose scales are beyond float16's 65504. "
-                "Export with --provider cpu."
-            )
-        return stored
+        return stored_scales(scales.reshape(-1, *self.sizes[1:]), self.dtype, self.source.parameters)
+
+
+def stored_scales(scales: Tensor, dtype: ir.DataType, parameters: tuple[str, ...]) -> Tensor:
+    """Return scales in the type that a graph has them in. Raises ExportError for those beyond float16."""
+    stored = scales.to(TORCH_DTYPES[dtype])
+    if torch.isinf(stored).any():
+        raise ExportError(
+            f"{', '.join(parameters)} holds values whose scales are beyond float16's 65504. Export with --provider cpu."
+        )
+    return stored
 
 
 def _shape(matrix: QuantizedMatrix, part: Part, flat: bool) -> tuple[int, ...]:

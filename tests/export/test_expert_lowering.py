@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from edgeformer.export.capture.trace import capture
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.passes import expected_changes
 from edgeformer.model_spec import model_spec_of
+from edgeformer.quantization import make_quantization
 from edgeformer.weights import RandomWeights
 
 
@@ -64,7 +66,17 @@ REFUSED = {
     "has no gate with silu and tanh": (experts({}, expert(up_activation="tanh")), torch.float32, {}),
     "has no activation gelu": (experts({}, expert("gelu", gated=False)), torch.float32, {}),
     "may be negative": (experts({"expert_scale": True}), torch.float32, {}),
-    "is that of the float32 CPU kernel": (experts({}), torch.float16, {}),
+    "the CPU kernel takes float32 only": (experts({}), torch.float16, {}),
+    "multiples of 8, from 16 on, and these are [32, 20]": (
+        experts({}, expert(intermediate_size=20)),
+        torch.float16,
+        {"provider": "cuda"},
+    ),
+    "compared by nobody": (
+        experts({}, expert("gelu_tanh", gated=False)),
+        torch.float16,
+        {"provider": "cuda"},
+    ),
 }
 
 
@@ -77,6 +89,38 @@ def test_what_the_kernel_cannot_compute_is_a_loop(reason):
     (told,) = reports.fallbacks
     assert told.startswith("MixtureOfExperts decomposed in 1 place: ")
     assert reason in told
+
+
+@pytest.mark.parametrize("precision", [None, "int4", "int8"])
+@pytest.mark.parametrize("router", [{}, {"scoring": "sigmoid"}], ids=["softmax", "sigmoid"])
+def test_cuda_has_kernels_in_half_precision(router, precision):
+    """Those of integers lay their weights out when they are loaded, and route by logits alone."""
+    wide = expert(intermediate_size=64)
+    blocks = block(attention(rotary=rotary(16), head_dim=16), feed_forward=experts(router, wide))
+    quantization = None if precision is None else make_quantization(precision)
+    graph, reports = lowered(model(blocks, hidden_size=64), torch.float16, provider="cuda", quantization=quantization)
+    (node,) = [node for node in graph.graph if node.op_type in ("MoE", "QMoE")]
+    assert node.op_type == ("MoE" if precision is None else "QMoE")
+    assert reports.fallbacks == []
+    assert node.attributes.get_int("normalize_routing_weights") == 1
+    if precision is not None:
+        assert node.attributes.get_int("weights_prepacked") == 0
+        assert len(node.inputs) == 7
+        integers, scales = (node.inputs[place].const_value for place in (2, 3))
+        assert (scales.dtype, len(scales.tobytes())) == (ir.DataType.FLOAT16, 2 * scales.size)
+        assert integers.dtype == ir.DataType.UINT8
+    # cuDNN, which is optional, has the maxima.
+    assert not any(node.op_type == "ReduceMax" for node in graph.graph)
+
+
+def test_integers_of_sizes_that_cuda_lacks_are_said():
+    narrow = routed(experts({}, expert(intermediate_size=32)))
+    _, reports = lowered(narrow, torch.float16, provider="cuda", quantization=make_quantization("int4"))
+    (told,) = reports.fallbacks
+    assert told == (
+        "MixtureOfExperts decomposed in 1 place: the CUDA kernel takes sizes in multiples of 64, from 16 on, and these "
+        "are [32, 32]; these experts are not quantized"
+    )
 
 
 def test_dense_blocks_stay_beside_experts():

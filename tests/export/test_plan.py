@@ -72,6 +72,16 @@ def test_the_arithmetic_follows_precision_and_provider(precision, provider, arit
     assert make_plan(ExportOptions(precision=precision, provider=provider), llama).arithmetic == arithmetic
 
 
+def test_blocks_that_cuda_lacks_for_one_token(llama):
+    wide = {"precision": "int4", "quantization": QuantizationOverrides(block=256)}
+    with pytest.raises(
+        ExportError, match=r"takes int4 blocks of 128 weights at most\. Choose a block of 16, 32, 64 or 128"
+    ):
+        make_plan(ExportOptions(provider="cuda", **wide), llama)
+    assert make_plan(ExportOptions(**wide), llama).quantization is not None
+    assert make_plan(ExportOptions(provider="cuda", **{**wide, "precision": "int8"}), llama).quantization is not None
+
+
 def test_a_precision_that_is_not_quantized_has_no_overrides(llama):
     with pytest.raises(ExportError, match=r"^a quantization config is for int4 and int8, and the precision is fp32\."):
         make_plan(ExportOptions(quantization=QuantizationOverrides(block=64)), llama)

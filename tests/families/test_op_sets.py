@@ -21,6 +21,7 @@ from op_set_models import (
     FAMILIES,
     PAIRS,
     TARGETS,
+    WAYS,
     captured,
     comparable,
     computed,
@@ -31,8 +32,10 @@ from op_set_models import (
 )
 from op_set_rules import OPSETS, assert_domains, check, foreign_ops
 
+from edgeformer.check.cuda.audit import audit_graph
+from edgeformer.check.cuda.kernel_table import kernel_table
 from edgeformer.config import DecoderConfig
-from edgeformer.export.lower import lower
+from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import family_names
 from edgeformer.weights import RandomWeights
@@ -46,6 +49,9 @@ DISTINCT = {
 """Families whose graphs differ from each other; the others, which are variants, are slow."""
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
 MODELS = [pytest.param(name, marks=() if name in {*DISTINCT, *KINDS} else pytest.mark.slow) for name in NAMES]
+CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}
+CUDA_FAST |= {"experts in groups", "experts of Gemma 4"}
+CUDA_MODELS = [pytest.param(name, marks=() if name in CUDA_FAST else pytest.mark.slow) for name in NAMES]
 
 
 @functools.cache
@@ -74,6 +80,45 @@ def test_op_sets_agree(name):
         pairs = [comparable(model(name), part, outcome(name, target)[part]) for target in TARGETS]
         spread = np.ptp([actual for actual, _ in pairs], axis=0).max() / np.abs(pairs[0][1]).max()
         assert spread <= LIMITS[torch.float32], part
+
+
+@pytest.fixture
+def cuda_targets(monkeypatch):
+    """Op sets with kernels of CUDA: in float32, and the float32 twin of a graph in half precision."""
+    monkeypatch.setitem(TARGETS, "cuda", LoweringOptions(provider="cuda"))
+    monkeypatch.setitem(TARGETS, "twin", LoweringOptions(provider="cuda", twin=True))
+    for target in ("cuda", "twin"):
+        monkeypatch.setitem(WAYS, (target, "any"), WAYS["ort", "any"])
+
+
+@pytest.mark.parametrize("target", ["cuda", "twin"])
+@pytest.mark.parametrize("name", CUDA_MODELS)
+def test_graphs_for_cuda_compute_what_our_module_computes(name, target, cuda_targets):
+    found = errors(model(name), computed(model(name), target))
+    assert max(found.values()) <= LIMITS[torch.float32], found
+    assert not np.isnan(list(found.values())).any(), found
+
+
+@pytest.mark.parametrize("name", CUDA_MODELS)
+def test_no_node_of_a_float32_layer_for_cuda_runs_on_the_cpu(name, cuda_targets):
+    for target in ("ort", "standard", "standard static", "portable static"):
+        for graph in model(name).graphs:
+            graph = graph.clone()
+            lower(graph, replace(TARGETS[target], provider="cuda"))
+            assert audit_graph(target, ir.serde.serialize_model(graph), kernel_table()).findings == ()
+
+
+@pytest.mark.parametrize("name", ["chunk", "experts of gpt-oss", pytest.param("t5", marks=pytest.mark.slow)])
+def test_a_twin_has_the_nodes_of_its_graph(name, cuda_targets):
+    """Casts between types of numbers are none between equal types."""
+    half = [graph.clone() for graph in model(name, torch.float16).graphs]
+    for graph in half:
+        lower(graph, TARGETS["cuda"])
+    for expected, twin in zip(half, model(name).lowered("twin"), strict=True):
+        nodes = [(node.domain, node.op_type) for node in twin.graph.node if node.op_type != "Cast"]
+        assert nodes == [(node.domain, node.op_type) for node in expected.graph if node.op_type != "Cast"]
+        # Attention of float32 is another graph.
+        assert ("com.microsoft", "MultiHeadAttention") in nodes or ("com.microsoft", "GroupQueryAttention") in nodes
 
 
 @pytest.mark.parametrize("target", TARGETS)

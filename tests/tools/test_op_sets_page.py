@@ -128,7 +128,7 @@ def test_every_rule_and_pass_is_described():
         section = lists.partition(f"### `{name}`")[2].partition("###")[0]
         assert section.count("- rule ") == len(op_set.RULES)
         assert "- pass `transpose_weights`: Store weights transposed, as MatMul reads them." in section
-    assert "no relation vectors, and float16 or bfloat16 on CUDA." in lists
+    assert "no relation vectors; on CUDA also float16 or bfloat16" in lists
     assert ": *" not in lists and ":  " not in lists, "a module says what it requires, but not what it is"
 
 

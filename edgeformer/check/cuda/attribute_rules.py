@@ -88,9 +88,10 @@ def _quantized_experts(node: TypedNode) -> Iterator[Broken]:
     bits, block = node.attributes.get("expert_weight_bits", 4), node.attributes.get("block_size", 0)
     if node.attributes.get("quant_type", b"int") != b"int":
         return
-    size = _size(node, 5, 2) * 8 // bits
-    if size % 64:
-        yield Broken(f"intermediate_size is {size}, and the kernel takes multiples of 64", source)
+    sizes = {"hidden_size": _size(node, 2, 2) * 8 // bits, "intermediate_size": _size(node, 5, 2) * 8 // bits}
+    for name, size in sizes.items():
+        if size % 64:
+            yield Broken(f"{name} is {size}, and the kernel takes multiples of 64", source)
     if block and block % 32:
         yield Broken(f"its blocks have {block} weights, and the kernel takes multiples of 32", source)
     if node.attributes.get("weights_prepacked", -1) != 0:

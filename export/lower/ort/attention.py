@@ -1,8 +1,9 @@
 """Lower self-attention to ONNX Runtime's GroupQueryAttention.
 
-Requires (onnxruntime 1.31) a head_dim that is a multiple of 8, no relation vectors, and float16 or bfloat16 on CUDA.
-The kernel has everything else of the op: rotation inside, packed QKV, windows, soft-caps, sinks, biases, causal and
-bidirectional attention, a dynamic or static cache. What it does not take is decomposed.
+Requires (onnxruntime 1.31) a head_dim that is a multiple of 8 and no relation vectors; on CUDA also float16 or
+bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everything else of the op: rotation inside,
+packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
+does not take is decomposed.
 
 For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, on the CPU: it
 rounds new keys and values by the scales that it is given, attends to the rounded ones, and caches those. There is no
@@ -23,7 +24,6 @@ from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.contrib import CONTRIB, INT8_CACHE, attention_inputs
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
-from edgeformer.manifest import Provider
 
 LENGTHS_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"
@@ -37,7 +37,7 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """
     report, lengths = PassReport("GroupQueryAttention"), Lengths(model)
     for node in canonical_nodes(model, "GroupQueryAttention"):
-        reason = _no_kernel(node, lowering.provider)
+        reason = _no_kernel(node, lowering)
         if reason is not None and lowering.cache_scales is not None:
             raise ExportError(f"{node.name} cannot have an int8 cache: {reason}. Leave cache_precision out.")
         if reason is not None:
@@ -49,14 +49,26 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     return report
 
 
-def _no_kernel(node: ir.Node, provider: Provider) -> str | None:
+def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
     inputs, head_dim = canonical_inputs(node), head_dim_of(node)
     if head_dim % 8:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
     if inputs.value_relations is not None:
         return "no kernel adds relation vectors to values"
-    if provider == "cuda" and dtype_of(inputs.query) == ir.DataType.FLOAT:
+    return _no_cuda_kernel(node, lowering) if lowering.provider == "cuda" else None
+
+
+def _no_cuda_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
+    """The rules of edgeformer.check.cuda.attribute_rules for what this module emits."""
+    inputs, head_dim = canonical_inputs(node), head_dim_of(node)
+    if dtype_of(inputs.query) == ir.DataType.FLOAT and not lowering.twin:
         return "there is no float32 CUDA kernel (float16 has one)"
+    if inputs.attention_bias is not None and inputs.sinks is not None:
+        return "the CUDA kernel takes a bias of scores or sinks, and not both"
+    if head_dim > 512:
+        return f"the CUDA kernel takes heads of 512 at most, and these have {head_dim}"
+    if not node.attributes.get_int("causal") and node.attributes.get_int("window"):
+        return "the CUDA kernel wants a window to be causal"
     return None
 
 

@@ -5,9 +5,10 @@ are given to it as they are. For any other router they are the logarithms of the
 for the others: their softmax is the weights over their sum, by which the result is multiplied. That takes weights which
 are not negative: those of our routers without scales of experts, and of routers in primitives where their ops show it.
 
-SwiGLU wants gate and up in one tensor, in which their rows alternate. Requires (onnxruntime 1.31, CPU) float32, weights
-that are positive, and one of these networks: SwiGLU, also with limits, or relu, silu, gelu_tanh or identity without a
-gate. Everything else is decomposed.
+SwiGLU wants gate and up in one tensor, in which their rows alternate. Requires (onnxruntime 1.31) weights that are
+positive, and one of these networks: SwiGLU, also with limits, or relu, silu, gelu_tanh or identity without a gate; on
+the CPU float32; on CUDA sizes in multiples of 8 from 16 on, and for integers of 64, and no gelu_tanh, since nobody has
+compared its approximation there. Everything else is decomposed.
 """
 
 import math
@@ -36,6 +37,7 @@ from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
+from edgeformer.manifest import Provider
 from edgeformer.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}
@@ -44,29 +46,40 @@ UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "ide
 SMALLEST = 1e-30
 """Lower bound of a weight before its logarithm is taken: what such an expert adds is lost in float32."""
 
+SMALLEST_RATIO = 2.0**-24
+"""Lower bound on CUDA of a weight over the sum of its token's: the smallest number that float16 has."""
+
 
 def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Lower every mixture of experts that meets the requirements."""
     report = PassReport("MixtureOfExperts")
     for node in canonical_nodes(model, "MixtureOfExperts"):
-        reason = _reason_against(node, lowering)
         form = None if lowering.quantization is None else format_of_experts(node, lowering.quantization)
+        reason = _reason_against(node, lowering, form)
         if reason is not None:
             report.miss(node, reason if form is None else f"{reason}; these experts are not quantized")
             continue
         router = canonical_inputs(node)["experts"].producer()
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")
-        result, main = _emit_float(emit, model, node) if form is None else _emit_quantized(emit, model, node, form)
+        provider = lowering.provider
+        if form is None:
+            result, main = _emit_float(emit, model, node, provider)
+        elif provider == "cpu":
+            result, main = _emit_quantized(emit, model, node, form)
+        else:
+            result, main = _emit_quantized_for_cuda(emit, model, node, form)
         replace_node(node, emit, [result], main=main)
         remove_if_unused(model, router)
         report.fire(node)
     return report
 
 
-def _emit_float(emit: NodeBuilder, model: ir.Model, node: ir.Node) -> tuple[ir.Value, ir.Node | None]:
+def _emit_float(
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, provider: Provider
+) -> tuple[ir.Value, ir.Node | None]:
     """Emit MoE, and return its result and its node."""
     inputs = canonical_inputs(node)
-    logits, attributes, factor = _logits(emit, node)
+    logits, attributes, factor = _logits(emit, node, provider)
     first, first_bias = _first_layer(model, node)
     options = {"k": dim(inputs.experts, -1), **attributes, **_network(node)}
     result = emit("MoE", inputs.x, logits, first, first_bias, inputs.down, inputs.down_bias, domain=CONTRIB, **options)
@@ -76,9 +89,33 @@ def _emit_float(emit: NodeBuilder, model: ir.Model, node: ir.Node) -> tuple[ir.V
 def _emit_quantized(
     emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
 ) -> tuple[ir.Value, ir.Node | None]:
-    """Emit QMoE, and return its result and its node."""
-    inputs = canonical_inputs(node)
+    """Emit QMoE for the CPU, and return its result and its node."""
     choice, weights = _choice_and_weights(emit, node)
+    options = {"normalize_routing_weights": int(weights is None), "accuracy_level": INT8_ACTIVATIONS}
+    result = _emit_integers(emit, model, node, form, choice, weights, options)
+    return result, result.producer()
+
+
+def _emit_quantized_for_cuda(
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
+) -> tuple[ir.Value, ir.Node | None]:
+    """Emit QMoE for CUDA, which routes as MoE does and lays its weights out when it is loaded."""
+    logits, attributes, factor = _logits(emit, node, "cuda")
+    result = _emit_integers(emit, model, node, form, logits, None, {**attributes, "weights_prepacked": 0})
+    return result if factor is None else emit("Mul", result, factor), result.producer()
+
+
+def _emit_integers(
+    emit: NodeBuilder,
+    model: ir.Model,
+    node: ir.Node,
+    form: WeightFormat,
+    choice: ir.Value,
+    weights: ir.Value | None,
+    options: dict[str, Any],
+) -> ir.Value:
+    """Emit QMoE over integers of the weights. options: attributes that the provider decides."""
+    inputs = canonical_inputs(node)
     layers = [_first_layer(model, node), (inputs["down"], inputs.down_bias)]
     (first, first_bias), (last, last_bias) = layers
     (first_parts, last_parts) = (_quantized(model, weight, form) for weight in (first, last))
@@ -88,18 +125,16 @@ def _emit_quantized(
     ]  # fmt: skip
     while given[-1] is None:
         given.pop()
-    result = emit(
+    return emit(
         "QMoE",
         *given,
         domain=CONTRIB,
         k=dim(inputs.experts, -1),
-        normalize_routing_weights=int(weights is None),
         expert_weight_bits=form.bits,
         block_size=form.block,
-        accuracy_level=INT8_ACTIVATIONS,
+        **options,
         **_network(node),
     )
-    return result, result.producer()
 
 
 def format_of_experts(node: ir.Node, quantization: Quantization) -> WeightFormat | None:
@@ -130,12 +165,27 @@ def _quantized(model: ir.Model, weight: ir.Value, form: WeightFormat) -> list[ir
     return [*parts, None][:3]
 
 
-def _reason_against(node: ir.Node, lowering: LoweringOptions) -> str | None:
+def _reason_of_provider(node: ir.Node, provider: Provider, form: WeightFormat | None) -> str | None:
+    """Why the provider's kernel cannot have types and sizes of a node; None where it can."""
+    inputs = canonical_inputs(node)
+    if provider == "cpu":
+        return None if dtype_of(inputs.x) == ir.DataType.FLOAT else "the CPU kernel takes float32 only"
+    multiple, sizes = 8 if form is None else 64, [dim(inputs.up, -1), dim(inputs.down, -1)]
+    if any(size < 16 or size % multiple for size in sizes):
+        return f"the CUDA kernel takes sizes in multiples of {multiple}, from 16 on, and these are {sizes}"
+    if form is not None and not 32 <= (form.block or 0) <= 128:
+        return f"the CUDA kernel takes blocks of 32, 64 and 128 weights, and these have {form.block}"
+    if node.attributes.get_string("activation") == "gelu_tanh":
+        return "the approximation of gelu in the CUDA kernel was compared by nobody"
+    return None
+
+
+def _reason_against(node: ir.Node, lowering: LoweringOptions, form: WeightFormat | None) -> str | None:
     """Why the kernel cannot compute a node; None where it can."""
     inputs, attributes = canonical_inputs(node), node.attributes
     activation = attributes.get_string("activation")
-    if lowering.provider != "cpu" or dtype_of(inputs.x) != ir.DataType.FLOAT:
-        return "the layout that we write is that of the float32 CPU kernel"
+    if reason := _reason_of_provider(node, lowering.provider, form):
+        return reason
     if attributes.get_int("weighted_input"):
         return "the kernel weighs outputs, and these are weighted inputs"
     router = producer(inputs.experts, "ExpertRouter", DOMAIN)
@@ -206,7 +256,7 @@ def _choice_and_weights(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, ir.
     return chosen, weighed
 
 
-def _logits(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
+def _logits(emit: NodeBuilder, node: ir.Node, provider: Provider) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
     """Logits for the kernel, its attributes for them, and the factor of its result [N, 1], None for 1."""
     inputs = canonical_inputs(node)
     experts, weights = inputs["experts"], inputs["weights"]
@@ -214,11 +264,17 @@ def _logits(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, dict[str, Any],
     if router is not None and is_plain_softmax(router):
         normalized = router.attributes.get_int("normalized")
         return canonical_inputs(router)["logits"], {"normalize_routing_weights": normalized}, None
-    smallest, nothing = (emit.constant(each, ir.DataType.FLOAT) for each in (SMALLEST, float("-inf")))
-    chosen = emit("Log", emit("Max", weights, smallest))
+    dtype, relative = dtype_of(inputs.x), weights
+    smallest, nothing = SMALLEST, emit.constant(float("-inf"), dtype)
+    total = emit("ReduceSum", weights, emit.constant([-1]), keepdims=1)
+    if provider == "cuda":
+        # Logarithms near 0 are the exact ones in half precision, so those of large weights should be near it.
+        smallest = SMALLEST_RATIO
+        # All weights of a token may be 0.
+        relative = emit("Div", weights, emit("Max", total, emit.constant(smallest, dtype)))
+    chosen = emit("Log", emit("Max", relative, emit.constant(smallest, dtype)))
     hidden = emit("Expand", nothing, _shape_of_logits(emit, node))
     given = emit("ScatterElements", hidden, experts, chosen, axis=1)
-    total = emit("ReduceSum", weights, emit.constant([-1]), keepdims=1)
     return given, {"normalize_routing_weights": 1}, total
 
 
