@@ -112,10 +112,12 @@ def server_routes() -> str:
 def server_bodies() -> str:
     """Return a table of the fields that each route takes."""
     from edgeformer.server import bodies
+    from edgeformer.server.response_bodies import ResponseBody
 
     kinds = {
         "/v1/chat/completions": bodies.ChatBody,
         "/v1/completions": bodies.CompletionBody,
+        "/v1/responses": ResponseBody,
         "/v1/embeddings": bodies.EmbeddingBody,
         "/tokenize": bodies.TokenizeBody,
         "/detokenize": bodies.DetokenizeBody,

@@ -15,6 +15,7 @@ from edgeformer.server.completions import completions
 from edgeformer.server.metrics import Metrics
 from edgeformer.server.middleware import Guard, Recorder
 from edgeformer.server.options import ServerOptions
+from edgeformer.server.responses import responses
 from edgeformer.server.served import ServedModels
 from edgeformer.server.state import State
 from edgeformer.server.texts import detokenize, embeddings, list_models, show_model, tokenize
@@ -22,6 +23,7 @@ from edgeformer.server.texts import detokenize, embeddings, list_models, show_mo
 ROUTES = [
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/responses", responses, methods=["POST"]),
     Route("/v1/embeddings", embeddings, methods=["POST"]),
     Route("/v1/models", list_models),
     Route("/v1/models/{name}", show_model),

@@ -195,8 +195,9 @@ def read_body(kind: type[_Body], content: bytes) -> _Body:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        param = ".".join(str(part) for part in first["loc"]) or None
+        # Of a field that may be of several types, the error deepest inside is the one of the type that was meant.
+        first = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
+        param = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or None
         raise ApiError(400, f"{param or 'the body'}: {first['msg']}.", code="invalid_type", param=param) from None
 
 

@@ -68,7 +68,13 @@ class Chat:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def spelled(self, tokens: Sequence[TokenEvent]) -> list[str]:
+    async def changes(self) -> AsyncIterator[tuple[Progress, str, list[Call]]]:
+        """Yield what comes, with its new text and calls, until all choices have ended."""
+        async for progress in self.answers.progress():
+            text, calls = self.choices[progress.choice].advance(progress, self._spelled(progress.tokens))
+            yield progress, text, calls
+
+    def _spelled(self, tokens: Sequence[TokenEvent]) -> list[str]:
         """Return the text of each token. Where calls are read, the special token that opens one is spelled, too."""
         format = self.prompt.tool_format
         opening = None
@@ -79,8 +85,8 @@ class Chat:
 
     async def collect(self) -> dict[str, Any]:
         """Return the whole answer."""
-        async for progress in self.answers.progress():
-            self.choices[progress.choice].advance(progress, self.spelled(progress.tokens))
+        async for _ in self.changes():
+            pass
         return self._envelope("chat.completion") | {
             "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
             "usage": usage(self.record),
@@ -103,9 +109,8 @@ class Chat:
         """Yield the events of a stream."""
         for index in range(len(self.choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        async for progress in self.answers.progress():
+        async for progress, text, calls in self.changes():
             choice = self.choices[progress.choice]
-            text, calls = choice.advance(progress, self.spelled(progress.tokens))
             logprobs = chat_logprobs(self.served, progress.tokens) if self.body.logprobs else None
             if text or (logprobs and progress.tokens):
                 yield self._chunk(progress.choice, {"content": text}, logprobs)
@@ -132,14 +137,13 @@ class Chat:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
 
 
-async def chat_completions(request: Request) -> Response:
-    """Answer a conversation."""
+async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
+    """Submit a conversation to its model. param: the field that has it, for errors."""
     state, record = state_of(request), record_of(request)
-    body = await body_of(request, ChatBody)
     served = state.models.find(body.model)
     served.require("causal-lm")
     prompt = await state.in_thread(chat_prompt, served, body)
-    check_length(served, prompt.tokens, state.options.max_prompt_tokens, "messages")
+    check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema)
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
     answers = await submit(request, served, [prompt.tokens], wanted)
@@ -151,10 +155,16 @@ async def chat_completions(request: Request) -> Response:
         )
         for _ in wanted
     ]
-    chat = Chat(served, body, prompt, answers, record, choices)
+    return Chat(served, body, prompt, answers, record, choices)
+
+
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation."""
+    body = await body_of(request, ChatBody)
+    chat = await begin_chat(request, body, "messages")
     if body.stream:
-        return EventStream(request, answers, chat.chunks())
-    with answers:
+        return EventStream(request, chat.answers, chat.chunks())
+    with chat.answers:
         answer = await unless_gone(request, chat.collect())
-    keep_text(state, record, "answer", [choice.text for choice in choices])
+    keep_text(state_of(request), chat.record, "answer", [choice.text for choice in chat.choices])
     return JSONResponse(answer)

@@ -23,13 +23,23 @@ IGNORED: dict[str, str] = {
 
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "answers are text"),
+    "background": ((False,), "an answer belongs to its request"),
     "best_of": ((1,), "answers are not ranked; use n"),
+    "context_management": (([],), "a conversation is answered as it is"),
+    "conversation": ((), "nothing is stored; send the whole conversation"),
     "function_call": (("none",), "deprecated by OpenAI; use tool_choice"),
     "functions": (([],), "deprecated by OpenAI; use tools"),
+    "include": (([],), "an answer has all that there is"),
+    "max_tool_calls": ((), "no tool runs on the server"),
     "modalities": ((["text"],), "answers are text"),
     "moderation": ((), "there is no moderation"),
+    "previous_response_id": ((), "nothing is stored; send the whole conversation as input"),
+    "prompt": ((), "no templates are stored"),
+    "reasoning": (({},), "no model has degrees of effort"),
     "reasoning_effort": ((), "no model has degrees of effort"),
     "suffix": (("",), "no model fills in the middle"),
+    "top_logprobs": ((0,), "this route has no logprobs; use /v1/chat/completions"),
+    "truncation": (("disabled",), "a conversation is answered as it is"),
     "verbosity": ((), "no model has degrees of verbosity"),
     "web_search_options": ((), "nothing is searched"),
 }

@@ -89,18 +89,22 @@ def keep_text(state: State, record: Record, name: str, text: Any) -> None:
 class EventStream(Response):
     """A response of server-sent events: each a JSON object, and `[DONE]` at the end.
 
+    named: each has its type as a name, as the streams of /v1/responses have, and the end is an event as well.
     The request is cancelled when its client goes away or leaves the stream unread for `stall_seconds`. An error after
     the first event becomes an event of its own, which OpenAI's clients raise.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: Request, answers: Answers, events: AsyncIterator[dict[str, Any]]):
+    def __init__(
+        self, request: Request, answers: Answers, events: AsyncIterator[dict[str, Any]], *, named: bool = False
+    ):
         super().__init__(headers=EVENT_STREAM_HEADERS)
         del self.headers["content-length"]
         self._request = request
         self._answers = answers
         self._events = events
+        self._named = named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -117,7 +121,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async for event in self._events:
-                await self._send(send, json.dumps(event, separators=(",", ":")))
+                await self._send(send, event)
         except TimeoutError:
             raise
         except Exception as error:
@@ -128,11 +132,15 @@ class EventStream(Response):
                 record.outcome = "error"
             if failure.status == 500:
                 LOG.exception("a stream failed", extra={"fields": {"request_id": record.request_id}})
-            await self._send(send, json.dumps(failure.body))
-        await self._send(send, "[DONE]")
+            await self._send(send, failure.body["error"] | {"type": "error"} if self._named else failure.body)
+        if not self._named:
+            await self._send(send, None)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _send(self, send: Send, data: str) -> None:
-        body = {"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True}
+    async def _send(self, send: Send, event: dict[str, Any] | None) -> None:
+        """Send an event; None is the end."""
+        data = "[DONE]" if event is None else json.dumps(event, separators=(",", ":"))
+        name = f"event: {event['type']}\n" if self._named and event is not None else ""
+        body = {"type": "http.response.body", "body": f"{name}data: {data}\n\n".encode(), "more_body": True}
         async with asyncio.timeout(state_of(self._request).options.stall_seconds):
             await send(body)

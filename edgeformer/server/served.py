@@ -15,7 +15,7 @@ from edgeformer.server.api_errors import ApiError
 from edgeformer.server.tool_formats import ToolFormat, recognise
 
 ROUTES: dict[Task, str] = {
-    "causal-lm": "/v1/chat/completions or /v1/completions",
+    "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
     "seq2seq-lm": "/v1/completions",
     "encoder": "/v1/embeddings",
 }
