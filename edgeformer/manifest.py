@@ -164,6 +164,39 @@ class AdapterOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterGraph:
+    """The graph that takes a LoRA adapter as inputs, over the weights of the decode graph.
+
+        y = W x + B (A x)      inputs SITE.lora_A [adapter_rows, in, rank] and SITE.lora_B [adapter_rows, rank, out]
+
+    The first axis is 1, for an adapter of all rows, or the batch. The ranks of the sites are free.
+
+    Attributes:
+        graph: path of the graph in the bundle.
+        sites: the adapted matrices by the name of their site, each with the parameters that it was joined from; B has
+            the factor of its first outputs already.
+    """
+
+    graph: str
+    sites: dict[str, StoredWeight]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundledAdapter:
+    """A LoRA adapter of a bundle, kept apart from the weights.
+
+    Attributes:
+        name: by which requests choose it.
+        file: path in the bundle of a safetensors file with the inputs of the adapter graph, for one row.
+        origin: what it was made from.
+    """
+
+    name: str
+    file: str
+    origin: AdapterOrigin
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The contents of `edgeformer.json`.
 
@@ -199,6 +232,8 @@ class Manifest:
         deployment: the deployment that options and files were chosen for, if there was one.
         text_model_of: the bigger model that this is the text model of, if it is one.
         merged_adapter: the LoRA adapter that was merged into the weights, if there was one.
+        adapter_graph: the graph that takes adapters as inputs, if there is one.
+        adapters: the LoRA adapters of that graph.
     """
 
     schema_version: int
@@ -234,9 +269,11 @@ class Manifest:
     deployment: DeploymentName | None = None
     text_model_of: TextModelOf | None = None
     merged_adapter: AdapterOrigin | None = None
+    adapter_graph: AdapterGraph | None = None
+    adapters: tuple[BundledAdapter, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.all_graphs, *self.files):
+        for name in (*self.all_graphs, *self.files, *(adapter.file for adapter in self.adapters)):
             if not is_inside(name):
                 raise BundleError(
                     f"{FILE_NAME} names the file {shown(name)}, which is outside the bundle. Do not trust it."
@@ -267,7 +304,7 @@ class Manifest:
             manifest = schema.from_json(cls, data)
         except ConfigError as error:
             raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
-        for graph in manifest.all_graphs:
+        for graph in (*manifest.all_graphs, *(adapter.file for adapter in manifest.adapters)):
             if graph not in manifest.files:
                 raise BundleError(f"{path} is damaged: it does not list {shown(graph)}. Export the model again.")
         return manifest
@@ -287,8 +324,9 @@ class Manifest:
 
     @property
     def all_graphs(self) -> tuple[str, ...]:
-        """Return `graphs`, the merged decoder for other clients, and the prefill graph."""
-        more = (self.merged_graph, None if self.prefill is None else self.prefill.graph)
+        """Return `graphs`, the merged decoder for other clients, the prefill graph, and the graph for adapters."""
+        adapted = None if self.adapter_graph is None else self.adapter_graph.graph
+        more = (self.merged_graph, None if self.prefill is None else self.prefill.graph, adapted)
         return (*self.graphs, *(name for name in more if name is not None))
 
     @property
@@ -305,9 +343,13 @@ class Manifest:
         return f"op set {self.ops}{cache}{', with edgeformer ops as functions' if self.functions else ''}"
 
     def graph_hashes(self) -> dict[str, str]:
-        """Return the SHA-256 of all graphs and weights by file name; a certificate covers these."""
-        folder = PurePosixPath(self.graph).parent
-        return {name: entry.sha256 for name, entry in self.files.items() if PurePosixPath(name).parent == folder}
+        """Return the SHA-256 of all graphs, weights and adapters by file name; a certificate covers these."""
+        folder, adapters = PurePosixPath(self.graph).parent, {adapter.file for adapter in self.adapters}
+        return {
+            name: entry.sha256
+            for name, entry in self.files.items()
+            if PurePosixPath(name).parent == folder or name in adapters
+        }
 
     def certifies(self, folder: Path) -> bool:
         """Return whether the graphs in `folder` are still those that the export verified; weights are not read."""

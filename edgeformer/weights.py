@@ -20,6 +20,7 @@ from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig, Seq2
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import LazyWeights, is_stacked
 from edgeformer.families import Family, find_tensors
+from edgeformer.lora.adapter_tensors import LoraAdapter, Update
 from edgeformer.lora.merged_adapter import Changes, MergedAdapter
 from edgeformer.manifest import LeftOut
 from edgeformer.models import build_model
@@ -84,7 +85,7 @@ class CheckpointWeights(LazyWeights):
             if name not in stored and copied in stored:
                 stored[name] = stored[copied]
                 self._names[name] = self._names.get(copied, copied.removeprefix(self._absent_prefix))
-        self._folder = folder
+        self._folder, self._family = folder, family
         self._stored = stored
         self._config = config
         self._changes: Changes = {}
@@ -109,8 +110,7 @@ class CheckpointWeights(LazyWeights):
         self._copies = self._find_copies(family)
         problems += self._unread(family)
         if merged is not None:
-            shared = {self._places[name].tensor for name in _second_names(config).values()}
-            self._changes = merged.changes(family, self._places, self._expected, shared, self._names)
+            self._changes = self._changes_of(merged)
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise WeightsError(
@@ -147,6 +147,26 @@ class CheckpointWeights(LazyWeights):
             elif not family.ignores(name):
                 problems.append(f"unexpected: {name}")
         return problems
+
+    def updates(self, adapter: LoraAdapter) -> dict[str, Update]:
+        """Return what an adapter adds to each parameter that it changes, without merging it.
+
+        Raises ConfigError for an adapter that does more than that, and WeightsError for one that does not fit.
+        """
+        adapter.require_low_rank()
+        updates: dict[str, Update] = {}
+        for tensor, change in self._changes_of(MergedAdapter(adapter, {})).items():
+            a, b = change(self._slice(tensor)).added()
+            if "#" in self._places[self._members[tensor][0]].tensor or len(self._expected[tensor]) != 2:
+                raise WeightsError(
+                    f"the adapter {adapter.folder} changes experts ({tensor}). Merge it: --merge-adapter."
+                )
+            updates |= {name: Update(a, self._unpacked(name, b)) for name in self._members[tensor]}
+        return updates
+
+    def _changes_of(self, merged: MergedAdapter) -> Changes:
+        shared = {self._places[name].tensor for name in _second_names(self._config).values()}
+        return merged.changes(self._family, self._places, self._expected, shared, self._names)
 
     def _part(self, name: str) -> int:
         packed = self._places[name].packed

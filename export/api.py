@@ -59,7 +59,9 @@ def export_model(
     if options.merge_adapter is not None:
         source = merge_adapter(base, options.merge_adapter)
     destination = _destination(source, output)
-    opened = open_checkpoint(source, progress, compared=None if plan.verify is None else base)
+    opened = open_checkpoint(
+        source, progress, compared=None if plan.verify is None else base, adapters=options.adapters
+    )
     return run_export(opened, plan, destination, progress)
 
 
@@ -67,9 +69,9 @@ def _export_with_transformers(
     found: FoundModel, options: ExportOptions, output: str | Path | None, progress: Progress
 ) -> "ExportResult":
     """Export the module that transformers has for a checkpoint."""
-    if options.merge_adapter is not None:
+    if options.merge_adapter is not None or options.adapters:
         raise ExportError(
-            f"an adapter is merged into models that edgeformer has a family of, and {found.origin} is exported via "
+            f"adapters are for models that edgeformer has a family of, and {found.origin} is exported via "
             "transformers. Merge it with PEFT (merge_and_unload), save the model, and export that folder."
         )
     plan = make_plan(options, None)

@@ -3,8 +3,9 @@
 `ExportOptions` says what a user wants; `plan.make_plan` decides from it, once, what an export does.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
@@ -30,6 +31,9 @@ CacheChoice = Literal["dynamic", "static"]
 
 VerifyMode = Literal["quick", "full"]
 """`quick` is what an export runs; `full` has every length, language and batch, and the end of the context."""
+
+ADAPTER_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Pattern of the names of adapters, which are also names of files and of models of a server."""
 
 Calibration = str | Path | Sequence[Sequence[int] | NDArray[np.int64]]
 """A file of text in UTF-8, or texts as token ids."""
@@ -61,6 +65,7 @@ class OptionKeywords(ModuleOptionKeywords, total=False):
     normalize: bool | None
     backend: Backend | None
     merge_adapter: str | Path | None
+    adapters: Mapping[str, str | Path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +87,10 @@ class ExportOptions:
     context_length: positions to provide for, by default all that the model has. pooling, normalize: make one vector of
     an encoder's states (see `edgeformer.source.open_source`). backend: the library whose own module is exported, for
     architectures without a family file. merge_adapter: folder of a LoRA adapter whose changes are added to the weights
-    before anything else is done with them. verify: how thoroughly the graph is compared with PyTorch before the bundle
-    is put in place, None for not at all. overwrite: replace a bundle that is already there.
+    before anything else is done with them. adapters: folders of LoRA adapters by the names that requests choose them
+    by; they are kept apart from the weights, as inputs of a further graph of a decoder. verify: how thoroughly the
+    graph is compared with PyTorch before the bundle is put in place, None for not at all. overwrite: replace a bundle
+    that is already there.
 
     Raises ExportError for a value that does not exist.
     """
@@ -104,6 +111,7 @@ class ExportOptions:
     normalize: bool | None = None
     backend: Backend | None = None
     merge_adapter: str | Path | None = None
+    adapters: Mapping[str, str | Path] = field(default_factory=dict)
     verify: VerifyMode | None = "quick"
     overwrite: bool = False
 
@@ -123,6 +131,12 @@ class ExportOptions:
             if value not in get_args(choices) and not (optional and value is None):
                 listed = ", ".join(get_args(choices)) + (", or None" if optional else "")
                 raise ExportError(f"{name} is {value!r}; it must be one of {listed}.")
+        for name in self.adapters:
+            if re.fullmatch(ADAPTER_NAME, name) is None:
+                raise ExportError(
+                    f"an adapter is named {name!r}; a name is made of letters, digits, points, dashes and underscores, "
+                    "and begins with a letter or a digit."
+                )
 
 
 def with_changes(options: ExportOptions | None, changes: OptionKeywords | ModuleOptionKeywords) -> ExportOptions:

@@ -19,6 +19,7 @@ from edgeformer import __version__
 from edgeformer.clients.files import copy_files, write_files
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ParityError
+from edgeformer.export.adapter_graph import ADAPTER_GRAPH, write_adapter_graph, write_adapters
 from edgeformer.export.adapters.opened_model import OpenedModel
 from edgeformer.export.bundle.ort_format import convert_to_ort, ort_name
 from edgeformer.export.bundle.staging import staged
@@ -37,7 +38,7 @@ from edgeformer.export.prefill_graph import PREFILL_GRAPH, write_prefill_graph
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, PrefillGraph, sha256
+from edgeformer.manifest import SCHEMA_VERSION, AdapterGraph, BundledAdapter, Manifest, PrefillGraph, sha256
 from edgeformer.quantization import Smoothing, prefill_quantization
 from edgeformer.runtime.session import onnxruntime
 
@@ -85,6 +86,8 @@ class Export:
     merged_graph: str | None = None
     prefill: PrefillGraph | None = None
     windows: tuple[int | None, ...] = ()
+    adapter_graph: AdapterGraph | None = None
+    adapters: tuple[BundledAdapter, ...] = ()
 
 
 def run_export(model: OpenedModel, plan: ExportPlan, destination: Path, progress: Progress) -> ExportResult:
@@ -194,7 +197,20 @@ def write_other_graphs(export: Export) -> None:
         )
         export.lowered[PREFILL_GRAPH] = replace(lowered, notes=export.model.notes)
     shutil.rmtree(folder / calibrated_weights.FOLDER, ignore_errors=True)
-    windowed = plan.deployment.windowed and model_spec.task == "causal-lm" and plan.ops == "ort"
+    if export.model.adapters:
+        export.adapter_graph, export.lowered[ADAPTER_GRAPH] = write_adapter_graph(
+            model_spec,
+            export.weights,
+            plan.arithmetic,
+            export.lowering,
+            export.model.adapters,
+            export.writer,
+            export.progress,
+        )
+        export.adapters = write_adapters(
+            folder, export.adapter_graph, export.model.adapters, model_spec, plan.arithmetic
+        )
+    windowed = plan.deployment.windowed and not export.adapters and model_spec.task == "causal-lm" and plan.ops == "ort"
     if windowed and plan.prefill is None:
         export.windows = write_windowed_graph(
             folder / GRAPH, folder / WINDOWED_GRAPH, model_spec.cache, model_spec.context_length, plan.provider
@@ -241,6 +257,8 @@ def package(export: Export) -> Manifest:
         backend=provenance.backend,
         text_model_of=provenance.text_model_of,
         merged_adapter=provenance.merged_adapter,
+        adapter_graph=export.adapter_graph,
+        adapters=export.adapters,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files=file_entries(export.folder, export.writer.hashes),
@@ -256,7 +274,13 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
         return None
     model = export.model
     report = verify_graph(
-        export.folder, manifest, model.model_spec, model.weights, mode=export.plan.verify, progress=export.progress
+        export.folder,
+        manifest,
+        model.model_spec,
+        model.weights,
+        adapters={adapter.name: adapter.updates for adapter in model.adapters},
+        mode=export.plan.verify,
+        progress=export.progress,
     )
     report = replace(report, comparison=model.comparison)
     if not report.passed:

@@ -20,7 +20,8 @@ from edgeformer.quantization import Quantization
 class ExportPlan:
     """The decisions of an export.
 
-    quantization: None where weights are no integers. The other fields are those of `ExportOptions`, decided.
+    quantization: None where weights are no integers. keeps_adapters: whether adapters are kept apart. The other fields
+    are those of `ExportOptions`, decided.
     """
 
     deployment: Deployment
@@ -36,6 +37,7 @@ class ExportPlan:
     smooth: bool
     verify: VerifyMode | None
     overwrite: bool
+    keeps_adapters: bool = False
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -77,6 +79,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
         smooth=options.smooth,
         verify=options.verify,
         overwrite=options.overwrite,
+        keeps_adapters=bool(options.adapters),
     )
     _check_quantization(plan)
     _check_op_set(plan, options, config)
@@ -86,6 +89,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     _check_cache_precision(plan, config)
     _check_bf16(plan)
     _check_ort_format(plan)
+    _check_adapters(plan, config)
     return plan
 
 
@@ -198,4 +202,19 @@ def _check_ort_format(plan: ExportPlan) -> None:
             f"{plan.precision} weights are widened to float32 when a graph is loaded. Files in ORT format are loaded "
             "as they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
             f"deployment {plan.deployment.name}."
+        )
+
+
+def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
+    if not plan.keeps_adapters:
+        return
+    instead = "Merge one adapter instead: --merge-adapter, or merge_adapter= of export_model."
+    if isinstance(config, Seq2SeqConfig | EncoderConfig):
+        raise ExportError(f"adapters are kept apart for decoders alone, and this model has an encoder. {instead}")
+    if plan.ops != "ort" or plan.precision == "bf16":
+        raise ExportError(f"adapters are kept apart with --ops ort and every precision but bf16. {instead}")
+    if plan.deployment.ort_format or not plan.deployment.shared_data:
+        raise ExportError(
+            f"adapters are kept apart for edgeformer's own runtime, and the deployment {plan.deployment.name} is for "
+            f"others. {instead}"
         )

@@ -1,6 +1,7 @@
 """Generate with a decoder-only language model."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.encoder_outputs import check_length
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
@@ -31,6 +33,8 @@ class CausalLM(Model):
         self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
     ):
         super().__init__(folder, manifest, provider, threads, kernels)
+        self._threads = threads
+        self._adapters: dict[str, Tensors] = {}
         self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = self._open_graph(manifest.prefill.graph, threads)
@@ -44,11 +48,31 @@ class CausalLM(Model):
         """
         return GenerationConfig()
 
-    def new_decoder(self, batch_size: int, capacity: int) -> Decoder:
-        """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand."""
-        return new_decoder(
-            self.session, self.manifest, batch_size, capacity, self.provider, prefill=self.prefill_session
-        )
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the LoRA adapters of the bundle."""
+        return tuple(adapter_names(self.manifest))
+
+    @cached_property
+    def adapter_session(self) -> Any:
+        """The session of the graph that takes adapters, opened when it is first needed. Raises RequestError if none."""
+        if self.manifest.adapter_graph is None:
+            raise RequestError("the bundle has no adapters. Export it with --adapter NAME=DIR.")
+        return self._open_graph(self.manifest.adapter_graph.graph, self._threads)
+
+    def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> Decoder:
+        """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.
+
+        adapter: name of the LoRA adapter of all rows. Raises RequestError for one that the bundle does not have.
+        """
+        session, prefill = self.session, self.prefill_session
+        if adapter is not None:
+            check_adapter(self.manifest, adapter)
+            if adapter not in self._adapters:
+                self._adapters[adapter] = read_adapter(self.folder, self.manifest, adapter)
+            tensors = self._adapters[adapter]
+            session, prefill = AdaptedSession(self.adapter_session, tensors), None
+        return new_decoder(session, self.manifest, batch_size, capacity, self.provider, prefill=prefill)
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token of one text: float32 [S, V].
@@ -67,6 +91,7 @@ class CausalLM(Model):
         *,
         config: GenerationConfig | None = None,
         num_return_sequences: Literal[1] = 1,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> Generation: ...
@@ -78,6 +103,7 @@ class CausalLM(Model):
         *,
         config: GenerationConfig | None = None,
         num_return_sequences: int,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> list[Generation]: ...
@@ -89,6 +115,7 @@ class CausalLM(Model):
         *,
         config: GenerationConfig | None = None,
         num_return_sequences: Literal[1] = 1,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> list[Generation]: ...
@@ -100,6 +127,7 @@ class CausalLM(Model):
         *,
         config: GenerationConfig | None = None,
         num_return_sequences: int,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> list[list[Generation]]: ...
@@ -110,6 +138,7 @@ class CausalLM(Model):
         *,
         config: GenerationConfig | None = None,
         num_return_sequences: int = 1,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> Generation | list[Generation] | list[list[Generation]]:
@@ -117,7 +146,8 @@ class CausalLM(Model):
 
         prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list. config: replaces the
         model's own `generation_config`. num_return_sequences: samples of each prompt, which is run once for all of
-        them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. logits_processors:
+        them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. adapter: the name of
+        a LoRA adapter of the bundle; None for the model alone. logits_processors:
         functions that change logits before a token is chosen (see `LogitsProcessor`). options: fields of
         `GenerationConfig`, which override those of the config. Without max_new_tokens there are 256 new tokens at most,
         or what the context leaves.
@@ -128,7 +158,7 @@ class CausalLM(Model):
         single = not is_batch(prompt)
         prompts = cast(list[Text], [prompt] if single else prompt)
         count = _samples(num_return_sequences, chosen)
-        rows, decoder = self._prepare(prompts, chosen, logits_processors, count)
+        rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter)
         first = prefill_samples(decoder, rows, count) if count > 1 else None
         steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
         for _ in run_rows(steps, rows, first):
@@ -144,6 +174,7 @@ class CausalLM(Model):
         prompt: Text,
         *,
         config: GenerationConfig | None = None,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
@@ -152,7 +183,7 @@ class CausalLM(Model):
         Arguments and errors are those of `generate`.
         """
         chosen = self._config(config, options)
-        rows, decoder = self._prepare([prompt], chosen, logits_processors)
+        rows, decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
         steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
         return GenerationStream(rows[0], steps)
 
@@ -162,6 +193,7 @@ class CausalLM(Model):
         *,
         allow_special: bool = False,
         config: GenerationConfig | None = None,
+        adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
@@ -172,7 +204,7 @@ class CausalLM(Model):
         arguments are those of `generate`. Raises RequestError for a model without a chat template.
         """
         prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
-        return self.stream(prompt, config=config, logits_processors=logits_processors, **options)
+        return self.stream(prompt, config=config, adapter=adapter, logits_processors=logits_processors, **options)
 
     def _config(self, config: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
         given: dict[str, Any] = dict(options)
@@ -210,13 +242,14 @@ class CausalLM(Model):
         config: GenerationConfig,
         processors: Sequence[LogitsProcessor],
         samples: int = 1,
+        adapter: str | None = None,
     ) -> tuple[list[Row], Decoder]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
         rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
-        return rows, self.new_decoder(len(rows), capacity)
+        return rows, self.new_decoder(len(rows), capacity, adapter)
 
     def _new_tokens(self, prompt_length: int, config: GenerationConfig) -> int:
         """Return how many tokens to generate at most after a prompt. Raises RequestError if they do not fit."""

@@ -63,6 +63,10 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     "--merge-adapter", type=click.Path(path_type=Path), metavar="DIR",
     help="Merge this LoRA adapter into the weights first; DIR is what PEFT saved.",
 )  # fmt: skip
+@option(
+    "--adapter", "adapters", multiple=True, metavar="NAME=DIR",
+    help="Keep this LoRA adapter apart from a decoder's weights, for requests that name it. May be repeated.",
+)  # fmt: skip
 @option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
 @option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), topic=QUANTIZATION,
     help="Data type of the head and the embeddings, with int4 and int8.",
@@ -147,6 +151,7 @@ def export_command(
     deployment: DeploymentName | None,
     precision: Precision | None,
     prefill: PrefillChoice | None,
+    adapters: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Export a model to a bundle, and verify it."""
@@ -174,6 +179,7 @@ def export_command(
         precision=precision,
         quantization=None if overrides == NO_OVERRIDES else overrides,
         prefill=prefill,
+        adapters=_adapters(adapters),
         verify=None if no_verify else "full" if full_verify else "quick",
         **options,
     )
@@ -188,6 +194,17 @@ def export_command(
             note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
 
 
+def _adapters(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the folders of adapters by name. Raises UsageError for anything but NAME=DIR, and for a name twice."""
+    pairs = [each.partition("=") for each in given]
+    if any(not equals or not folder for _, equals, folder in pairs):
+        raise click.UsageError("--adapter takes NAME=DIR, such as --adapter polite=adapters/polite.")
+    folders = {name: folder for name, _, folder in pairs}
+    if len(folders) < len(pairs):
+        raise click.UsageError("two of --adapter have one name; give each its own.")
+    return folders
+
+
 def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
     """Return the result for --json; explained: with every place that passes and rules changed or skipped."""
     manifest, report = result.manifest, result.report
@@ -199,6 +216,7 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
         "backend": manifest.backend,
         "text_model_of": None if manifest.text_model_of is None else asdict(manifest.text_model_of),
         "merged_adapter": None if manifest.merged_adapter is None else asdict(manifest.merged_adapter),
+        "adapters": [asdict(adapter) for adapter in manifest.adapters],
         "seconds": round(result.seconds, 2),
         "random_weights": manifest.random_weights,
         "passes": passes,
@@ -225,6 +243,8 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
         click.echo(str(manifest.text_model_of))
     if manifest.merged_adapter is not None:
         click.echo(f"merged adapter: {manifest.merged_adapter}")
+    for adapter in manifest.adapters:
+        click.echo(f"adapter {adapter.name}: {adapter.origin}")
     if manifest.deployment is not None:
         click.echo(f"deployment: {manifest.deployment}")
     click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.errors import WeightsError
+from edgeformer.errors import ConfigError, WeightsError
 from edgeformer.lora.adapter_config import CONFIG_FILE, LoraConfig, read_lora_config
 from edgeformer.manifest import AdapterOrigin, sha256
 
@@ -34,14 +34,12 @@ class LowRank:
     """The matrices that an adapter adds to one module.
 
     a: A [rank, in]. b: B [out, rank], without the scale. lengths: of the rows of the adapted weight, [out] (DoRA).
-    of_embedding: the module is an embedding, whose weight is stored [in, out].
     """
 
     a: Tensor
     b: Tensor
     scale: float
     lengths: Tensor | None
-    of_embedding: bool
 
     def merged(self, weight: Tensor, transposed: bool) -> Tensor:
         """Return the adapted weight; computed in float64, and in float32 at least.
@@ -53,6 +51,14 @@ class LowRank:
         if self.lengths is not None:
             whole = whole * (self.lengths.double() / torch.linalg.vector_norm(whole, dim=1))[:, None]
         return (whole.mT if transposed else whole).to(torch.promote_types(weight.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Update:
+    """The matrices that an adapter adds to one parameter: W + b a. a: [rank, in]; b: [out, rank], times the scale."""
+
+    a: Tensor
+    b: Tensor
 
 
 class LoraAdapter:
@@ -82,6 +88,11 @@ class LoraAdapter:
         self._check_names()
 
     @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.resolve().name
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """The names of the adapted modules."""
         return tuple(self._parts)
@@ -89,7 +100,7 @@ class LoraAdapter:
     def origin(self) -> AdapterOrigin:
         """Return what a manifest says about the adapter; hashes its files."""
         return AdapterOrigin(
-            name=self.folder.resolve().name,
+            name=self.name,
             kind=str(self.config),
             base=self.config.base,
             config_sha256=sha256(self.folder / CONFIG_FILE),
@@ -107,7 +118,21 @@ class LoraAdapter:
                 f"{self.folder / WEIGHTS_FILE} has A {list(a.shape)} and B {list(b.shape)} of {module}, and the config "
                 f"says rank {rank}: A must be [{rank}, in], B [out, {rank}]. Save or download the adapter again."
             )
-        return LowRank(a, b, self.config.scale_of(module), lengths, "embedding" in parts)
+        return LowRank(a, b, self.config.scale_of(module), lengths)
+
+    def of_embedding(self, module: str) -> bool:
+        """Return whether a module is an embedding, whose weight is [in, out]."""
+        return "embedding" in self._parts[module]
+
+    def require_low_rank(self) -> None:
+        """Raise ConfigError for an adapter that does more than to add products of narrow matrices to linear layers."""
+        more = sorted(self.replaced) + [name for name, parts in self._parts.items() if "embedding" in parts]
+        if self.config.decomposed or more:
+            listed = ", ".join([*(["use_dora"] if self.config.decomposed else []), *more[:5]])
+            raise ConfigError(
+                f"the adapter {self.folder} does more than to add low-rank products to linear layers ({listed}), so it "
+                "cannot be kept apart from the weights. Merge it: --merge-adapter instead of --adapter."
+            )
 
     def replacement(self, tensor: str) -> Tensor:
         """Read the adapter's tensor that replaces one of the checkpoint."""
@@ -193,15 +218,37 @@ class ChangedSlice:
         module = self._name.removesuffix(".weight")
         if module not in adapter.modules or module == self._name:
             return tensor
-        low_rank = adapter.low_rank(module)
-        transposed = self._transposed or low_rank.of_embedding
+        return self._low_rank(module).merged(tensor, self._is_transposed(module))
+
+    def added(self) -> tuple[Tensor, Tensor]:
+        """Return a [rank, in] and b [out, rank], times the scale, of what the adapter adds to a weight."""
+        low_rank = self._low_rank(self._name.removesuffix(".weight"))
+        return low_rank.a, low_rank.scale * low_rank.b
+
+    def _is_transposed(self, module: str) -> bool:
+        return self._transposed or self._adapter.of_embedding(module)
+
+    def _low_rank(self, module: str) -> LowRank:
+        """Read what is added to the tensor. Raises WeightsError where it has another shape."""
+        low_rank, shape = self._adapter.low_rank(module), list(self.get_shape())
         added = [low_rank.b.shape[0], low_rank.a.shape[1]]
-        if added != (shape[::-1] if transposed else shape):
+        if added != (shape[::-1] if self._is_transposed(module) else shape):
             raise WeightsError(
-                f"the adapter {adapter.folder} adds {added} to {self._name}, which is {shape} in the model. Check that "
-                "it was trained on this model."
+                f"the adapter {self._adapter.folder} adds {added} to {self._name}, which is {shape} in the model. "
+                "Check that it was trained on this model."
             )
-        return low_rank.merged(tensor, transposed)
+        return low_rank
+
+
+def open_adapter(folder: str | Path) -> LoraAdapter:
+    """Open the folder of an adapter. Raises ConfigError where there is none."""
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise ConfigError(
+            f"there is no folder {path}. An adapter is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}; download one "
+            "with: hf download ID --local-dir DIR"
+        )
+    return LoraAdapter(path)
 
 
 def _open(folder: Path) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError
-from edgeformer.lora.adapter_tensors import LoraAdapter
+from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.lora.merged_adapter import MergedAdapter
 from edgeformer.source import ModelSource
 
@@ -18,15 +18,9 @@ def merge_adapter(source: ModelSource, folder: str | Path) -> ModelSource:
 
     Raises ConfigError and WeightsError for an adapter that does not fit the model.
     """
-    path = Path(folder).expanduser()
-    if not path.is_dir():
-        raise ConfigError(
-            f"there is no folder {path}. --merge-adapter takes the folder of an adapter; download one with: "
-            "hf download ID --local-dir DIR"
-        )
     if source.random_weights is not None:
         raise ConfigError(f"{source.origin} has random weights, and no adapter was trained on them.")
-    adapter = LoraAdapter(path)
+    adapter = open_adapter(folder)
     config, hf_config, copies = source.config, source.hf_config, dict[str, str]()
     if isinstance(config, DecoderConfig) and config.tied_head:
         free, prefix = replace(config, tied_head=False), source.family.optional_prefix
@@ -35,7 +29,7 @@ def merge_adapter(source: ModelSource, folder: str | Path) -> ModelSource:
             config, hf_config, copies = free, hf_config | {"tie_word_embeddings": False}, {head: embedding}
     return replace(
         source,
-        name=f"{source.name}-{path.resolve().name}",
+        name=f"{source.name}-{adapter.name}",
         config=config,
         hf_config=hf_config,
         merged=MergedAdapter(adapter, copies),

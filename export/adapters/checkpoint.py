@@ -1,23 +1,37 @@
 """Open a preset, a folder or a hub repository of a family that edgeformer knows."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+
 from edgeformer.config import DecoderConfig
-from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.errors import ConfigError
+from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Provenance
 from edgeformer.export.progress import Progress, no_progress
+from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest import TextModelOf
 from edgeformer.model_spec import model_spec_of
 from edgeformer.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.weights import CheckpointWeights
 
+NO_ADAPTERS: Mapping[str, str | Path] = MappingProxyType({})
+
 
 def open_checkpoint(
-    source: ModelSource, progress: Progress = no_progress, *, compared: ModelSource | None = None
+    source: ModelSource,
+    progress: Progress = no_progress,
+    *,
+    compared: ModelSource | None = None,
+    adapters: Mapping[str, str | Path] = NO_ADAPTERS,
 ) -> OpenedModel:
     """Open the weights of a model whose config is read. Raises WeightsError for tensors that do not fit it.
 
     compared: the model, without an adapter that is merged into it, whose module in edgeformer is compared with that of
-    transformers; an ExportError says where they differ.
+    transformers; an ExportError says where they differ. adapters: folders of LoRA adapters that are kept apart from
+    the weights, by name.
     """
     weights, comparison = source.weights(), None
     if compared is not None:
@@ -32,6 +46,7 @@ def open_checkpoint(
         model_spec=model_spec_of(source.config),
         weights=weights,
         comparison=comparison,
+        adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         provenance=Provenance(
             name=source.name,
             origin=source.origin,
@@ -44,6 +59,14 @@ def open_checkpoint(
             text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),
     )
+
+
+def _open_adapter(name: str, folder: Path, weights: Mapping[str, Tensor]) -> OpenedAdapter:
+    """Open an adapter of a checkpoint. Raises ConfigError and WeightsError for one that does not fit it."""
+    if not isinstance(weights, CheckpointWeights):
+        raise ConfigError("the model has random weights, and no adapter was trained on them.")
+    adapter = open_adapter(folder)
+    return OpenedAdapter(name, adapter.origin(), weights.updates(adapter))
 
 
 def _client_config(source: ModelSource) -> dict[str, Any]:

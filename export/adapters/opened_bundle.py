@@ -1,6 +1,7 @@
 """Open a bundle, or a graph that somebody else exported, together with the model that it should compute."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from edgeformer.export.adapters.foreign_graph import open_foreign
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.json_document import read_object
+from edgeformer.lora.adapter_tensors import Update
 from edgeformer.lora.merged_source import merge_adapter
 from edgeformer.manifest import FILE_NAME, Manifest, sha256
 from edgeformer.model_spec import ModelSpec, model_spec_of
@@ -25,7 +27,8 @@ class Subject:
     """A graph to compare with PyTorch.
 
     folder, manifest: where the graph is, and how it was made. model_spec, weights: what it should compute. reference:
-    whose weights they are, for people.
+    whose weights they are, for people. adapters: what each adapter adds to the weights; what is not there, the bundle's
+    own files say.
     """
 
     folder: Path
@@ -33,6 +36,7 @@ class Subject:
     model_spec: ModelSpec
     weights: Weights
     reference: str
+    adapters: Mapping[str, Mapping[str, Update]] = field(default_factory=dict)
 
 
 def open_subject(

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest import AdapterOrigin, Backend, SpecialTokens, TextModelOf
 from edgeformer.model_spec import ModelSpec
 
@@ -56,12 +57,22 @@ class Comparison:
         )
 
 
+@dataclass(frozen=True)
+class OpenedAdapter:
+    """A LoRA adapter that is to be kept apart from the weights. updates: what it adds, by parameter."""
+
+    name: str
+    origin: AdapterOrigin
+    updates: Mapping[str, Update]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
     """A model that is ready to be exported.
 
     weights: the parameters of the module by name, each read when it is needed. notes: what people should know about how
     the module was opened. comparison: with the module of transformers; None where there is nothing to compare.
+    adapters: those that are kept apart from the weights.
     """
 
     model_spec: ModelSpec
@@ -69,3 +80,4 @@ class OpenedModel:
     provenance: Provenance
     notes: tuple[str, ...] = ()
     comparison: Comparison | None = None
+    adapters: tuple[OpenedAdapter, ...] = ()

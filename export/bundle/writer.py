@@ -113,6 +113,15 @@ class GraphWriter:
         for name, model in models.items():
             ir.save(model, self._folder / name)
 
+    def write_again(self, model: ir.Model, name: str) -> None:
+        """Write another graph whose weights are all written already; it refers to them."""
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, StreamedTensor):
+                assert tensor.storage in self._places, f"{tensor.storage} was not written"
+                self._refer(value, tensor, (self._folder / name).parent, *self._places[tensor.storage])
+        ir.save(model, self._folder / name)
+
     def _refer(
         self, value: ir.Value, tensor: StreamedTensor, folder: Path, file: str, offset: int, length: int
     ) -> None:

@@ -17,7 +17,7 @@ class LoweringOptions:
     functions: keep canonical ops as functions of the model, for `portable`. quantization: of the weights.
     primitive_gathers: gather from quantized embeddings with primitives. cache_scales: scales of an int8 cache.
     calibrated: matrices that GPTQ has rounded. twin: give a float32 graph for CUDA the nodes of one in half precision,
-    so that the CPU can run them.
+    so that the CPU can run them. adapted: parameters whose products also take an adapter as input.
     """
 
     ops: OpSet = "ort"
@@ -29,6 +29,7 @@ class LoweringOptions:
     cache_scales: CacheScales | None = None
     calibrated: Calibrated | None = None
     twin: bool = False
+    adapted: frozenset[str] = frozenset()
 
 
 def lowering_options_of(manifest: Manifest) -> LoweringOptions:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
+from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
@@ -49,6 +51,9 @@ BORDERLINE = 100.0
 """Ratio of a figure to its limit up to which a failure is borderline: chance in eager PyTorch's own errors may explain
 it. A few positions amplify rounding about 10 times as much as most (docs/explanation/parity.md), so eager's error at
 one of them may be 10 times too small, and squared errors and KL divergences grow with its square, 100."""
+
+
+NO_UPDATES: Updates = MappingProxyType({})
 
 
 def verify(
@@ -96,14 +101,16 @@ def verify_graph(
     *,
     mode: VerifyMode = "quick",
     reference: str = "the checkpoint",
+    adapters: Updates = NO_UPDATES,
     progress: Progress = no_progress,
 ) -> Report:
     """Compare the graphs in a folder with their model over `weights`, cast to the precision of the graphs, in float64.
 
-    reference: whose weights they are, for people. Raises BundleError where the norms of a smoothed bundle cannot come
+    reference: whose weights they are, for people. adapters: what each adapter that is kept apart adds to the weights;
+    by default what the bundle's files say. Raises BundleError where the norms of a smoothed bundle cannot come
     from these weights.
     """
-    return _verify(Subject(folder, manifest, model_spec, weights, reference), mode, progress)
+    return _verify(Subject(folder, manifest, model_spec, weights, reference, adapters), mode, progress)
 
 
 def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
@@ -156,6 +163,7 @@ class Verification:
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
         self._judge_int8_cache(stored.graphs[0])
         self._judge_prefill_graph()
+        self._judge_adapters()
         report = self._report(stored, used)
         del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
         return self._judge_kernels(report)
@@ -252,6 +260,14 @@ class Verification:
         setup = replace(self._setup, weights=self._weights, mode="quick")
         self._stage(lambda: checks.extend(judge_prefill_graph(setup)), checks, "prefill graph, ")
 
+    def _judge_adapters(self) -> None:
+        """Check the graph that takes adapters, with each of them."""
+        formats = {} if self._quantized is None else self._quantized.formats
+        for name, make in adapter_trials(self._setup, self.subject.adapters, formats, self._kernel_choice):
+            self._setup.progress(f"running {name.partition(',')[0]}", 0.96)
+            checks: list[Check] = []
+            self._stage(partial(_run, make, checks), checks, name)
+
     def _stage(
         self,
         run: Callable[[], None],
@@ -298,6 +314,13 @@ class Verification:
     def _seconds(self) -> float:
         """Return the seconds since the start."""
         return round(time.perf_counter() - self._start, 2)
+
+
+def _run(make: Callable[[], Trial], checks: list[Check]) -> None:
+    """Run a trial once its graph is open, and fill `checks`."""
+    trial = make()
+    trial.run()
+    checks += trial.judge.checks
 
 
 def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:

@@ -237,7 +237,7 @@ def test_adapters_that_do_not_fit_are_refused(fields, renamed, message, llama_fo
 
 def test_what_cannot_be_merged_is_said(llama_folder, llama_adapter, model_of, tmp_path):
     with pytest.raises(
-        ConfigError, match=r"there is no folder .*nowhere. --merge-adapter takes the folder of an adapter"
+        ConfigError, match=r"there is no folder .*nowhere. An adapter is a folder with adapter_config.json"
     ):
         export_model(llama_folder, tmp_path / "out", merge_adapter=tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="has no adapter_config.json"):

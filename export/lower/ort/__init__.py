@@ -30,6 +30,7 @@ from edgeformer.export.lower.ort.experts import lower_experts
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.export.lower.ort.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.linear_attention import lower_linear_attention
+from edgeformer.export.lower.ort.low_rank import add_low_rank
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
 from edgeformer.export.lower.ort.quantized import lower_quantized
@@ -46,6 +47,7 @@ RULES = (
     lower_experts,
     fuse_gemms,
     lower_quantized,
+    add_low_rank,
     call_kernels,
     call_per_token_kernels,
     lower_tied_head,

@@ -1,0 +1,84 @@
+"""The graph that takes LoRA adapters as inputs, and the files of the adapters, beside a decoder's own graph."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from edgeformer.export.adapters.opened_model import OpenedAdapter
+from edgeformer.export.bundle.writer import GraphWriter
+from edgeformer.export.capture import capture_graph
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
+from edgeformer.export.lower.ort.low_rank import A, B, pack, sites
+from edgeformer.export.progress import Progress
+from edgeformer.lora.adapter_tensors import Update
+from edgeformer.manifest import AdapterGraph, Arithmetic, BundledAdapter
+from edgeformer.model_spec import ModelSpec
+
+ADAPTER_GRAPH = "onnx/model_adapters.onnx"
+FOLDER = "adapters"
+
+
+def write_adapter_graph(
+    model_spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    arithmetic: Arithmetic,
+    lowering: LoweringOptions,
+    adapters: Sequence[OpenedAdapter],
+    writer: GraphWriter,
+    progress: Progress,
+) -> tuple[AdapterGraph, Lowered]:
+    """Write the graph whose products take what any of the adapters changes as inputs; it reads the weights of the
+    decode graph, which are written already.
+
+    Raises ExportError for a parameter whose product cannot take an adapter.
+    """
+    progress("adding inputs for adapters", 0)
+    spec = model_spec.graphs[-1]
+    graph = capture_graph(model_spec, weights, arithmetic, spec)
+    adapted = frozenset(name for adapter in adapters for name in adapter.updates)
+    lowered = lower_captured(graph, spec, replace(lowering, adapted=adapted))
+    found = sites(graph)
+    writer.write_again(graph, ADAPTER_GRAPH)
+    return AdapterGraph(graph=ADAPTER_GRAPH, sites=found), lowered
+
+
+def write_adapters(
+    folder: Path,
+    graph: AdapterGraph,
+    adapters: tuple[OpenedAdapter, ...],
+    model_spec: ModelSpec,
+    arithmetic: Arithmetic,
+) -> tuple[BundledAdapter, ...]:
+    """Write the inputs of each adapter into a file of its own."""
+    shapes, dtype = model_spec.parameter_shapes(), TORCH_PRECISIONS[arithmetic]
+    (folder / FOLDER).mkdir()
+    written = []
+    for adapter in adapters:
+        tensors: dict[str, Tensor] = {}
+        for name, site in graph.sites.items():
+            parts = pack(site, adapter.updates, shapes)
+            tensors |= {f"{name}.{part}": each.to(dtype).contiguous() for part, each in zip((A, B), parts, strict=True)}
+        file = f"{FOLDER}/{adapter.name}.safetensors"
+        (folder / file).write_bytes(save(tensors))
+        written.append(BundledAdapter(name=adapter.name, file=file, origin=adapter.origin))
+    return tuple(written)
+
+
+def stored_updates(
+    graph: AdapterGraph, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Update]:
+    """Return what the inputs of an adapter add to each parameter; tensors: by the names of the inputs."""
+    updates: dict[str, Update] = {}
+    for name, site in graph.sites.items():
+        a, b = tensors[f"{name}.{A}"][0].double().t(), tensors[f"{name}.{B}"][0].double()
+        if site.scaled is not None:
+            b = torch.cat([b[:, : site.scaled.outputs] / site.scaled.factor, b[:, site.scaled.outputs :]], 1)
+        sizes = [shapes[parameter][0 if site.transposed else -1] for parameter in site.parameters]
+        parts = zip(site.parameters, b.split(sizes, 1), strict=True)
+        updates |= {parameter: Update(a, part.t()) for parameter, part in parts}
+    return updates

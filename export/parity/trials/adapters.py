@@ -1,0 +1,65 @@
+"""Judge the LoRA adapters of a bundle: the adapter graph with each, against PyTorch with what the adapter adds."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from safetensors.torch import load_file
+
+from edgeformer.export.adapter_graph import stored_updates
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.parity.trials.decoder import DecoderTrial
+from edgeformer.export.parity.trials.protocol import Setup
+from edgeformer.lora.adapted_spec import with_updates
+from edgeformer.lora.adapter_tensors import Update
+from edgeformer.manifest import BundledAdapter
+from edgeformer.quantization import WeightFormat
+from edgeformer.runtime.adapters import AdaptedSession, read_adapter
+from edgeformer.runtime.kernels import BODIES, KernelChoice
+from edgeformer.runtime.session import open_session
+
+Updates = Mapping[str, Mapping[str, Update]]
+
+
+def adapter_trials(
+    setup: Setup, adapters: Updates, formats: Mapping[str, WeightFormat], kernels: KernelChoice
+) -> Iterator[tuple[str, Callable[[], DecoderTrial]]]:
+    """Yield a name and a function that makes the trial of each adapter: without rounding of activations, then as used.
+
+    setup: of the decode graph. adapters: what each adapter adds, by its name; of one that is not there, the bundle's
+    own file says what. formats: of quantized weights, by parameter. kernels: that clients run the graph with.
+    """
+    graph = setup.manifest.adapter_graph
+    if graph is None:
+        return
+    manifest = replace(setup.manifest, graph=graph.graph, prefill=None, windowed_graph=None, windows=())
+    setup = replace(setup, manifest=manifest, mode="quick", references=None)
+    opened: dict[KernelChoice | None, Any] = {}
+
+    def trial(adapter: BundledAdapter, chosen: KernelChoice | None) -> DecoderTrial:
+        if chosen not in opened:
+            path, prepack = setup.folder / graph.graph, chosen is not None
+            opened[chosen] = open_session(path, setup.provider, prepack=prepack, kernels=chosen or BODIES)
+        session = AdaptedSession(opened[chosen], read_adapter(setup.folder, manifest, adapter.name))
+        updates = adapters.get(adapter.name) or _stored(setup, adapter)
+        dtype = TORCH_PRECISIONS[manifest.arithmetic]
+        rounded = {name: Update(each.a.to(dtype), each.b.to(dtype)) for name, each in updates.items()}
+        spec = with_updates(setup.model_spec, rounded)
+        activations = None if chosen is None else formats
+        return DecoderTrial(replace(setup, model_spec=spec, activations=activations), [session])
+
+    for adapter in setup.manifest.adapters:
+        yield f"adapter {adapter.name}, ", partial(trial, adapter, None)
+        if formats:
+            yield f"adapter {adapter.name}, int8 activations, ", partial(trial, adapter, BODIES)
+        if kernels.library is not None:
+            yield f"adapter {adapter.name}, kernels, ", partial(trial, adapter, kernels)
+
+
+def _stored(setup: Setup, adapter: BundledAdapter) -> dict[str, Update]:
+    """Return what a bundle's own file says that an adapter adds."""
+    graph = setup.manifest.adapter_graph
+    assert graph is not None
+    tensors = load_file(setup.folder / adapter.file)
+    return stored_updates(graph, tensors, setup.model_spec.parameter_shapes())
