@@ -6,6 +6,7 @@ may not point outside.
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -280,8 +281,11 @@ class Manifest:
                 )
 
     @classmethod
-    def read(cls, folder: Path) -> "Manifest":
+    def read(cls, folder: str | Path) -> "Manifest":
         """Return the manifest of a bundle folder. Raises BundleError if there is none that this version can read."""
+        if not isinstance(folder, str | os.PathLike):
+            raise BundleError(f"folder is {shown(folder)}; it must be the path of a bundle, as a text or a Path.")
+        folder = Path(folder)
         path = folder / FILE_NAME
         if not folder.is_dir():
             raise BundleError(

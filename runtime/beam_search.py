@@ -26,6 +26,7 @@ from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.generate import FinishReason
 from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.logits_rules import Rules
+from edgeformer.runtime.request_values import MOST_ROWS
 
 Ids = NDArray[np.int64]
 
@@ -55,8 +56,8 @@ class BeamSearch:
     renormalize_logits: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_beams < 1:
-            raise RequestError(f"num_beams is {self.num_beams}; it must be 1 (greedy) or larger.")
+        if not 1 <= self.num_beams <= MOST_ROWS:
+            raise RequestError(f"num_beams is {self.num_beams}; it must be 1 (greedy) to {MOST_ROWS:,}.")
         if not math.isfinite(self.length_penalty):
             raise RequestError(f"length_penalty is {self.length_penalty}; it must be finite; 0 is off.")
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":

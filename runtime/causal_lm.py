@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime import request_values
 from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.encoder_outputs import check_length
@@ -17,7 +18,6 @@ from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Generati
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.request_values import integer
 from edgeformer.runtime.rows import drafts_tokens, make_row, prefill_samples, with_prompt_lookup
 from edgeformer.runtime.session import ProviderChoice
 from edgeformer.runtime.tokenizer import Message
@@ -63,8 +63,11 @@ class CausalLM(Model):
     def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> Decoder:
         """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.
 
-        adapter: name of the LoRA adapter of all rows. Raises RequestError for one that the bundle does not have.
+        adapter: name of the LoRA adapter of all rows. Raises RequestError for one that the bundle does not have, for
+        numbers that are none, and for more tokens than the context has.
         """
+        request_values.count("batch_size", batch_size, most=request_values.MOST_ROWS)
+        request_values.count("capacity", capacity, most=self.manifest.context_length)
         session, prefill = self.session, self.prefill_session
         if adapter is not None:
             check_adapter(self.manifest, adapter)
@@ -208,7 +211,7 @@ class CausalLM(Model):
 
     def _config(self, config: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
         given: dict[str, Any] = dict(options)
-        chosen = (config or self.generation_config).override(given)
+        chosen = self.generation_config.replaced_by(config).override(given)
         if chosen.num_beams != 1:
             raise RequestError("beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.")
         if chosen.max_new_tokens is not None and chosen.max_new_tokens < 1:
@@ -272,13 +275,11 @@ class CausalLM(Model):
         return new
 
 
-def _samples(count: int, config: GenerationConfig) -> int:
+def _samples(given: int, config: GenerationConfig) -> int:
     """Return how many samples a prompt gets. Raises RequestError where more than one would be equal."""
-    count = integer("num_return_sequences", count)
-    if count < 1:
-        raise RequestError(f"num_return_sequences is {count}; it must be at least 1.")
-    if count > 1 and config.temperature == 0:
+    samples = request_values.count("num_return_sequences", given, most=request_values.MOST_ROWS)
+    if samples > 1 and config.temperature == 0:
         raise RequestError(
-            f"num_return_sequences is {count}, but without a temperature all of them are the same; give one."
+            f"num_return_sequences is {samples}, but without a temperature all of them are the same; give one."
         )
-    return count
+    return samples

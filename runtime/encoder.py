@@ -12,7 +12,7 @@ from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.request_values import text_or_ids
+from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
 
 Pair = tuple[str, str]
 """Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
@@ -70,8 +70,12 @@ class Encoder(Model):
 
     def _run(self, encoded: Sequence[Encoded], outputs: Sequence[str] | None) -> dict[str, NDArray[np.float32]]:
         known = [output.name for output in self.session.get_outputs()]
-        names = list(outputs or known)
-        unknown = [name for name in names if name not in known]
+        if outputs is not None and not is_list(outputs):
+            raise RequestError(f"outputs is {shown(outputs)}; it must be a list of names, or None for all.")
+        names = known if outputs is None else list(outputs)
+        if not names:
+            raise RequestError(f"outputs is empty; name at least one of {', '.join(known)}, or give None for all.")
+        unknown = [name for name in names if not isinstance(name, str) or name not in known]
         if unknown:
             raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(known)}.")
         ids, mask = pad_right([ids for ids, _ in encoded], self.manifest.tokens.pad or 0)
@@ -131,8 +135,7 @@ class Encoder(Model):
         """
         if not isinstance(self.config.head, MaskedLMHead):
             raise RequestError(f"this model fills no masks. {self._abilities()}")
-        if top_k < 1:
-            raise RequestError(f"top_k is {top_k}; it must be at least 1.")
+        count("top_k", top_k)
         tokenizer = self.require_tokenizer()
         name = tokenizer.special_token("mask_token")
         mask = None if name is None else tokenizer.backend.token_to_id(name)
@@ -181,6 +184,8 @@ class Encoder(Model):
         self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any], truncate: bool = False
     ) -> Any:
         """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
+        count("batch_size", batch_size)
+        flag("truncate", truncate)
         if not self.is_list(texts):
             return run([self.encode_text(texts, truncate)])[0]
         encoded = [self.encode_text(text, truncate) for text in texts]
@@ -219,8 +224,6 @@ def _is_pair(text: Any) -> bool:
 
 
 def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
-    if size < 1:
-        raise RequestError(f"batch_size is {size}; it must be at least 1.")
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

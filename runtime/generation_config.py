@@ -259,13 +259,13 @@ class GenerationConfig:
         is 50 where the file names none. Raises BundleError if the file cannot be read, and RequestError for a value
         outside its range and for a field that this runtime does not have.
         """
-        path = Path(folder) / FILE_NAME
+        path = request_values.path("folder", folder) / FILE_NAME
         return cls.from_dict(read_object(path, BundleError))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Make a config of the fields of a generation_config.json, as `from_folder` does."""
-        lacking = unsupported_fields(data)
+        lacking = unsupported_fields(request_values.mapping("the generation config", data))
         if lacking:
             raise RequestError(
                 f"the generation config has {lacking}, which this runtime does not have, and which would change what "
@@ -278,13 +278,24 @@ class GenerationConfig:
             given.pop("min_length", None)
         return cls(**sampled | given)
 
+    def replaced_by(self, config: Any) -> "GenerationConfig":
+        """Return the config of a call, or this one for None. Raises RequestError for anything else."""
+        if config is None:
+            return self
+        if not isinstance(config, GenerationConfig):
+            raise RequestError(
+                f"config is {request_values.shown(config)}; it must be a GenerationConfig, or None for the model's own."
+            )
+        return config
+
     def override(self, options: Mapping[str, Any]) -> Self:
         """Return this config with other values; max_new_tokens=None leaves the value that it has.
 
         A temperature turns beam search off unless num_beams is given with it. Raises UnknownOptionError for a name that
         is no field, and RequestError for a value outside its range.
         """
-        unknown = sorted(options.keys() - FIELDS)
+        names = request_values.mapping("options", options).keys()
+        unknown = sorted(map(str, names - FIELDS))
         if unknown:
             known = ", ".join(sorted(FIELDS - {"max_new_tokens", "stop"}))
             proposed = request_values.nearest(unknown[0], sorted(FIELDS))
@@ -321,6 +332,7 @@ class GenerationConfig:
 
     def beam_search(self, num_return_sequences: int = 1) -> BeamSearch:
         """Return the fields of beam search. Raises RequestError for more sequences than beams."""
+        request_values.integer("num_return_sequences", num_return_sequences)
         return BeamSearch(
             num_beams=self.num_beams,
             length_penalty=self.length_penalty,

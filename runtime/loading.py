@@ -1,15 +1,13 @@
 """Open a bundle: `load` for any task, and one loader for each task, whose result a type checker knows."""
 
-import os
 import warnings
 from pathlib import Path
-from typing import Any
 
-from edgeformer.errors import BundleError, RequestError
+from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest, Task
+from edgeformer.runtime import request_values
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder
-from edgeformer.runtime.request_values import shown
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.session import ProviderChoice
 
@@ -26,7 +24,7 @@ def load(
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
     RequestError for a provider that is not available.
     """
-    manifest, folder = _open(path, None), _folder(path)
+    manifest, folder = _open(path, None), request_values.path("path", path)
     match manifest.task:
         case "causal-lm":
             return CausalLM(folder, manifest, provider, threads, kernels)
@@ -40,32 +38,26 @@ def load_causal_lm(
     path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    return CausalLM(_folder(path), _open(path, "causal-lm"), provider, threads, kernels)
+    return CausalLM(request_values.path("path", path), _open(path, "causal-lm"), provider, threads, kernels)
 
 
 def load_seq2seq(
     path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
 ) -> Seq2SeqLM:
     """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Seq2SeqLM(_folder(path), _open(path, "seq2seq-lm"), provider, threads, kernels)
+    return Seq2SeqLM(request_values.path("path", path), _open(path, "seq2seq-lm"), provider, threads, kernels)
 
 
 def load_encoder(
     path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
 ) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Encoder(_folder(path), _open(path, "encoder"), provider, threads, kernels)
-
-
-def _folder(path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise RequestError(f"path is {shown(path)}; it must be the path of a bundle's folder, as a text or a Path.")
-    return Path(path)
+    return Encoder(request_values.path("path", path), _open(path, "encoder"), provider, threads, kernels)
 
 
 def _open(path: str | Path, task: Task | None) -> Manifest:
     """Read and check the manifest of a bundle, and the sizes of its files; task: None for any."""
-    folder = _folder(path)
+    folder = request_values.path("path", path)
     manifest = Manifest.read(folder)
     if task is not None and manifest.task != task:
         raise BundleError(

@@ -10,7 +10,7 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.kernels import choose_kernels
 from edgeformer.runtime.prepacked_graphs import open_graph
-from edgeformer.runtime.request_values import is_list, text_or_ids
+from edgeformer.runtime.request_values import flag, is_list, text_or_ids
 from edgeformer.runtime.session import ProviderChoice, check_tensors, choose_provider
 from edgeformer.runtime.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ class Model:
         self.folder = folder
         self.manifest = manifest
         self.provider = choose_provider(provider, manifest)
-        self._kernel_choice = choose_kernels(self.provider, kernels)
+        self._kernel_choice = choose_kernels(self.provider, flag("kernels", kernels))
         self.session: Any = self._open_graph(manifest.graphs[-1], threads)
         if manifest.task != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import BundleError, ParityError, RequestError, require
 from edgeformer.manifest import Manifest
+from edgeformer.runtime import request_values
 from edgeformer.runtime.audio import SAMPLE_RATE
 from edgeformer.runtime.benchmarking.result import Memory
 from edgeformer.runtime.benchmarking.startup import measure_loading, measure_memory
@@ -78,7 +79,7 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     Raises BundleError if they cannot be written, and RequestError for a bundle that is not for onnxruntime on the CPU.
     """
     require("onnx", "export")  # before minutes of work
-    folder = Path(bundle)
+    folder = request_values.path("bundle", bundle)
     manifest = Manifest.read(folder)
     if manifest.provider != "cpu":
         raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which would not use them.")

@@ -4,8 +4,11 @@ Nothing is converted in silence: True is no number, "5" no token id, and 1.5 no 
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,12 @@ FLAGS = ("logprobs", "ignore_eos", "remove_invalid_values", "renormalize_logits"
 OPTIONAL = {"max_new_tokens", "max_length", "seed", "forced_bos_token_id", "forced_eos_token_id"}
 """Options that may be None."""
 
+MOST_ROWS = 65_536
+"""Rows of one call at most. What rows need is known before it is allocated, but each is an object of Python, too."""
+
+LONGEST_SECONDS = TIMEOUT_MAX / 2
+"""The longest time that a lock waits is TIMEOUT_MAX from now; a larger number of seconds is taken for this one."""
+
 
 def shown(value: Any) -> str:
     """Return a value as errors show it, cut where it is long."""
@@ -45,6 +54,63 @@ def number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise RequestError(f"{name} is {shown(value)}; it must be a number.")
     return value if isinstance(value, int | float) else value.item()
+
+
+def count(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """Return a whole number within bounds as Python's. Raises RequestError for anything else."""
+    found = integer(name, value)
+    if found < least or (most is not None and found > most):
+        bounds = f"at least {least}" if most is None else f"between {least} and {most:,}"
+        raise RequestError(f"{name} is {found}; it must be {bounds}.")
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return True or False. Raises RequestError for anything else: no other value is taken for one of them."""
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} is {shown(value)}; it must be True or False.")
+    return value
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """Return a time in seconds, or None for no limit. Raises RequestError for anything else, and for NaN."""
+    if value is None:
+        return None
+    found = number(name, value)
+    if not found >= 0:
+        raise RequestError(f"{name} is {found}; it must be a time in seconds, or None for no limit.")
+    return min(found, LONGEST_SECONDS)
+
+
+def path(name: str, value: Any) -> Path:
+    """Return a path. Raises RequestError for anything but a text or a Path."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise RequestError(f"{name} is {shown(value)}; it must be the path of a folder, as a text or a Path.")
+    return Path(value)
+
+
+def text(name: str, value: Any) -> str:
+    """Return a text. Raises RequestError for anything else, and for one with a lone surrogate."""
+    if not isinstance(value, str):
+        raise RequestError(f"the {name} is {shown(value)}; it must be a text.")
+    checked = text_or_ids(name, value)
+    assert isinstance(checked, str)
+    return checked
+
+
+def functions(name: str, value: Any) -> Sequence[Any]:
+    """Return a list of functions. Raises RequestError for anything else."""
+    if not is_list(value) or not all(callable(each) for each in value):
+        raise RequestError(f"{name} is {shown(value)}; it must be a list of functions.")
+    functions: Sequence[Any] = value
+    return functions
+
+
+def mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Return a mapping. Raises RequestError for anything else."""
+    if not isinstance(value, Mapping):
+        raise RequestError(f"{name} is {shown(value)}; it must be a mapping of names to values.")
+    return value
 
 
 def is_list(value: Any) -> bool:
@@ -89,8 +155,7 @@ def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
         if checked[name] is not None or name not in OPTIONAL:
             checked[name] = (integer if name in INTEGERS else number)(name, checked[name])
     for name in FLAGS:
-        if not isinstance(checked[name], bool):
-            raise RequestError(f"{name} is {shown(checked[name])}; it must be True or False.")
+        flag(name, checked[name])
     for name in ("regex", "grammar"):
         if checked[name] is not None and not isinstance(checked[name], str):
             raise RequestError(f"{name} is {shown(checked[name])}; it must be a text.")

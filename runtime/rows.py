@@ -15,6 +15,7 @@ from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.generate import Row
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.request_values import functions
 from edgeformer.runtime.speculation import DraftLength, PromptLookup, SpeculationStatistics, SpeculativeDecoder
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Tokenizer
@@ -59,6 +60,7 @@ def all_processors(
     config: GenerationConfig, tokenizer: Tokenizer | None, processors: Sequence[LogitsProcessor]
 ) -> Sequence[LogitsProcessor]:
     """Return the logits processors that options of the config ask for, and the caller's behind them."""
+    functions("logits_processors", processors)
     return [config.dry.processor(tokenizer), *processors] if config.dry.dry_multiplier else processors
 
 

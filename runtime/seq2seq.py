@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime import request_values
 from edgeformer.runtime.audio import SAMPLE_RATE, load_audio
 from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.generate import Generation, GenerationStream, run_rows
@@ -29,7 +30,7 @@ class Seq2SeqLM(EncoderDecoder):
 
     def uses_beam_search(self, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]) -> bool:
         """Return whether `generate` would search with beams, by these options and the model's own."""
-        return (config or self.generation_config).override(options).num_beams > 1
+        return self.generation_config.replaced_by(config).override(options).num_beams > 1
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
@@ -133,8 +134,8 @@ class Seq2SeqLM(EncoderDecoder):
         no token of a beam is final before the search ends.
         """
         count = _sequences(options)
-        asked = options.get("num_beams", 1 if config is None else config.num_beams)
-        if asked != 1:
+        asked = options.get("num_beams", 1 if config is None else self.generation_config.replaced_by(config).num_beams)
+        if request_values.integer("num_beams", asked) != 1:
             raise RequestError("beams cannot be streamed; use generate, or num_beams=1.")
         if self._is_batch(source):
             raise RequestError("a stream is of one source; for several, use generate.")
@@ -186,7 +187,12 @@ class Seq2SeqLM(EncoderDecoder):
         for a model of one pair of languages. The other arguments are those of `generate`. Raises RequestError for a
         language that the model does not have, and for a speech model.
         """
-        texts = [text] if isinstance(text, str) else list(text)
+        if not isinstance(text, str) and not request_values.is_list(text):
+            raise RequestError(f"the text is {request_values.shown(text)}; it must be a text or a list of texts.")
+        texts = [request_values.text("text", each) for each in ([text] if isinstance(text, str) else text)]
+        for name, code in (("source_language", source_language), ("target_language", target_language)):
+            if code is not None:
+                request_values.text(name, code)
         _want_one(options)
         sources, start, options = self.translation_of(texts, source_language, target_language, options)
         results = self.generate(
@@ -266,7 +272,7 @@ class Seq2SeqLM(EncoderDecoder):
     ) -> Request:
         """Resolve and check a request; given: the config of the call, if it has one."""
         own = self.generation_config
-        config = (given or own).override(options)
+        config = own.replaced_by(given).override(options)
         config.rules.check(self.manifest.vocab_size)
         # A limit of the model's own config is lowered to what fits; one that the call asks for is refused instead.
         asked = options.get("max_new_tokens")
@@ -282,7 +288,7 @@ def _sequences(options: GenerationOptions) -> int:
 
 
 def _want_one(options: GenerationOptions) -> None:
-    count = _sequences(options)
+    count = request_values.integer("num_return_sequences", _sequences(options))
     if count != 1:
         raise RequestError(
             f"num_return_sequences is {count}, but translate and transcribe give one text. For several, use generate."

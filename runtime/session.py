@@ -133,6 +133,8 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
 
     Raises RequestError if onnxruntime has no CUDA, or the bundle does not run on it.
     """
+    if not isinstance(choice, str) or choice not in ("auto", "cpu", "cuda"):
+        raise RequestError(f"provider is {choice!r}; it must be auto, cpu or cuda.")
     available = onnxruntime().get_available_providers()
     has_cuda = "CUDAExecutionProvider" in available
     # onnxruntime's own attention op has no float32 kernel for CUDA; ONNX's has.
@@ -151,8 +153,6 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
                 "--precision fp16, with --provider cuda or with --ops standard."
             )
         return "cuda"
-    if choice != "cpu":
-        raise RequestError(f"provider is {choice!r}; it must be auto, cpu or cuda.")
     return "cpu"
 
 

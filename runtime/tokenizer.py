@@ -9,7 +9,7 @@ import tokenizers
 
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.json_document import read_object, read_text
-from edgeformer.runtime import chat_text
+from edgeformer.runtime import chat_text, request_values
 from edgeformer.runtime.chat_template import ChatTemplate
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.token_bytes import vocabulary_bytes
@@ -21,6 +21,9 @@ Message = dict[str, str]
 
 Tool = Mapping[str, Any]
 """A function that a model may call, as OpenAI's API describes it: {"type": "function", "function": {"name": …}}."""
+
+LARGEST_ID = 2**32 - 1
+"""The largest id that the package `tokenizers` takes."""
 
 
 class Tokenizer:
@@ -56,11 +59,19 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a text, by default with the special tokens that the tokenizer adds."""
+        """Return the token ids of a text, by default with the special tokens that the tokenizer adds.
+
+        Raises RequestError for anything but a text.
+        """
+        text = request_values.text("text", text)
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second."""
+        """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second.
+
+        Raises RequestError for anything but texts.
+        """
+        first, second = request_values.text("first text", first), request_values.text("second text", second)
         encoding = self.backend.encode(first, second)
         return encoding.ids, encoding.type_ids
 
@@ -79,7 +90,11 @@ class Tokenizer:
         return encoding.ids, encoding.type_ids
 
     def special_token(self, name: str) -> str | None:
-        """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none."""
+        """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none.
+
+        Raises RequestError for a name that is no text.
+        """
+        request_values.text("name", name)
         token = _content(self.config.get(name))
         return token if isinstance(token, str) else None
 
@@ -89,8 +104,16 @@ class Tokenizer:
         return vocabulary_bytes(self.backend)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens."""
-        return self.backend.decode(list(ids), skip_special_tokens=True)
+        """Return the text of token ids, without special tokens; ids beyond the vocabulary are left out.
+
+        Raises RequestError for anything but a list of whole numbers from 0 on.
+        """
+        # A stream decodes at every step, so that plain lists of plain integers are not checked one by one.
+        plain = isinstance(ids, list) and all(type(each) is int for each in ids)
+        checked = list(ids) if plain else request_values.token_ids("ids", ids)
+        if checked and not 0 <= min(checked) <= max(checked) <= LARGEST_ID:
+            raise RequestError(f"ids has numbers outside 0 to {LARGEST_ID:,}, which are no token ids.")
+        return self.backend.decode(checked, skip_special_tokens=True)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Tool] = (), allow_special: bool = False
@@ -102,10 +125,8 @@ class Tokenizer:
         special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text like any
         other. Raises RequestError as `render_chat`.
         """
-        if not is_list(messages) or not all(isinstance(message, Mapping) for message in messages):
-            raise RequestError(
-                f"messages is {shown(messages)}; it must be a list of messages, each with a role and a content."
-            )
+        _check_conversation(messages, tools)
+        request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
         hidden = chat_text.hide(messages, spelled, tools)
         rendered = self.render_chat(hidden.messages, hidden.tools)
@@ -121,6 +142,7 @@ class Tokenizer:
         """
         if self._template is None:
             raise RequestError("this model has no chat template; give it a plain prompt.")
+        _check_conversation(messages, tools)
         tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
         return self._template.render(
             # transformers defines these for every template, and drops entries of a message that are None.
@@ -130,6 +152,13 @@ class Tokenizer:
             add_generation_prompt=True,
             **{name: value for name, value in tokens.items() if isinstance(value, str)},
         )
+
+
+def _check_conversation(messages: Any, tools: Any) -> None:
+    """Raise RequestError for anything but a list of messages and a list of tools."""
+    for name, value, content in (("messages", messages, "a role and a content"), ("tools", tools, "a type")):
+        if not is_list(value) or not all(isinstance(each, Mapping) for each in value):
+            raise RequestError(f"{name} is {shown(value)}; it must be a list of {name}, each with {content}.")
 
 
 def _read_template(file: Path, config: dict[str, Any]) -> str | None:

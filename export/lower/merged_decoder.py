@@ -9,7 +9,8 @@
         present.{i}.encoder.key|value → cross-attention → …
 
 Such clients pass encoder states to the decoder: its first run computes the keys and values of cross-attention from
-them, and all other runs get these back. The clients have no mask of the decoder's tokens, since all of them count.
+them, and all other runs get these back. The clients have no mask of the decoder's tokens, since all of them count;
+but a past that comes with `use_cache_branch` = False is a placeholder, in Optimum of length 1, and is cut off.
 Everything else is the decoder graph's, so both graphs read the same weights and compute the same, in every precision.
 """
 
@@ -42,14 +43,20 @@ def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) 
     cached = named[CACHED] = ir.Value(name=CACHED, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
 
     emit = NodeBuilder("masks")
-    tokens = _past_and_new(emit, named[past_names(own, "decoder.")[0]], named["input_ids"])
+    readers = {past: list(past.uses()) for past in (named[name] for name in past_names(own, "decoder."))}
+    length = _past_length(emit, next(iter(readers)), cached)
+    for past, uses in readers.items():
+        cut = _cut(emit, past, length)
+        for node, index in uses:
+            node.replace_input_with(index, cut)
+    tokens = emit("Add", emit("Shape", named["input_ids"]), emit("Concat", emit.constant([0]), length, axis=0))
     ir.convenience.replace_all_uses_with(named["decoder_attention_mask"], _ones(emit, tokens))
     mask, masked = named["encoder_attention_mask"], config.encoder.audio is None
     if not masked:
         ir.convenience.replace_all_uses_with(mask, _ones(emit, emit("Shape", states, start=0, end=2)))
 
     pasts = [named[name] for name in past_names(cross, "encoder.")]
-    readers = [list(past.uses()) for past in pasts]
+    source_readers = [list(past.uses()) for past in pasts]
     choice = NodeBuilder(PREFIX)
     presents = choice.many(
         "If", cached, outputs=len(pasts),
@@ -58,7 +65,9 @@ def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) 
     )  # fmt: skip
     for function in encoder.functions.values():
         add_function(merged, function)
-    for past, present, uses, name in zip(pasts, presents, readers, present_names(cross, "encoder."), strict=True):
+    for past, present, uses, name in zip(
+        pasts, presents, source_readers, present_names(cross, "encoder."), strict=True
+    ):
         present.name, present.type, present.shape = name, past.type, past.shape
         for node, index in uses:
             node.replace_input_with(index, present)
@@ -76,10 +85,16 @@ def _like(value: ir.Value, name: str) -> ir.Value:
     return ir.Value(name=name, type=value.type, shape=value.shape)
 
 
-def _past_and_new(emit: NodeBuilder, past: ir.Value, ids: ir.Value) -> ir.Value:
-    """The shape [batch_size, past_sequence_length + sequence_length]."""
-    before = emit("Concat", emit.constant([0]), emit("Shape", past, start=2, end=3), axis=0)
-    return emit("Add", emit("Shape", ids), before)
+def _cut(emit: NodeBuilder, past: ir.Value, end: ir.Value) -> ir.Value:
+    """The first tokens of a past."""
+    cut = emit("Slice", past, emit.constant([0]), end, emit.constant([2]))
+    cut.type, cut.shape = past.type, past.shape
+    return cut
+
+
+def _past_length(emit: NodeBuilder, past: ir.Value, cached: ir.Value) -> ir.Value:
+    """The length of a past that counts, [1]: 0 for a placeholder."""
+    return emit("Mul", emit("Shape", past, start=2, end=3), emit("Cast", cached, to=ir.DataType.INT64))
 
 
 def _ones(emit: NodeBuilder, shape: ir.Value) -> ir.Value:

@@ -12,6 +12,7 @@ from pathlib import Path
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime import request_values
 from edgeformer.runtime.benchmarking.costs import Costs
 from edgeformer.runtime.benchmarking.machine import Machine
 from edgeformer.runtime.benchmarking.profile import Profile, measure_profile
@@ -60,11 +61,11 @@ def benchmark(
     Raises RequestError for a workload that the model cannot run, for a profile of CUDA or of more events than
     onnxruntime keeps; and BundleError as `load` does.
     """
-    folder = Path(bundle)
+    folder = request_values.path("bundle", bundle)
     manifest = Manifest.read(folder)
     manifest.check_sizes(folder)
-    if rounds < 1:
-        raise RequestError(f"rounds is {rounds}; it must be at least 1.")
+    request_values.count("rounds", rounds)
+    request_values.flag("profile", profile)
     requests = plan(manifest, prompts, new_tokens, batch_sizes)
     chosen, threads = choose_provider(provider, manifest), choose_threads(threads)
     if profile and chosen != "cpu":

@@ -11,6 +11,7 @@ import numpy as np
 from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime import request_values
 from edgeformer.runtime.audio import SAMPLE_RATE
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Decoder, Logits
@@ -58,11 +59,14 @@ def plan(
     Raises RequestError for options that do not apply to the model's task, and for lengths beyond its context.
     """
     for what, name, values in (("length", "a prompt", prompts), ("batch size", "the batch size", batch_sizes)):
-        if values is not None and not values:
+        if values is None:
+            continue
+        if not request_values.is_list(values):
+            raise RequestError(f"{name} is {request_values.shown(values)}; it must be a list of whole numbers.")
+        if len(values) == 0:
             raise RequestError(f"there is no {what} to measure; give at least one.")
-        for value in values or ():
-            if value < 1:
-                raise RequestError(f"{name} is {value}; it must be at least 1.")
+        for value in values:
+            request_values.count(name, value)
     new_tokens = _new_tokens(manifest, new_tokens)
     room = _room(manifest, new_tokens)
     if _is_speech(manifest.model):
@@ -163,7 +167,7 @@ def _new_tokens(manifest: Manifest, new_tokens: int | None) -> int:
         return 0
     if new_tokens is None:
         return min(NEW_TOKENS, manifest.context_length // 2)
-    if new_tokens < 2:
+    if request_values.integer("new_tokens", new_tokens) < 2:
         raise RequestError(
             f"the number of new tokens is {new_tokens}; it must be at least 2: the first comes from the prompt."
         )

@@ -22,8 +22,11 @@ from edgeformer.runtime.engine.worker import Turns, Worker
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Text
-from edgeformer.runtime.request_values import integer
+from edgeformer.runtime.request_values import count, flag, seconds
 from edgeformer.runtime.seq2seq import Seq2SeqLM
+
+MOST_ROWS = 4096
+"""Rows of an engine at most: each takes memory before there is a request, and no CPU runs a batch so large."""
 
 
 class Engine:
@@ -50,9 +53,11 @@ class Engine:
         prefill_graph_steps: bool = False,
         prefix_cache_bytes: int | None = None,
     ):
-        for name, value in (("max_rows", max_rows), ("memory", memory), ("max_queue", max_queue)):
-            if value is not None and integer(name, value) < 1:
-                raise RequestError(f"{name} is {value}; it must be at least 1.")
+        count("max_rows", max_rows, most=MOST_ROWS)
+        count("max_queue", max_queue)
+        if memory is not None:
+            count("memory", memory)
+        flag("prefill_graph_steps", prefill_graph_steps)
         changed = Condition()
         self._encoder = model if isinstance(model, Encoder) else None
         self._service: Service | None = None
@@ -98,6 +103,8 @@ class Engine:
         """
         if self._encoder is None:
             raise RequestError("this engine runs a model that generates. Use submit.")
+        flag("truncate", truncate)
+        timeout = seconds("timeout", timeout)
         several = self._encoder.is_list(texts)
         given: Any = texts if several else [texts]
         waiting = [WaitingText(self._encoder.encode_text(text, truncate)) for text in given]

@@ -16,7 +16,7 @@ from edgeformer.runtime.engine.cross_rows import CrossRows
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_decoder import RowDecoder
 from edgeformer.runtime.engine.stream import EngineStream
-from edgeformer.runtime.generation_config import GenerationOptions
+from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.seq2seq import Seq2SeqLM
@@ -151,7 +151,7 @@ class Seq2SeqService(Service):
         source, config = prompt, keywords.pop("config", None)
         start, processors = keywords.pop("prompt", None), keywords.pop("logits_processors", ())
         languages = {name: keywords.pop(name, None) for name in ("source_language", "target_language")}
-        options = cast(GenerationOptions, {"num_beams": 1 if config is None else config.num_beams} | keywords)
+        options = cast(GenerationOptions, {"num_beams": GenerationConfig().replaced_by(config).num_beams} | keywords)
         if any(languages.values()):
             [source], first, options = self._model.translation_of([source], **languages, options=options)
             start = first if start is None else start

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from threading import Condition
 
 from edgeformer.runtime.generate import Generation, Row, TokenEvent
+from edgeformer.runtime.request_values import functions, seconds
 
 
 class EngineStream(Iterator[str]):
@@ -61,6 +62,7 @@ class EngineStream(Iterator[str]):
 
         timeout: in seconds. Raises the error of the request, and TimeoutError if it has not ended by then.
         """
+        timeout = seconds("timeout", timeout)
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout):
                 raise TimeoutError(f"the request has not ended within {timeout} seconds")
@@ -78,6 +80,7 @@ class EngineStream(Iterator[str]):
         It is called from the engine's thread, which computes nothing until it returns; now, from this thread, if there
         is something to read already. A callback that raises fails the request.
         """
+        functions("callback", [callback])
         with self._changed:
             self._listeners.append(callback)
             ready = bool(self._unread) or self._ended

@@ -186,6 +186,36 @@ def test_integer_products_in_a_branch_are_unrounded_too(export):
     assert "MatMulIntegerToFloat" not in {node.op_type for node in branch(model, "else_branch").node}
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_past_that_is_a_placeholder_does_not_count(family, bundles):
+    """Optimum passes a past of length 1 with use_cache_branch = False, transformers.js one of length 0."""
+    bundle, draw = bundles[family], np.random.default_rng(0)
+    session = ort.InferenceSession(bundle.path / MERGED_GRAPH)
+    heads, head_dim = HEADS[family]
+    source = 12 if family == "whisper" else 5
+    names = [value.name for value in session.get_inputs()]
+
+    def run(ids, length, cached=False, past=None):
+        feeds = {"input_ids": np.array(ids), "use_cache_branch": np.array([cached])}
+        feeds["encoder_hidden_states"] = states
+        if "encoder_attention_mask" in names:
+            feeds["encoder_attention_mask"] = np.ones((2, source), np.int64)
+        rubbish = np.full((2, heads, length, head_dim), np.nan, np.float32)
+        feeds |= past or {name: rubbish for name in names if name.startswith("past")}
+        return dict(zip([each.name for each in session.get_outputs()], session.run(None, feeds), strict=True))
+
+    states = draw.standard_normal((2, source, FAMILIES[family]["d_model"])).astype(np.float32)
+    for ids in ([[3], [4]], [[3, 7, 9], [4, 8, 10]]):
+        expected, found = run(ids, 0), run(ids, 1)
+        assert not np.isnan(expected["logits"]).any()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, name)
+        past = {name.replace("present", "past_key_values"): value for name, value in found.items() if name != "logits"}
+        after = run([[5], [6]], 0, cached=True, past=past)["logits"]
+        whole = run([[*ids[0], 5], [*ids[1], 6]], 0)["logits"]
+        np.testing.assert_allclose(after[:, -1], whole[:, -1], atol=1e-5)
+
+
 # Its proof can fail
 
 

@@ -458,7 +458,7 @@ def test_tokens_whose_logit_is_minus_infinity_never_come():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 0}, r"^num_beams is 0; it must be 1 \(greedy\) or larger\.$"),
+        ({"num_beams": 0}, r"^num_beams is 0; it must be 1 \(greedy\) to 65,536\.$"),
         ({"length_penalty": float("inf")}, r"^length_penalty is inf; it must be finite; 0 is off\.$"),
         ({"early_stopping": "ever"}, r"^early_stopping is 'ever'; it must be true, false or \"never\"\.$"),
         (

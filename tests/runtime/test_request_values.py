@@ -113,7 +113,7 @@ def test_forward_beyond_the_context_says_so(model):
 @pytest.mark.parametrize("path", [None, b"bundle", 5, ["bundle"], True])
 def test_a_path_that_is_none(path):
     for opener in (load, load_causal_lm):
-        with pytest.raises(RequestError, match="^path is .*; it must be the path of a bundle's folder"):
+        with pytest.raises(RequestError, match="^path is .*; it must be the path of a folder"):
             opener(path)
 
 

@@ -45,6 +45,10 @@ COMMANDS = {
 FAULTS = ("raw", "code", "half", "hang")
 """Kinds of endings that must not occur: more than a line on stderr, another exit code, half a bundle, no end."""
 
+PACKAGES = ("edgeformer", "export", "runtime")
+FIRST = ("edgeformer/__init__", "edgeformer/__main__", "edgeformer/cli/__init__", "edgeformer/cli/start")
+"""Files that Python reads before the command's first line runs."""
+
 LONGEST = 120.0
 """Seconds after which a command that was sent a signal hangs."""
 
@@ -85,10 +89,9 @@ def judge(code: int, number: int, stderr: str) -> Ending:
     lines = [line for line in stderr.splitlines() if line.strip()]
     shown = stderr[-1500:]
     if any("Traceback" in line for line in lines):
-        # Python's own start, before the first line of the command: nothing of edgeformer is on the stack but its name.
-        files = [line for line in lines if line.lstrip().startswith("File ")]
-        early = all("<frozen" in line or "__init__.py" in line or "edgeformer/cli/start.py" in line for line in files)
-        return Ending("python" if early and number == signal.SIGINT else "raw", shown)
+        ours = [line for line in lines if any(f'File "{ROOT / name}/' in line for name in PACKAGES)]
+        early = number == signal.SIGINT and all(any(f"{name}.py" in line for name in FIRST) for line in ours)
+        return Ending("python" if early else "raw", shown)
     if len(lines) > 1:
         return Ending("raw", shown)
     if code == 0:
