@@ -55,8 +55,9 @@ class Engine:
     ):
         count("max_rows", max_rows, most=MOST_ROWS)
         count("max_queue", max_queue)
-        if memory is not None:
-            count("memory", memory)
+        for name, value in (("memory", memory), ("prefix_cache_bytes", prefix_cache_bytes)):
+            if value is not None:
+                count(name, value, least=int(name == "memory"))
         flag("prefill_graph_steps", prefill_graph_steps)
         changed = Condition()
         self._encoder = model if isinstance(model, Encoder) else None

@@ -274,7 +274,7 @@ def test_texts_of_many_callers_are_embedded_together(models):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"max_rows": 0}, "max_rows is 0; it must be at least 1"), ({"max_queue": 0.5}, "max_queue is 0.5 (float)"),
+    [({"max_rows": 0}, "max_rows is 0; it must be between 1"), ({"max_queue": 0.5}, "max_queue is 0.5 (float)"),
      ({"memory": 9}, "memory is 9 bytes, and a row of two tokens takes")],
 )  # fmt: skip
 def test_numbers_out_of_range_are_refused(models, options, message):
