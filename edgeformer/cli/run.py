@@ -50,6 +50,7 @@ STRUCTURED = "Structured output"
     help="Tokens to generate at most. [default: 256, or what the context leaves]",
 )  # fmt: skip
 @option("--stop", multiple=True, topic=COMMON, help="End before this text; may be given several times.")
+@option("--adapter", metavar="NAME", topic=COMMON, help="Run with this LoRA adapter of the bundle.")
 @option("--chat", is_flag=True, topic=CHAT, help="Use the model's chat template; without PROMPT, hold a conversation.")
 @option("--system", topic=CHAT, help="System message of the chat.")
 @option("--temperature", type=float, topic=SAMPLING, help="0 is greedy, and the default.")
@@ -160,7 +161,7 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             foreign = given
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else ["language"]
-            foreign = [name for name in given if name in ("chat", "system", *languages)]
+            foreign = [name for name in given if name in ("chat", "system", "adapter", *languages)]
         case _:
             foreign = [name for name in given if name in SEQ2SEQ_OPTIONS]
     if foreign:

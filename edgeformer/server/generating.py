@@ -37,6 +37,8 @@ async def submit(
     """
     state, record = state_of(request), record_of(request)
     record.model = served.name
+    if served.adapter is not None:
+        keywords["adapter"] = served.adapter
     record.prompt_tokens = sum(map(len, prompts))
 
     def submit_all() -> list[EngineStream]:

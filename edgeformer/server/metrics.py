@@ -47,7 +47,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield a metric for each statistic, with a value for each model."""
-        statistics = {served.name: served.engine.statistics() for served in self._models}
+        statistics = {served.name: served.engine.statistics() for served in self._models.bases}
         for name, what in GAUGES.items():
             gauge = GaugeMetricFamily(f"edgeformer_{name}", f"Now: {what}.", labels=["model"])
             for model, values in statistics.items():

@@ -24,11 +24,15 @@ ROUTES: dict[Task, str] = {
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model and the engine that computes it. name: what requests call it. created: seconds since 1970."""
+    """A model and the engine that computes it. name: what requests call it. created: seconds since 1970.
+
+    adapter: the LoRA adapter that its requests run with, over the engine of the model without one.
+    """
 
     name: str
     model: CausalLM | Seq2SeqLM | Encoder
     engine: Engine
+    adapter: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -72,6 +76,11 @@ class ServedModels:
     def __iter__(self) -> Any:
         return iter(self._models.values())
 
+    @property
+    def bases(self) -> list[ServedModel]:
+        """The models without an adapter: one for each engine."""
+        return [served for served in self if served.adapter is None]
+
     def find(self, name: str | None) -> ServedModel:
         """Return the model of a request. Raises ApiError with status 404 for a name that none has."""
         if name is None:
@@ -83,7 +92,7 @@ class ServedModels:
 
     def close(self, drain: bool) -> None:
         """Close all engines. drain: finish what runs, instead of cancelling it."""
-        for served in self:
+        for served in self.bases:
             served.engine.close(drain=drain)
 
 
@@ -94,6 +103,8 @@ def load_models(
     engine_options: Mapping[str, Any] | None = None,
 ) -> ServedModels:
     """Open bundles and start an engine for each; a model has the name of its folder.
+
+    Each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
 
     engine_options: keywords of `Engine`. Raises RequestError for two folders of one name, for a speech model, which no
     route serves, and what `load` raises.
@@ -112,6 +123,14 @@ def load_models(
                 f"{name} is a speech model, and the server has no route for these. Transcribe with `edgeformer run`."
             )
     options = dict(engine_options or {})
-    return ServedModels(
-        ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)
-    )
+    served = [ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)]
+    return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])
+
+
+def _with_adapters(served: ServedModel) -> list[ServedModel]:
+    """Return a model with each adapter of its bundle."""
+    adapters = served.model.adapters if isinstance(served.model, CausalLM) else ()
+    return [
+        ServedModel(f"{served.name}:{adapter}", served.model, served.engine, adapter, served.created)
+        for adapter in adapters
+    ]

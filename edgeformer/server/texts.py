@@ -28,6 +28,7 @@ def _entry(served: ServedModel) -> dict[str, Any]:
         "owned_by": "edgeformer",
         "task": served.task,
         "context_length": served.context_length,
+        **({} if served.adapter is None else {"parent": served.name.removesuffix(f":{served.adapter}")}),
     }
 
 

@@ -80,8 +80,9 @@ class Engine:
     ) -> EngineStream:
         """Put a request into the queue and return its stream at once.
 
-        prompt: of a decoder, or the source of an encoder-decoder. options: of `CausalLM.generate`, or those of
-        `Seq2SeqLM.stream`, with source_language and target_language for a translation.
+        prompt: of a decoder, or the source of an encoder-decoder. options: of `CausalLM.generate`, among them adapter,
+        which may differ between the requests of a batch, or those of `Seq2SeqLM.stream`, with source_language and
+        target_language for a translation.
 
         Raises RequestError for a request that can never be served: a bad option, a prompt that is too long, a cache
         larger than the engine's memory; and EngineBusyError if the queue is full.

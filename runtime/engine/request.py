@@ -15,7 +15,8 @@ class EngineRequest:
 
     bytes: of the cache at its end, if it generates all that it may. source: the encoder's inputs, of an
     encoder-decoder. place: its row of the cache. prefilled: tokens of the prompt that are in the cache. overtaken:
-    later requests that went ahead of it. fork, first_logits: of the `Prefix` that its row began with.
+    later requests that went ahead of it. fork, first_logits: of the `Prefix` that its row began with. adapter: the name
+    of its LoRA adapter; what a row with one computes is of no use to requests without it.
     """
 
     row: Row
@@ -27,6 +28,7 @@ class EngineRequest:
     overtaken: int = 0
     fork: int = 0
     first_logits: Logits | None = None
+    adapter: str | None = None
 
     @property
     def ended(self) -> bool:

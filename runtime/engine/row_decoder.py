@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest, Provider
-from edgeformer.runtime.decoder import Logits, StaticDecoder, Tokens, bind_input, layer_windows
+from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits, StaticDecoder, Tokens, bind_input, layer_windows
+from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.session import cache_dtype
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -23,10 +24,24 @@ MASK_STEP = 256
 class RowDecoder(StaticDecoder):
     """A decoder for rows that come and go. Memory for a row is taken as it is written, and given back by `release`.
 
-    prefill_graph_steps: run steps of enough rows over the prefill graph, where the bundle has one.
+    prefill_graph_steps: run steps of enough rows over the prefill graph, where the bundle has one. adapters: those of
+    the rows; a step runs the adapter graph while any of its rows has one.
     """
 
     prefill_graph_steps = False
+    adapters: RowAdapters | None = None
+
+    def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
+        """Append a prompt to one row, with its adapter, as `Decoder.prefill` does."""
+        adapted = None if self.adapters is None else self.adapters.session_of(row)
+        if adapted is None:
+            return super().prefill(row, tokens, chunk=chunk)
+        sessions = self._session, self._prefill
+        self._session, self._prefill = adapted, None
+        try:
+            return super().prefill(row, tokens, chunk=chunk)
+        finally:
+            self._session, self._prefill = sessions
 
     def decode_first(self, tokens: Tokens) -> Logits:
         """Append one token to each of the first n rows; return logits [n, V], which the next step overwrites."""
@@ -51,6 +66,8 @@ class RowDecoder(StaticDecoder):
         """Replace a row by a copy of another one."""
         self.cache.move_row(source, target, int(self.lengths[source]))
         self.lengths[target] = self.lengths[source]
+        if self.adapters is not None:
+            self.adapters.set(target, self.adapters.names[source])
 
     def release(self, row: int) -> None:
         """Give the memory of a row back; it has no tokens then."""
@@ -63,19 +80,22 @@ class RowDecoder(StaticDecoder):
 
     def _step_of(self, count: int, mask: NDArray[np.int64]) -> tuple[Any, Any]:
         """Return the session and the binding of a step of the first rows."""
-        if count not in self._steps:
-            # The prefill graph has other weights, so over it a row's tokens would depend on how many rows run.
-            session = self._session_for(count) if self.prefill_graph_steps else self._session
+        key = count, self.adapters is not None and any(self.adapters.names[:count])
+        if key not in self._steps:
+            session = None if self.adapters is None else self.adapters.session_of_first(count)
+            if session is None:
+                # The prefill graph has other weights, so over it a row's tokens would depend on how many rows run.
+                session = self._session_for(count) if self.prefill_graph_steps else self._session
             binding = self._new_binding(session, self._tokens[:count], self._logits[:count], range(count))
-            self._steps[count] = (session, binding, 0)
-        session, binding, bound = self._steps[count]
+            self._steps[key] = (session, binding, 0)
+        session, binding, bound = self._steps[key]
         if bound != mask.shape[1]:
             bind_input(binding, self._mask_name, mask)
-            self._steps[count] = (session, binding, mask.shape[1])
+            self._steps[key] = (session, binding, mask.shape[1])
         return session, binding
 
     def _bind_step(self) -> None:
-        self._steps: dict[int, tuple[Any, Any, int]] = {}
+        self._steps: dict[tuple[int, bool], tuple[Any, Any, int]] = {}
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str

@@ -10,10 +10,12 @@ import numpy as np
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime.adapters import check_adapter
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.engine.cross_rows import CrossRows
 from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_decoder import RowDecoder
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
@@ -81,8 +83,8 @@ class Service(ABC):
         self.decoder.move(source, target)
 
     def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
-        """Keep what a row holds for these tokens for later requests, where the model can."""
-        if self._prefixes is not None:
+        """Keep what a row without an adapter holds for these tokens for later requests, where the model can."""
+        if self._prefixes is not None and request.adapter is None:
             self._prefixes.keep(self.decoder, request.place, tokens, logits)
 
     @property
@@ -114,23 +116,31 @@ class CausalService(Service):
         self._model = model
         self._prefixes = PrefixCache(self.memory // PREFIX_SHARE if prefix_cache_bytes is None else prefix_cache_bytes)
         self.decoder.prefill_graph_steps = prefill_graph_steps
+        if model.adapters:
+            self.decoder.adapters = RowAdapters(model, max_rows)
 
     def request(self, wake: Wake, prompt: Any, **keywords: Any) -> EngineRequest:
         """Return a checked request; keywords: those of `CausalLM.generate`."""
+        adapter = keywords.pop("adapter", None)
+        if adapter is not None:
+            check_adapter(self.manifest, adapter)
         row = self._model.new_row(prompt, **keywords)
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
-        return EngineRequest(row, EngineStream(row, wake), needed)
+        return EngineRequest(row, EngineStream(row, wake), needed, adapter=adapter)
 
     def begin(self, request: EngineRequest) -> None:
-        """Start the row with the longest prefix of its prompt that is kept."""
+        """Start the row with the longest prefix of its prompt that is kept; one with an adapter starts empty."""
         started = time.perf_counter()
         super().begin(request)
-        assert self._prefixes is not None
-        prefix = self._prefixes.restore(self.decoder, request.place, request.row.prompt)
-        request.prefilled = request.row.cached_tokens = prefix.length
-        request.fork, request.first_logits = prefix.fork, prefix.logits
+        if self.decoder.adapters is not None:
+            self.decoder.adapters.set(request.place, request.adapter)
+        if request.adapter is None:
+            assert self._prefixes is not None
+            prefix = self._prefixes.restore(self.decoder, request.place, request.row.prompt)
+            request.prefilled = request.row.cached_tokens = prefix.length
+            request.fork, request.first_logits = prefix.fork, prefix.logits
         request.row.prefill_seconds += time.perf_counter() - started
 
 

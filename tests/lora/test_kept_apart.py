@@ -22,26 +22,13 @@ PROMPT = [5, 9, 41, 7, 100]
 
 
 @pytest.fixture(scope="module")
-def llama(make_llama):
-    return make_llama(num_hidden_layers=2)
+def llama(adapted_llama):
+    return adapted_llama
 
 
 @pytest.fixture(scope="module")
-def adapters(llama, tmp_path_factory):
-    """Folders of two adapters, whose modules and ranks differ."""
-    place = tmp_path_factory.mktemp("adapters")
-    return {
-        "polite": make_adapter(llama, place / "polite", target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]),
-        "brief": make_adapter(
-            llama, place / "brief", seed=1, target_modules=["q_proj", "o_proj"], r=3, use_rslora=True
-        ),
-    }
-
-
-@pytest.fixture(scope="module")
-def bundle(llama, adapters, tmp_path_factory):
-    """The small Llama in float32, with both adapters. Read-only."""
-    return export_model(llama, tmp_path_factory.mktemp("bundles") / "llama", adapters=adapters).path
+def bundle(adapted_bundle):
+    return adapted_bundle
 
 
 @pytest.fixture(scope="module")
