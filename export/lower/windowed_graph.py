@@ -8,7 +8,8 @@ Both read the same weight file. The windowed graph differs in one attribute of t
 evicts tokens itself, so a client must bind one buffer as past and present, and cannot enlarge it. The op refuses padded
 batches of prompts: a client feeds prompts of several rows one by one, as our runtime does.
 
-Kernels of edgeformer evict nothing, so attention with an evicting cache is onnxruntime's own.
+Where a graph calls a function for attention, the windowed graph calls one of another name (WINDOWED), whose body has
+the attribute.
 
 A layer whose keys and values later layers read keeps all tokens: the op takes either an evicting cache, or one that an
 earlier layer wrote.
@@ -20,11 +21,11 @@ import onnx
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
-from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION, restore_node
+from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
 from edgeformer.manifest import Provider
 
-FUNCTIONS = (ATTENTION.name, INT8_ATTENTION.name)
-"""Functions that may stand for attention with a cache."""
+WINDOWED = {ATTENTION.name: "WindowedAttention", INT8_ATTENTION.name: "Int8WindowedAttention"}
+"""Functions that stand for attention with a cache, and those with a cache that evicts."""
 
 
 def write_windowed_graph(
@@ -35,7 +36,7 @@ def write_windowed_graph(
     Writes nothing and returns () where no layer has a window shorter than the context, or none has a kernel for it.
     """
     model = onnx.load(graph, load_external_data=False)
-    nodes = [node for node in model.graph.node if node.op_type in ("GroupQueryAttention", *FUNCTIONS)]
+    nodes = [node for node in model.graph.node if node.op_type in ("GroupQueryAttention", *WINDOWED)]
     attention = {node.output[1]: node for node in nodes if len(node.output) > 1}
     read = {name for node in model.graph.node for name in node.input}
     windows: list[int | None] = [None] * geometry.num_layers
@@ -45,9 +46,7 @@ def write_windowed_graph(
         if node is not None and tensor.present not in read:
             windows[tensor.layer] = _window(node, context_length, provider)
             if windows[tensor.layer] is not None:
-                if node.op_type in FUNCTIONS:
-                    restore_node(model, node)
-                node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
+                _evict(model, node)
         window = windows[tensor.layer]
         if tensor.per_token and window is not None:
             for name in (tensor.past, tensor.present):
@@ -58,9 +57,22 @@ def write_windowed_graph(
     return tuple(windows)
 
 
+def _evict(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    """Let an attention, or the function that it calls, evict tokens."""
+    evicting = node
+    if node.op_type in WINDOWED:
+        called, node.op_type = node.op_type, WINDOWED[node.op_type]
+        if any(each.name == node.op_type for each in model.functions):
+            return
+        function = model.functions.add()
+        function.CopyFrom(next(each for each in model.functions if each.name == called))
+        function.name, (evicting,) = node.op_type, function.node
+    evicting.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
+
+
 def _window(node: onnx.NodeProto, context_length: int, provider: Provider) -> int | None:
     """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
-    if node.domain != CONTRIB and node.op_type not in FUNCTIONS:
+    if node.domain != CONTRIB and node.op_type not in WINDOWED:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
     biased = node.domain == CONTRIB and attention_input(node, "attention_bias") != ""

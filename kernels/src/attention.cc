@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -23,12 +24,19 @@ class Attention {
       : shape_(shape), in_(inputs), level_(level), parallel_(parallel) {
     const std::size_t size = in_.rows * in_.new_tokens * shape_.query_heads * shape_.head_dim;
     queries_ = attention_memory_of_thread().queries.at_least(size);
+    if (!shape_.evicts) return;
+    for (std::size_t row = 0; row < in_.rows; ++row) some_apart_ |= is_apart(row);
+    if (some_apart_) {
+      const std::size_t bytes = 2 * in_.rows * shape_.kv_heads * capacity_apart() * shape_.head_dim * sizeof(T);
+      apart_ = reinterpret_cast<T*>(attention_memory_of_thread().apart.at_least(bytes / sizeof(float) + 1));
+    }
   }
 
   void run() {
-    copy_past();
+    shape_.evicts ? move_past() : copy_past();
     prepare_tokens();
     in_.new_tokens == 1 ? attend_one_token() : attend_many_tokens();
+    if (some_apart_) keep_last();
   }
 
  private:
@@ -36,8 +44,35 @@ class Attention {
   int valid(std::size_t row) const { return in_.last_positions[row] + 1; }
   int past(std::size_t row) const { return in_.is_prompt ? 0 : valid(row) - in_.new_tokens; }
 
+  // A cache that evicts has `stored` tokens of the past, and keeps so many of them in front of the new ones.
+  int stored(int length) const {
+    return stored_tokens(length, shape_.window, static_cast<int>(in_.keys_cache.present_capacity));
+  }
+  int seen_of_past(std::size_t row) const { return std::min(stored(past(row)), shape_.window - 1); }
+  int kept(std::size_t row) const {
+    if (!shape_.evicts || in_.is_prompt) return past(row);
+    return is_apart(row) ? seen_of_past(row) : stored(valid(row)) - in_.new_tokens;
+  }
+
+  // Whether the cache has no room for all that new tokens see: then it gets its tokens behind them, from other memory.
+  bool is_apart(std::size_t row) const {
+    if (!shape_.evicts) return false;
+    if (in_.is_prompt) return in_.new_tokens > static_cast<int>(in_.keys_cache.present_capacity);
+    return stored(valid(row)) - in_.new_tokens < seen_of_past(row);
+  }
+  std::size_t capacity_apart() const { return shape_.window - 1 + in_.new_tokens; }
+
+  // Tokens of a row from the first one that is kept.
   T* of_head(const Cache& cache, std::size_t row, int kv_head) const {
-    return static_cast<T*>(cache.present) + (row * shape_.kv_heads + kv_head) * cache.present_capacity * shape_.head_dim;
+    const std::size_t head = row * shape_.kv_heads + kv_head;
+    if (some_apart_ && is_apart(row)) {
+      const std::size_t of_values = &cache == &in_.values_cache ? in_.rows * shape_.kv_heads : 0;
+      return apart_ + (of_values + head) * capacity_apart() * shape_.head_dim;
+    }
+    return present(cache, head);
+  }
+  T* present(const Cache& cache, std::size_t head) const {
+    return static_cast<T*>(cache.present) + head * cache.present_capacity * shape_.head_dim;
   }
 
   // Rotated queries, so that those which read the same keys are neighbours: [rows][kv_heads][new_tokens][group][head_dim]
@@ -51,17 +86,54 @@ class Attention {
 
   // Where past and present are two buffers. What lies behind the valid keys becomes 0.
   void copy_past() {
-    for (const Cache& cache : {in_.keys_cache, in_.values_cache}) {
+    for (const Cache* each : {&in_.keys_cache, &in_.values_cache}) {
+      const Cache& cache = *each;
       if (cache.past == cache.present) continue;
       parallel_.run(in_.rows * shape_.kv_heads, Task([&](std::size_t head) {
                       const std::size_t kept = std::size_t(past(head / shape_.kv_heads)) * shape_.head_dim;
                       const std::size_t all = cache.present_capacity * shape_.head_dim;
-                      T* to = static_cast<T*>(cache.present) + head * all;
+                      T* to = present(cache, head);
                       const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * shape_.head_dim;
                       if (kept > 0) std::copy_n(from, kept, to);
                       std::fill(to + kept, to + all, T{});
                     }));
     }
+  }
+
+  // Calls f(cache, row, kv_head) for the keys and for the values of every head.
+  template <class F>
+  void for_each_head(F f) {
+    parallel_.run(2 * in_.rows * shape_.kv_heads, Task([&](std::size_t chunk) {
+                    const std::size_t head = chunk / 2;
+                    f(chunk % 2 == 0 ? in_.keys_cache : in_.values_cache, head / shape_.kv_heads,
+                      static_cast<int>(head % shape_.kv_heads));
+                  }));
+  }
+
+  // Puts what is kept of the past in front of the new tokens.
+  void move_past() {
+    bool stays = in_.keys_cache.past == in_.keys_cache.present && in_.values_cache.past == in_.values_cache.present;
+    for (std::size_t row = 0; row < in_.rows; ++row) stays = stays && !is_apart(row) && kept(row) == stored(past(row));
+    if (stays) return;
+    for_each_head([&](const Cache& cache, std::size_t row, int kv_head) {
+      const std::size_t d = shape_.head_dim, head = row * shape_.kv_heads + kv_head, size = kept(row) * d;
+      const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * d + stored(past(row)) * d - size;
+      T* to = of_head(cache, row, kv_head);
+      if (size > 0) std::memmove(to, from, size * sizeof(T));
+      if (cache.past == cache.present || is_apart(row)) return;
+      std::fill(to + size, to + cache.present_capacity * d, T{});
+    });
+  }
+
+  // Gives the cache the last tokens of rows that are apart.
+  void keep_last() {
+    for_each_head([&](const Cache& cache, std::size_t row, int kv_head) {
+      if (!is_apart(row)) return;
+      const std::size_t d = shape_.head_dim, tokens = stored(valid(row));
+      const T* end = of_head(cache, row, kv_head) + (kept(row) + valid(row) - past(row)) * d;
+      T* to = std::copy_n(end - tokens * d, tokens * d, present(cache, row * shape_.kv_heads + kv_head));
+      std::fill_n(to, (cache.present_capacity - tokens) * d, T{});
+    });
   }
 
   void prepare_tokens() {
@@ -95,7 +167,7 @@ class Attention {
     if (in_.keys == nullptr) return;
     for (int head = 0; head < shape_.kv_heads; ++head) {
       const std::size_t from = index * in_.kv_stride + static_cast<std::size_t>(head) * shape_.head_dim;
-      const std::size_t at = static_cast<std::size_t>(position) * shape_.head_dim;
+      const std::size_t at = static_cast<std::size_t>(kept(row) + token) * shape_.head_dim;
       T *key = of_head(in_.keys_cache, row, head) + at, *value = of_head(in_.values_cache, row, head) + at;
       if constexpr (kIsInt8) {
         float* rotated = attention_memory_of_thread().keys.at_least(shape_.head_dim);
@@ -120,11 +192,12 @@ class Attention {
 
   AttentionRows rows_of(std::size_t row, int kv_head, int token, int tokens) const {
     const float* bias = in_.bias;
+    const int evicted = past(row) - kept(row);
     if (bias != nullptr) {
-      bias += row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + token * in_.bias_token_stride;
+      bias += evicted + row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + token * in_.bias_token_stride;
     }
-    return {queries(row, kv_head, token), tokens * group(), group(), shape_.head_dim, past(row) + token,
-            of_head(in_.keys_cache, row, kv_head), of_head(in_.values_cache, row, kv_head), valid(row),
+    return {queries(row, kv_head, token), tokens * group(), group(), shape_.head_dim, kept(row) + token,
+            of_head(in_.keys_cache, row, kv_head), of_head(in_.values_cache, row, kv_head), valid(row) - evicted,
             shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride, kIsInt8};
   }
 
@@ -216,6 +289,8 @@ class Attention {
   const Level& level_;
   Parallel& parallel_;
   float* queries_;
+  bool some_apart_ = false;
+  T* apart_ = nullptr;  // keys, then values: [rows][kv_heads][capacity_apart()][head_dim]
 };
 
 }  // namespace

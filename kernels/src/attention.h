@@ -24,6 +24,7 @@ struct AttentionShape {
   bool interleaved = false;  // rotates neighbours instead of halves
   bool causal = true;
   int window = 0;            // 0: none
+  bool evicts = false;       // the cache keeps what a window needs: see stored_tokens
   float scale = 1;           // of queries
   float softcap = 0;
 
@@ -56,6 +57,12 @@ struct AttentionInputs {
   Cache keys_cache, values_cache;
   float* output;                      // [rows][new_tokens][query_heads][head_dim]
 };
+
+// Tokens that a cache which evicts has of a text of `length`: the last ones, in order. It is filled, and then keeps the
+// last `window` again. capacity is no less than window.
+inline int stored_tokens(int length, int window, int capacity) {
+  return length <= capacity ? length : (length - capacity - 1) % (capacity - window + 1) + window;
+}
 
 // The level whose kernels compute heads of this size: the given one or a narrower one. head_dim is a multiple of 8.
 const Level& level_for(int head_dim, const Level& best = best_level());

@@ -14,7 +14,7 @@ namespace edgeformer {
 inline constexpr int kRowsAtOnce = 128;
 
 struct AttentionMemory {
-  GrowingArray<float> queries, keys, values, sums, work;
+  GrowingArray<float> queries, keys, values, sums, work, apart;
 };
 
 inline AttentionMemory& attention_memory_of_thread() {

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from build_kernels import KERNELS, build, compiler
 
-TESTED = ("attention", "file_pages", "gate", "half", "panels", "per_token_linear", "quantized_linear", "team")
+TESTED = (
+    "attention",
+    "file_pages",
+    "gate",
+    "half",
+    "panels",
+    "per_token_linear",
+    "quantized_linear",
+    "team",
+    "windowed_attention",
+)
 PROGRAMS = tuple(f"test_{name}" for name in TESTED)
 
 
@@ -109,6 +119,17 @@ FAULTS = {
         "scales_of(in_.values_cache, 0)",
     ),
     "integers that are not clipped": ("simd_attention.h", "V::min(scaled, V::splat(127.0f))", "scaled"),
+    "tokens that are evicted too early": (
+        "attention.cc",
+        "stored(valid(row)) - in_.new_tokens < seen_of_past(row)",
+        "stored(valid(row)) < in_.new_tokens",
+    ),
+    "the bias of tokens that were evicted": ("attention.cc", "bias += evicted + row", "bias += row"),
+    "a window of tokens before the last ones": (
+        "attention.cc",
+        "std::copy_n(end - tokens * d,",
+        "std::copy_n(end - tokens * d - d,",
+    ),
     "a part that is left out": (
         "attention.cc",
         "i < end; ++i) {\n          const",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import onnx
 import onnx_ir as ir
 
 from edgeformer.export.graph.canonical import DOMAIN
@@ -90,21 +89,6 @@ def function_of(
     graph = ir.Graph(formal, outputs, nodes=nodes, opset_imports=opsets, name=name)
     declared = [ir.Attr(each, kind, None) for each, kind in attributes.items()]
     return ir.Function(DOMAIN, name, graph=graph, attributes=declared)
-
-
-def restore_node(model: onnx.ModelProto, call: onnx.NodeProto) -> None:
-    """Turn a call in a written graph into the node of onnxruntime that is its function's body."""
-    function = next(each for each in model.functions if (each.domain, each.name) == (call.domain, call.op_type))
-    (body,), given = function.node, {each.name: each for each in call.attribute}
-    actual = dict(zip(function.input, call.input, strict=False))
-    names = [actual.get(name, "") for name in body.input]
-    while not names[-1]:
-        names.pop()
-    attributes = [given.get(each.ref_attr_name, each) for each in body.attribute]
-    call.domain, call.op_type = body.domain, body.op_type
-    del call.input[:], call.attribute[:]
-    call.input.extend(names)
-    call.attribute.extend(attributes)
 
 
 def _product_fits(node: ir.Node) -> bool:

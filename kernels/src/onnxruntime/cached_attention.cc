@@ -13,6 +13,12 @@ enum Input {
 }  // namespace
 
 template <class CacheKind>
+CachedAttentionOp<CacheKind>::CachedAttentionOp(const Node& node) : shape_(attention_shape_of(node)), level_(node.level()) {
+  shape_.evicts = kEvicts;
+  if (kEvicts && shape_.window == 0) node.refuse("local_window_size must be positive");
+}
+
+template <class CacheKind>
 AttentionInputs CachedAttentionOp<CacheKind>::read(Call& call) const {
   const Sizes query = call.shape(kQuery), past = call.shape(kPastKey);
   if (query.size() != 3 || past.size() != 4) call.refuse("query must have 3 dimensions, and past_key 4");
@@ -27,8 +33,9 @@ AttentionInputs CachedAttentionOp<CacheKind>::read(Call& call) const {
   in.last_positions = call.input<std::int32_t>(kLastPositions);
   const std::int64_t total = read_total(call, kTotal);
   in.is_prompt = total == tokens;
-  const Sizes present = {rows, kv_heads, kShared ? past[2] : std::max(past[2], total), head_dim};
-  const std::int64_t positions = read_angles(call, kCosines, head_dim, present[2], in);
+  const Sizes present = {rows, kv_heads, kShared || kEvicts ? past[2] : std::max(past[2], total), head_dim};
+  if (kEvicts && past[2] < shape_.window) call.refuse("past_key has less room than a window");
+  const std::int64_t positions = read_angles(call, kCosines, head_dim, kEvicts ? total : present[2], in);
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t valid = std::int64_t{in.last_positions[row]} + 1;
     const std::int64_t end = in.is_prompt ? std::max(valid, tokens) : valid;
@@ -36,7 +43,7 @@ AttentionInputs CachedAttentionOp<CacheKind>::read(Call& call) const {
       call.refuse("row " + std::to_string(row) + " has " + std::to_string(valid) + " tokens, " + std::to_string(tokens) +
                   " of them new, where there is room for " + std::to_string(std::min(positions, total)));
     }
-    if (!in.is_prompt && valid - tokens > past[2]) call.refuse("past_key is shorter than the tokens before the new ones");
+    if (!kEvicts && !in.is_prompt && valid - tokens > past[2]) call.refuse("past_key is shorter than the tokens before the new ones");
   }
   read_bias_and_sinks(call, kBias, shape_, tokens, total, in);
   in.output = call.output<float>(0, {rows, tokens, shape_.query_heads * head_dim});
@@ -82,5 +89,7 @@ void CachedAttentionOp<CacheKind>::run(Call& call, Parallel& parallel) const {
 template class CachedAttentionOp<FloatCache>;
 template class CachedAttentionOp<Int8Cache>;
 template class CachedAttentionOp<SharedCache>;
+template class CachedAttentionOp<WindowedCache>;
+template class CachedAttentionOp<Int8WindowedCache>;
 
 }  // namespace edgeformer

@@ -1,12 +1,14 @@
 // CachedAttention (query [, key, value], past_key, past_value, seqlens_k, total_sequence_length [, cos_cache, sin_cache]
 //                  [, attention_bias] [, head_sink]) -> output, present_key, present_value
 // Int8CachedAttention (the same inputs, k_scale, v_scale) -> the same outputs
+// WindowedAttention, Int8WindowedAttention (the inputs of these two) -> the same outputs
 // SharedCacheAttention (the inputs of CachedAttention) -> output
 //
 // Inputs, outputs and attributes are those of com.microsoft::GroupQueryAttention of the same names, float32 with int32
 // lengths; an int8 cache has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
 // several rows with several new tokens behind a past. A shared cache is one that an earlier layer has written: key and
-// value have no tokens.
+// value have no tokens. A windowed cache evicts tokens as with `sliding_window_cache`: its past has room for a window at
+// least, and its present the shape of the past.
 #pragma once
 
 #include <array>
@@ -22,13 +24,21 @@ struct FloatCache {
   static constexpr const char* kName = "CachedAttention";
   using Number = float;
   static constexpr Formal kNumbers = kFloats;
-  static constexpr bool kShared = false;
+  static constexpr bool kShared = false, kEvicts = false;
 };
 struct Int8Cache {
   static constexpr const char* kName = "Int8CachedAttention";
   using Number = std::int8_t;
   static constexpr Formal kNumbers = kSignedBytes;
-  static constexpr bool kShared = false;
+  static constexpr bool kShared = false, kEvicts = false;
+};
+struct WindowedCache : FloatCache {
+  static constexpr const char* kName = "WindowedAttention";
+  static constexpr bool kEvicts = true;
+};
+struct Int8WindowedCache : Int8Cache {
+  static constexpr const char* kName = "Int8WindowedAttention";
+  static constexpr bool kEvicts = true;
 };
 struct SharedCache : FloatCache {
   static constexpr const char* kName = "SharedCacheAttention";
@@ -38,7 +48,7 @@ struct SharedCache : FloatCache {
 template <class CacheKind>
 class CachedAttentionOp {
   using Number = typename CacheKind::Number;
-  static constexpr bool kShared = CacheKind::kShared, kIsInt8 = std::is_same_v<Number, std::int8_t>;
+  static constexpr bool kShared = CacheKind::kShared, kEvicts = CacheKind::kEvicts, kIsInt8 = std::is_same_v<Number, std::int8_t>;
   static constexpr Formal kNumbers = CacheKind::kNumbers;
   static constexpr std::array<Formal, 3> kAllOutputs = {kFloats, kNumbers, kNumbers};
   static constexpr std::array<Formal, 13> kAllInputs = {
@@ -50,7 +60,7 @@ class CachedAttentionOp {
   static constexpr auto kInputs = first_of<kIsInt8 ? 13 : 11>(kAllInputs);
   static constexpr auto kOutputs = first_of<kShared ? 1 : 3>(kAllOutputs);
 
-  explicit CachedAttentionOp(const Node& node) : shape_(attention_shape_of(node)), level_(node.level()) {}
+  explicit CachedAttentionOp(const Node& node);
   void run(Call& call, Parallel& parallel) const;
 
  private:
@@ -65,5 +75,7 @@ class CachedAttentionOp {
 extern template class CachedAttentionOp<FloatCache>;
 extern template class CachedAttentionOp<Int8Cache>;
 extern template class CachedAttentionOp<SharedCache>;
+extern template class CachedAttentionOp<WindowedCache>;
+extern template class CachedAttentionOp<Int8WindowedCache>;
 
 }  // namespace edgeformer

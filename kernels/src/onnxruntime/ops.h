@@ -31,7 +31,7 @@ using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>
 using AllKernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<SharedCache>,
-                      SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
+                      CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
            KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
                       Packer<MatMulNBitsSwiGLU>>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
