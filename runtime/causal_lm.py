@@ -18,15 +18,21 @@ from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Generati
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.rows import drafts_tokens, make_row, prefill_samples, with_prompt_lookup
+from edgeformer.runtime.prefix_cache import PrefixCache
+from edgeformer.runtime.rows import drafts_tokens, make_row, prefill_samples, run_from_prefix, with_prompt_lookup
 from edgeformer.runtime.session import ProviderChoice
+from edgeformer.runtime.session_file import read_session, write_session
 from edgeformer.runtime.tokenizer import Message
+
+PREFIX_BYTES = 256 * 2**20
+"""Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
 
 
 class CausalLM(Model):
     """A decoder-only language model.
 
     Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows: `prefill_session`.
+    prefix_cache: what `chat` keeps of its conversations; a `max_bytes` of 0 keeps nothing more.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class CausalLM(Model):
         super().__init__(folder, manifest, provider, threads, kernels)
         self._threads = threads
         self._adapters: dict[str, Tensors] = {}
+        self.prefix_cache = PrefixCache(PREFIX_BYTES)
         self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = self._open_graph(manifest.prefill.graph, threads)
@@ -188,7 +195,7 @@ class CausalLM(Model):
         chosen = self._config(config, options)
         rows, decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
         steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
-        return GenerationStream(rows[0], steps)
+        return GenerationStream(rows[0], run_rows(steps, rows))
 
     def chat(
         self,
@@ -204,10 +211,34 @@ class CausalLM(Model):
 
         messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
         spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other. The other
-        arguments are those of `generate`. Raises RequestError for a model without a chat template.
+        arguments are those of `generate`. What the messages have in common with those of earlier calls is not read
+        again (`prefix_cache`). Raises RequestError for a model without a chat template.
         """
         prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
-        return self.stream(prompt, config=config, adapter=adapter, logits_processors=logits_processors, **options)
+        chosen = self._config(config, options)
+        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
+        steps = with_prompt_lookup(decoder, row, chosen, row.prompt) if drafts_tokens([row], chosen) else None
+        return GenerationStream(row, run_from_prefix(self.prefix_cache, decoder, row, steps, adapter or ""))
+
+    def save_session(self, path: str | Path, messages: Sequence[Message] = ()) -> None:
+        """Write what `chat` kept of its last conversation to a file, so that the next process need not read it again.
+
+        messages: of that conversation, to be returned by `load_session`. The file replaces another one of this name
+        once it is complete. Raises RequestError if nothing was kept, or if the file cannot be written.
+        """
+        kept = self.prefix_cache.latest()
+        if kept is None:
+            raise RequestError("there is no session to save: no conversation was held, or prefix_cache keeps nothing.")
+        write_session(Path(path), self.manifest, kept, messages)
+
+    def load_session(self, path: str | Path) -> list[Message]:
+        """Read what `save_session` wrote, so that `chat` goes on from there; return its messages.
+
+        Raises RequestError for a file of another bundle, and for one that is damaged or no session.
+        """
+        kept, messages = read_session(Path(path), self.manifest, self.new_decoder(1, 1).cache)
+        self.prefix_cache.insert(kept)
+        return messages
 
     def _config(self, config: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
         given: dict[str, Any] = dict(options)

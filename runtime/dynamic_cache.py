@@ -113,6 +113,13 @@ class DynamicCache:
         """Bytes that `read_tokens` returns for each token."""
         return self._geometry.elements_per_token * np.dtype(self._dtype).itemsize
 
+    def row_layout(self, length: int) -> list[tuple[tuple[int, ...], np.dtype[Any], bool]]:
+        """Return the shape and type of each tensor of a row of `length` tokens, and whether `read_tokens` has it."""
+        return [
+            (tensor.shape(1, length)[1:], np.dtype(dtype_of(tensor, self._dtype)), tensor.per_token)
+            for tensor in self._tensors
+        ]
+
     def read_tokens(self, row: int, start: int, stop: int) -> list[Array | None]:
         """Return copies of the keys and values of tokens of a row: [K, stop - start, D] each."""
         return [

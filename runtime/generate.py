@@ -1,7 +1,7 @@
 """The generation loop: prompts in, tokens and text out, until every row has a reason to end."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -30,7 +30,7 @@ class Generation:
 
     text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer. token_ids:
     the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string, or structured output
-    that is complete), `length` (max_new_tokens) or `cancelled` (by the caller of an `Engine`). prompt_tokens: tokens of
+    that is complete), `length` (max_new_tokens) or `cancelled` (by the caller). prompt_tokens: tokens of
     the prompt, or of the encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's
     prompt. decode_seconds: time of all steps after the first new token. score: of a beam search (see
     `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
@@ -166,7 +166,7 @@ class Steps(Protocol):
         """Append one token to every active row; return logits [B, V], which the next step overwrites."""
 
 
-def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> Iterator[tuple[int, str]]:
+def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> Generator[tuple[int, str]]:
     """Prefill each row by itself, then decode all together; yield (row, new text) after each token.
 
     Prompts of different lengths need no padding this way, and the result of a prompt does not depend on its neighbours.
@@ -205,11 +205,14 @@ class TokenEvent:
 
 
 class GenerationStream(Iterator[str]):
-    """An iterator over pieces of text as they are generated; `finish` runs to the end and returns the `Generation`."""
+    """An iterator over pieces of text as they are generated; `finish` runs to the end and returns the `Generation`.
 
-    def __init__(self, row: Row, decoder: Steps, first_logits: Logits | None = None):
+    steps: what `run_rows` yields for the one row.
+    """
+
+    def __init__(self, row: Row, steps: Generator[tuple[int, str]]):
         self._row = row
-        self._steps = run_rows(decoder, [row], first_logits)
+        self._steps = steps
 
     def __next__(self) -> str:
         return next(piece for _, piece in self._steps if piece)
@@ -224,3 +227,10 @@ class GenerationStream(Iterator[str]):
         for _ in self._steps:
             pass
         return self._row.result()
+
+    def cancel(self) -> None:
+        """Generate no more; `finish` then returns what there is, with the finish_reason `cancelled`."""
+        self._steps.close()
+        if self._row.finish_reason is None:
+            self._row.finish_reason = "cancelled"
+            self._row.text += self._row.stream.flush() if self._row.stream else ""

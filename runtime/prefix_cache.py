@@ -15,7 +15,7 @@ The content is copied in and out, so that no row shares memory with another one.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,16 @@ class Prefix:
     fork: int = 0
 
 
+@dataclass(frozen=True)
+class Kept:
+    """One whole prefix: tokens int64 [T], their keys and values [K, T, D], and the snapshot behind them, if any."""
+
+    tokens: NDArray[np.int64]
+    tensors: Tensors
+    snapshot: Snapshot | None
+    adapter: str = ""
+
+
 class PrefixCache:
     """Prefixes of up to `max_bytes` bytes; those that were used least recently go first.
 
@@ -124,17 +134,69 @@ class PrefixCache:
     ) -> None:
         """Copy what a row holds for its first tokens, as far as it is new and there is room.
 
-        tokens: all that the row holds, or fewer of a cache that can be trimmed. logits: [V] after them, if known.
+        tokens: all that the row holds, or fewer of a cache that can be trimmed; of another one, fewer are not kept.
+        logits: [V] after them, if known.
         """
-        wanted = np.asarray(tokens, np.int64)
-        if len(wanted) < SHORTEST or not self.max_bytes:
+        cache = decoder.cache
+        states_are_other = not cache.trimmable and len(tokens) != decoder.lengths[row]
+        if len(tokens) < SHORTEST or not self.max_bytes or states_are_other:
             return
+        snapshot = None if cache.trimmable else Snapshot(cache.read_states(row, len(tokens)), _copy(logits))
+        self._insert(
+            np.asarray(tokens, np.int64),
+            cache.bytes_per_token,
+            lambda start, stop: cache.read_tokens(row, start, stop),
+            snapshot,
+            adapter,
+        )
+
+    def prefill(self, decoder: Decoder, row: int, prompt: Sequence[int], adapter: str = "") -> tuple[Array, int]:
+        """Run a prompt from its longest prefix on; return the logits after it [V], and the tokens of the prefix."""
+        prefix = self.restore(decoder, row, prompt, adapter)
+        start, logits = prefix.length, prefix.logits
+        for stop in (prefix.fork, len(prompt)):
+            if stop > start:
+                logits = decoder.prefill(row, prompt[start:stop])
+                self.keep(decoder, row, prompt[:stop], logits, adapter)
+                start = stop
+        assert logits is not None
+        return logits, prefix.length
+
+    def latest(self) -> Kept | None:
+        """Return the prefix that was used last; None for an empty cache. Its arrays are copies."""
+        for node in reversed(self._nodes):
+            if not node.children:
+                path = _ancestry(node)
+                while path and not (path[-1].snapshot or all(each is not None for each in path[-1].tensors)):
+                    path.pop()
+                if path:
+                    return _joined(path, next(name for name, root in self._roots.items() if root is path[0].parent))
+        return None
+
+    def insert(self, kept: Kept) -> None:
+        """Add what `latest` returned, as far as there is room."""
+        per_token = _bytes(kept.tensors) // len(kept.tokens)
+        self._insert(
+            kept.tokens,
+            per_token,
+            lambda start, stop: [None if each is None else each[:, start:stop].copy() for each in kept.tensors],
+            kept.snapshot,
+            kept.adapter,
+        )
+
+    def _insert(
+        self,
+        wanted: NDArray[np.int64],
+        per_token: int,
+        read: Callable[[int, int], Tensors],
+        snapshot: Snapshot | None,
+        adapter: str = "",
+    ) -> None:
+        """Add a path. per_token: bytes of each token's tensors. read: returns those of a range of the tokens."""
         path = list(self._matches(wanted, adapter))
         known = sum(count for _, count in path)
         self._touch([node for node, _ in path])
-        trimmable = decoder.cache.trimmable
-        snapshot = None if trimmable else Snapshot(decoder.cache.read_states(row, len(wanted)), _copy(logits))
-        per_token = decoder.cache.bytes_per_token + wanted.itemsize
+        per_token += wanted.itemsize
         needed = (len(wanted) - known) * per_token + (snapshot.bytes if snapshot else 0)
         free = self._make_room(needed, {node for node, _ in path})
         if free < needed:
@@ -145,22 +207,11 @@ class PrefixCache:
             return
         end = self._cut(path) if path else self._root(adapter)
         if len(wanted) > known:
-            content = decoder.cache.read_tokens(row, known, len(wanted))
-            end = self._add(_Node(end, wanted[known:].copy(), content))
+            end = self._add(_Node(end, wanted[known:].copy(), read(known, len(wanted))))
         if snapshot and (end.snapshot is None or end.snapshot.logits is None):
             self.bytes += snapshot.bytes - (end.snapshot.bytes if end.snapshot else 0)
             end.snapshot = snapshot
-        self._touch(list(_ancestry(end)))
-
-    def paths(self) -> Iterator[tuple[str, list[int]]]:
-        """Yield the adapter and the tokens of every prefix that no other one begins with, the last used first."""
-        adapters = {root: adapter for adapter, root in self._roots.items()}
-        for node in reversed(self._nodes):
-            if not node.children:
-                path = list(_ancestry(node))
-                root = path[0].parent
-                assert root is not None
-                yield adapters[root], [int(token) for each in path for token in each.tokens]
+        self._touch(_ancestry(end))
 
     def clear(self) -> None:
         """Drop everything."""
@@ -234,6 +285,15 @@ def _last_snapshot(path: Sequence[tuple[_Node, int]], tokens: int) -> tuple[int,
         if snapshot and count == len(node.tokens) and (place < tokens or snapshot.logits is not None):
             found = place, snapshot
     return found
+
+
+def _joined(path: Sequence[_Node], adapter: str) -> Kept:
+    """Return all that the nodes of a path hold."""
+    tensors = []
+    for parts in zip(*(node.tensors for node in path), strict=True):
+        arrays = [part for part in parts if part is not None]
+        tensors.append(np.concatenate(arrays, axis=1) if arrays else None)
+    return Kept(np.concatenate([node.tokens for node in path]), tensors, path[-1].snapshot, adapter)
 
 
 def _ancestry(node: _Node) -> list[_Node]:

@@ -4,7 +4,7 @@ Every loop takes its rows from here: `CausalLM`, `Seq2SeqLM`, and whoever batche
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.decoder import Decoder
-from edgeformer.runtime.generate import Row
+from edgeformer.runtime.generate import Row, Steps, run_rows
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.request_values import functions
 from edgeformer.runtime.speculation import DraftLength, PromptLookup, SpeculationStatistics, SpeculativeDecoder
 from edgeformer.runtime.streaming import TextStream
@@ -95,3 +96,20 @@ def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArra
             row.prefill_seconds = time.perf_counter() - start
     decoder.reorder(np.arange(len(rows)) // count * count)
     return np.stack(logits).repeat(count, axis=0)
+
+
+def run_from_prefix(
+    prefixes: PrefixCache, decoder: Decoder, row: Row, steps: Steps | None = None, adapter: str = ""
+) -> Generator[tuple[int, str]]:
+    """Run one row as `run_rows` does, from its longest prefix on, and keep what it leaves, wherever it stops.
+
+    steps: a decoder over `decoder` that drafts tokens, and has the prompt's already. adapter: that the decoder has.
+    """
+    started = time.perf_counter()
+    logits, row.cached_tokens = prefixes.prefill(decoder, 0, row.prompt, adapter)
+    row.prefill_seconds = time.perf_counter() - started
+    try:
+        yield from run_rows(steps or decoder, [row], logits[None])
+    finally:
+        # The last token was chosen, but not run.
+        prefixes.keep(decoder, 0, [*row.prompt, *row.tokens[:-1]], adapter=adapter)

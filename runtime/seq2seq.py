@@ -142,7 +142,7 @@ class Seq2SeqLM(EncoderDecoder):
         request = self.request(prompt, config, {**options, "num_beams": 1}, logits_processors)
         request.config.beam_search(count)
         rows, decoder, first = start_rows(self, [source], request)
-        return GenerationStream(rows[0], decoder, first)
+        return GenerationStream(rows[0], run_rows(decoder, rows, first))
 
     @overload
     def translate(  # type: ignore[overload-overlap]

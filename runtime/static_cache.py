@@ -125,6 +125,14 @@ class StaticCache:
         ]
         return sum(elements * itemsize for elements, itemsize in shapes)
 
+    def row_layout(self, length: int) -> list[tuple[tuple[int, ...], np.dtype[Any], bool]]:
+        """Return the shape and type of each tensor of a row of `length` tokens, and whether `read_tokens` has it."""
+        layout = []
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            tokens = min(length, self._windows[tensor.layer] or length)
+            layout.append((tensor.shape(1, tokens)[1:], buffer.dtype, self._is_appended(tensor)))
+        return layout
+
     def read_tokens(self, row: int, start: int, stop: int) -> list[Array | None]:
         """Return copies of what tokens of a row added and no later token overwrites: [K, stop - start, D] each."""
         return [
