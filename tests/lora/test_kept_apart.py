@@ -82,6 +82,12 @@ def test_the_manifest_lists_adapters_and_the_certificate_covers_them(bundle):
     assert not [name for name in manifest.files if name.startswith("onnx/model_adapters.onnx_data")]
 
 
+def test_the_base_runs_the_same_files_as_without_adapters(bundle, llama, tmp_path):
+    plain = export_model(llama, tmp_path / "plain", verify=None).manifest.files
+    assert plain["onnx/model.onnx"].sha256 == Manifest.read(bundle).files["onnx/model.onnx"].sha256
+    assert plain["onnx/model.onnx_data"].sha256 == Manifest.read(bundle).files["onnx/model.onnx_data"].sha256
+
+
 def names_of(report):
     return [check.name for check in report.checks if check.name.startswith("adapter ")]
 
