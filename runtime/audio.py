@@ -39,29 +39,37 @@ def load_audio(path: str | Path) -> Samples:
 
 
 def read_wav(path: str | Path) -> tuple[Samples, int]:
-    """Return the samples [N] and sample rate (Hz) of a WAV file of 8, 16, 24 or 32-bit PCM; channels are averaged.
+    """Return the samples [N] and sample rate (Hz) of a WAV file.
 
-    A file that ends before its header says, as a pipe or an aborted recording leaves it, is read as far as it goes.
-    Headers of the kind WAVE_FORMAT_EXTENSIBLE need Python 3.12. Raises RequestError if the file cannot be read, is of
-    another format, or holds no samples.
+    Raises RequestError if the file cannot be read, and as `decode_wav` does.
     """
     try:
-        content = io.BytesIO(Path(path).read_bytes())
+        content = Path(path).read_bytes()
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}.") from error
+    return decode_wav(content, str(path))
+
+
+def decode_wav(content: bytes, name: str) -> tuple[Samples, int]:
+    """Return the samples [N] and sample rate (Hz) of a WAV file of 8, 16, 24 or 32-bit PCM; channels are averaged.
+
+    name: of the file, for errors. A file that ends before its header says, as a pipe or an aborted recording leaves it,
+    is read as far as it goes. Headers of the kind WAVE_FORMAT_EXTENSIBLE need Python 3.12. Raises RequestError for a
+    file of another format, and for one that holds no samples.
+    """
     try:
-        with wave.open(content) as file:
+        with wave.open(io.BytesIO(content)) as file:
             kind = _sample_format(file)
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             data = file.readframes(file.getnframes())
     except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError: a chunk that is longer than the file
         reason = str(error) or "damaged or cut off"
-        raise RequestError(f"{path} is not a PCM WAV file ({reason}). {_CONVERT}") from error
+        raise RequestError(f"{name} is not a PCM WAV file ({reason}). {_CONVERT}") from error
     if kind != "PCM" or width > 4:
-        raise RequestError(f"{path} holds {8 * width}-bit {kind}; it must be 8, 16, 24 or 32-bit PCM. {_CONVERT}")
+        raise RequestError(f"{name} holds {8 * width}-bit {kind}; it must be 8, 16, 24 or 32-bit PCM. {_CONVERT}")
     frames = len(data) // (channels * width)
     if frames == 0:
-        raise RequestError(f"{path} holds no samples.")
+        raise RequestError(f"{name} holds no samples.")
     samples = _from_pcm(data[: frames * channels * width], width)
     return samples.reshape(frames, channels).mean(axis=1), rate
 

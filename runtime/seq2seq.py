@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, cast, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
@@ -222,6 +222,11 @@ class Seq2SeqLM(EncoderDecoder):
         start = None if plan.start is None else [plan.start]
         return [plan.encode(tokenizer, each) for each in texts], start, options
 
+    def speech_windows(self, samples: NDArray[Any]) -> list[NDArray[Any]]:
+        """Divide samples [N] at 16 kHz into the windows that the encoder takes, one after the other."""
+        window = self.window_seconds * SAMPLE_RATE
+        return [samples[start : start + window] for start in range(0, max(len(samples), 1), window)]
+
     def transcribe(
         self,
         recording: str | Path | ArrayLike,
@@ -243,8 +248,7 @@ class Seq2SeqLM(EncoderDecoder):
         self.require_tokenizer()
         _want_one(options)
         samples = load_audio(recording) if isinstance(recording, str | Path) else np.asarray(recording)
-        window = self.window_seconds * SAMPLE_RATE
-        pieces = [samples[start : start + window] for start in range(0, max(len(samples), 1), window)]
+        pieces = self.speech_windows(samples)
 
         def detect_language(languages: Sequence[int]) -> int:
             decoder = self.new_decoder(self.run_encoder([pieces[0]]), len(start))

@@ -29,7 +29,7 @@ _LAZY = {
     "serve": "edgeformer.server.run",
 }
 
-PACKAGES = ("starlette", "uvicorn", "pydantic", "prometheus_client")
+PACKAGES = ("starlette", "uvicorn", "pydantic", "prometheus_client", "python_multipart")
 """Packages of the extra `server`."""
 
 

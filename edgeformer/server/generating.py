@@ -27,7 +27,7 @@ EVENT_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def submit(
     request: Request,
     served: ServedModel,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Any],
     configs: Sequence[GenerationConfig],
     **keywords: Any,
 ) -> Answers:

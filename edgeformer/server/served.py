@@ -55,6 +55,11 @@ class ServedModel:
         vocabulary = self.tokenizer.vocabulary
         return vocabulary[token] if token < len(vocabulary) else b""
 
+    @property
+    def is_speech(self) -> bool:
+        """Whether it is a speech model."""
+        return isinstance(self.model, Seq2SeqLM) and self.model.is_speech
+
     @cached_property
     def tool_format(self) -> ToolFormat | None:
         """The format of tool calls that its chat template asks for, or None."""
@@ -62,9 +67,18 @@ class ServedModel:
 
     def require(self, *tasks: Task) -> None:
         """Raise ApiError unless the model has one of these tasks."""
-        if self.task not in tasks:
-            message = f"the model {self.name!r} is not for this route; it answers at {ROUTES[self.task]}."
-            raise ApiError(400, message, code="wrong_model", param="model")
+        if self.task not in tasks or self.is_speech:
+            raise self._wrong_route()
+
+    def require_speech(self) -> None:
+        """Raise ApiError unless it is a speech model."""
+        if not self.is_speech:
+            raise self._wrong_route()
+
+    def _wrong_route(self) -> ApiError:
+        route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.task]
+        message = f"the model {self.name!r} is not for this route; it answers at {route}."
+        return ApiError(400, message, code="wrong_model", param="model")
 
 
 class ServedModels:
@@ -106,8 +120,7 @@ def load_models(
 
     Each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
 
-    engine_options: keywords of `Engine`. Raises RequestError for two folders of one name, for a speech model, which no
-    route serves, and what `load` raises.
+    engine_options: keywords of `Engine`. Raises RequestError for two folders of one name, and what `load` raises.
     """
     folders = [Path(bundle) for bundle in bundles]
     names = [folder.resolve().name for folder in folders]
@@ -117,11 +130,6 @@ def load_models(
     if not folders:
         raise RequestError("there is no bundle to serve; give the folder of one.")
     models = [load(folder, provider, threads) for folder in folders]
-    for name, model in zip(names, models, strict=True):
-        if isinstance(model, Seq2SeqLM) and model.is_speech:
-            raise RequestError(
-                f"{name} is a speech model, and the server has no route for these. Transcribe with `edgeformer run`."
-            )
     options = dict(engine_options or {})
     served = [ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)]
     return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])

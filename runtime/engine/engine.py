@@ -73,6 +73,7 @@ class Engine:
     def submit(
         self,
         prompt: Text | Source,
+        /,
         *,
         config: GenerationConfig | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
@@ -81,8 +82,8 @@ class Engine:
         """Put a request into the queue and return its stream at once.
 
         prompt: of a decoder, or the source of an encoder-decoder. options: of `CausalLM.generate`, among them adapter,
-        which may differ between the requests of a batch, or those of `Seq2SeqLM.stream`, with source_language and
-        target_language for a translation.
+        which may differ between the requests of a batch, or those of `Seq2SeqLM.stream`, its `prompt` included, with
+        source_language and target_language for a translation.
 
         Raises RequestError for a request that can never be served: a bad option, a prompt that is too long, a cache
         larger than the engine's memory; and EngineBusyError if the queue is full.

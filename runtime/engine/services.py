@@ -71,7 +71,7 @@ class Service(ABC):
             )
 
     @abstractmethod
-    def request(self, wake: Wake, prompt: Any, **keywords: Any) -> EngineRequest:
+    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request; called from any thread. Raises RequestError for one that cannot be served."""
 
     def begin(self, request: EngineRequest) -> None:
@@ -119,7 +119,7 @@ class CausalService(Service):
         if model.adapters:
             self.decoder.adapters = RowAdapters(model, max_rows)
 
-    def request(self, wake: Wake, prompt: Any, **keywords: Any) -> EngineRequest:
+    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request; keywords: those of `CausalLM.generate`."""
         adapter = keywords.pop("adapter", None)
         if adapter is not None:
@@ -152,7 +152,7 @@ class Seq2SeqService(Service):
         self._model = model
         super().__init__(model, max_rows, memory)
 
-    def request(self, wake: Wake, prompt: Any, **keywords: Any) -> EngineRequest:
+    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request.
 
         prompt: the source. keywords: those of `Seq2SeqLM.stream`, and for a translation source_language and
