@@ -198,6 +198,24 @@ class BundledAdapter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextPrompts:
+    """Texts that a sentence encoder was trained to find before others, such as `query: `.
+
+    Attributes:
+        by_name: each of them.
+        default: the name of the one that is used where none is named; None for none.
+    """
+
+    by_name: dict[str, str]
+    default: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.default is not None and self.default not in self.by_name:
+            known = ", ".join(self.by_name) or "none"
+            raise ConfigError(f"the default prompt {shown(self.default)} is none of the model's prompts: {known}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The contents of `edgeformer.json`.
 
@@ -235,6 +253,7 @@ class Manifest:
         merged_adapter: the LoRA adapter that was merged into the weights, if there was one.
         adapter_graph: the graph that takes adapters as inputs, if there is one.
         adapters: the LoRA adapters of that graph.
+        prompts: of a sentence encoder, what it was trained to find before texts.
     """
 
     schema_version: int
@@ -272,6 +291,7 @@ class Manifest:
     merged_adapter: AdapterOrigin | None = None
     adapter_graph: AdapterGraph | None = None
     adapters: tuple[BundledAdapter, ...] = ()
+    prompts: TextPrompts | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files, *(adapter.file for adapter in self.adapters)):

@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 from edgeformer.config import Activation, Pooling, PoolingHead, PoolingLayer
 from edgeformer.errors import ConfigError, shown
-from edgeformer.json_document import is_inside, read_document
+from edgeformer.json_document import is_inside, read_document, read_object
+from edgeformer.manifest import TextPrompts
 
 POOLINGS: dict[str, Pooling] = {
     "cls": "first", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean_sqrt", "weightedmean": "weighted_mean",
@@ -179,6 +180,21 @@ def _read_layer(path: Path) -> PoolingLayer:
         )
     bias, residual = options.get("bias", True), options.get("use_residual", False)
     return PoolingLayer(size=size, activation=ACTIVATIONS[name], bias=bias, residual=residual)
+
+
+def read_prompts(folder: Path) -> TextPrompts | None:
+    """Return the prompts of a folder of sentence-transformers; None where it has none. Raises ConfigError."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return None
+    options = read_object(path)
+    prompts = options.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise ConfigError(f"{path} has prompts = {shown(prompts)}; it must be an object of texts.")
+    default = options.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise ConfigError(f"{path} has default_prompt_name = {shown(default)}; it must be one of its prompts, or null.")
+    return TextPrompts(by_name=prompts, default=default) if prompts else None
 
 
 def read_max_length(folder: Path) -> int | None:

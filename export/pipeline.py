@@ -259,6 +259,7 @@ def package(export: Export) -> Manifest:
         merged_adapter=provenance.merged_adapter,
         adapter_graph=export.adapter_graph,
         adapters=export.adapters,
+        prompts=provenance.prompts,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files=file_entries(export.folder, export.writer.hashes),

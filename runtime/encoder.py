@@ -12,7 +12,7 @@ from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
+from edgeformer.runtime.request_values import count, flag, integer, is_list, shown, text_or_ids
 
 Pair = tuple[str, str]
 """Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
@@ -85,7 +85,14 @@ class Encoder(Model):
         return dict(zip(names, self.session.run(names, feeds), strict=True))
 
     def embed(
-        self, texts: Text | Pair | Sequence[Text | Pair], *, batch_size: int = BATCH, truncate: bool = True
+        self,
+        texts: Text | Pair | Sequence[Text | Pair],
+        *,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
     ) -> NDArray[np.float32]:
         """Return one vector for each text: float32 [N, E], or [E] for one text.
 
@@ -94,9 +101,41 @@ class Encoder(Model):
         the results is that of the texts.
 
         truncate: cut texts to the tokens that the model has positions for, or to its max_seq_length, as
-        sentence-transformers does; otherwise, and for token ids in any case, longer texts are a RequestError.
+        sentence-transformers does; otherwise, and for token ids in any case, longer texts are a RequestError. prompt,
+        prompt_name: see `with_prompt`. dimensions: return the first numbers of each vector only, for models that were
+        trained so (Matryoshka, arXiv 2205.13147); they are not scaled again.
         """
-        return self._by_length(texts, batch_size, self.embed_encoded, truncate)
+        prompted = self.with_prompt(texts, prompt, prompt_name)
+        vectors = self._by_length(prompted, batch_size, self.embed_encoded, truncate)
+        return vectors if dimensions is None else first_dimensions(vectors, dimensions)
+
+    def with_prompt(self, texts: Any, prompt: str | None = None, prompt_name: str | None = None) -> Any:
+        """Return texts with a prompt before each of them, as sentence-transformers embeds them.
+
+        prompt: that text. prompt_name: the name of one of the model's own prompts. Neither: the model's default prompt,
+        if it has one; pairs and token ids stay as they are then. Raises RequestError for an unknown name, for both at
+        once, and for a prompt before anything but a text.
+        """
+        own = self.manifest.prompts
+        if prompt is not None and prompt_name is not None:
+            raise RequestError("prompt and prompt_name are both given. Give one of them.")
+        chosen, requested = prompt, prompt is not None or prompt_name is not None
+        if prompt_name is not None:
+            known = {} if own is None else own.by_name
+            if prompt_name not in known:
+                names = ", ".join(map(repr, known)) or "none"
+                raise RequestError(f"prompt_name is {prompt_name!r}; the model's prompts are {names}.")
+            chosen = known[prompt_name]
+        elif prompt is None and own is not None and own.default is not None:
+            chosen = own.by_name[own.default]
+        if not chosen:
+            return texts
+        before = text_or_ids("prompt", chosen)
+        given = list(texts) if self.is_list(texts) else [texts]
+        if requested and not all(isinstance(text, str) for text in given):
+            raise RequestError("a prompt goes before texts, and not before pairs or token ids.")
+        prompted = [f"{before}{text}" if isinstance(text, str) else text for text in given]
+        return prompted if self.is_list(texts) else prompted[0]
 
     def embed_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
         """Return the vectors of texts from `encode_text`, run as one batch: float32 [N, E]."""
@@ -217,6 +256,14 @@ class Encoder(Model):
                 return "It classifies: classify."
             case _:
                 return "It embeds: embed."
+
+
+def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
+    """Return the first numbers of vectors [N, E] or [E]. Raises RequestError for more than there are."""
+    width = vectors.shape[-1]
+    if not 1 <= integer("dimensions", dimensions) <= width:
+        raise RequestError(f"dimensions is {dimensions}; it must be between 1 and {width}, the size of a vector.")
+    return vectors[..., :dimensions]
 
 
 def _is_pair(text: Any) -> bool:

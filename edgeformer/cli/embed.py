@@ -6,19 +6,30 @@ from typing import Any
 
 import click
 
-from edgeformer.cli._options import OUTPUT, Command, execution_options, json_option, option
+from edgeformer.cli._options import COUNT, OUTPUT, Command, execution_options, json_option, option
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
+
+TEXTS = "Texts and vectors"
 
 
 @click.command("embed", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
 @execution_options
+@option("--prompt-name", topic=TEXTS, metavar="NAME", help="Put this prompt of the model before each text: query, …")
+@option("--prompt", topic=TEXTS, metavar="TEXT", help="Put this text before each text.")
+@option("--dimensions", **COUNT, topic=TEXTS, help="Keep the first numbers of each vector only (Matryoshka).")
 @option("--output", "-o", type=click.Path(path_type=Path), topic=OUTPUT, help="Save the vectors as this .npy file.")
 @json_option
 def embed_command(
-    bundle: Path, texts: tuple[str, ...], output: Path | None, provider: Any, threads: int | None, as_json: bool
+    bundle: Path,
+    texts: tuple[str, ...],
+    output: Path | None,
+    provider: Any,
+    threads: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Turn TEXTS into vectors with the encoder in BUNDLE.
 
@@ -37,7 +48,7 @@ def embed_command(
     lines = list(texts) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not lines:
         raise RequestError("there is no text; give at least one.")
-    vectors = model.embed(lines)
+    vectors = model.embed(lines, **options)
     if output is not None:
         try:
             with output.open("wb") as file:  # given a path, numpy would change its name

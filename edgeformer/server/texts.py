@@ -8,7 +8,9 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
+from edgeformer.runtime.encoder import first_dimensions
 from edgeformer.server.answers import unless_gone
 from edgeformer.server.api_errors import ApiError
 from edgeformer.server.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
@@ -49,15 +51,19 @@ async def embeddings(request: Request) -> Response:
     served = state.models.find(body.model)
     served.require("encoder")
     assert isinstance(served.model, Encoder)
-    tokens = await state.in_thread(text_prompts, served, body.input, "input", MAX_TEXTS)
+    prompted = served.model.with_prompt(body.input)
+    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS)
     for each in tokens:
         check_length(served, each, state.options.max_prompt_tokens, "input")
     record.model = served.name
     record.prompt_tokens = sum(map(len, tokens))
     vectors = await unless_gone(request, state.wait_for(served.engine.embed, tokens))
-    if body.dimensions not in (None, len(vectors[0])):
-        message = f"dimensions is {body.dimensions}, but the vectors of {served.name!r} have {len(vectors[0])}."
-        raise ApiError(400, message, param="dimensions")
+    if body.dimensions is not None:
+        try:
+            vectors = first_dimensions(vectors, body.dimensions)
+        except RequestError as error:
+            raise ApiError(400, str(error), param="dimensions") from None
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)  # as OpenAI's are
     written = _as_base64 if body.encoding_format == "base64" else _as_list
     data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}

@@ -14,6 +14,7 @@ from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest import TextModelOf
 from edgeformer.model_spec import model_spec_of
+from edgeformer.sentence_transformers import read_prompts
 from edgeformer.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.weights import CheckpointWeights
 
@@ -56,6 +57,7 @@ def open_checkpoint(
             hf_config=_client_config(source),
             generation=source.generation_defaults(),
             merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
+            prompts=read_prompts(source.modules),
             text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),
     )

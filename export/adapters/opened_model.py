@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest import AdapterOrigin, Backend, SpecialTokens, TextModelOf
+from edgeformer.manifest import AdapterOrigin, Backend, SpecialTokens, TextModelOf, TextPrompts
 from edgeformer.model_spec import ModelSpec
 
 
@@ -20,7 +20,8 @@ class Provenance:
     a model that has no checkpoint. folder: whose tokenizer and generation files are copied. hf_config: what clients
     find as config.json. generation: fields of generation_config.json that an encoder-decoder generates with. backend:
     the library that has the module, where it is neither ours nor the user's. text_model_of: the bigger model that this
-    is the text model of. merged_adapter: the LoRA adapter that is merged into the weights.
+    is the text model of. merged_adapter: the LoRA adapter that is merged into the weights. prompts: of a sentence
+    encoder.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Provenance:
     backend: Backend | None = None
     text_model_of: TextModelOf | None = None
     merged_adapter: AdapterOrigin | None = None
+    prompts: TextPrompts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

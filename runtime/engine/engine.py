@@ -97,7 +97,13 @@ class Engine:
         return request.stream
 
     def embed(
-        self, texts: Text | Pair | Sequence[Text | Pair], *, truncate: bool = True, timeout: float | None = None
+        self,
+        texts: Text | Pair | Sequence[Text | Pair],
+        *,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        timeout: float | None = None,
     ) -> NDArray[np.float32]:
         """Return one vector for each text, as `Encoder.embed`, run together with texts of other callers.
 
@@ -109,7 +115,8 @@ class Engine:
         flag("truncate", truncate)
         timeout = seconds("timeout", timeout)
         several = self._encoder.is_list(texts)
-        given: Any = texts if several else [texts]
+        prompted = self._encoder.with_prompt(texts, prompt, prompt_name)
+        given: Any = prompted if several else [prompted]
         waiting = [WaitingText(self._encoder.encode_text(text, truncate)) for text in given]
         self._worker.add(waiting)
         vectors = np.stack([text.vector.result(timeout) for text in waiting])

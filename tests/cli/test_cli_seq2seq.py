@@ -284,6 +284,15 @@ def test_embed_ranks_texts_by_their_likeness_to_the_first(bundle):
     assert run("embed", bundle, input="\n".join(texts) + "\n\n").stdout == result.stdout
 
 
+@of("sentences")
+def test_embed_takes_a_prompt_and_a_size(bundle):
+    options = {"prompt": "w9 ", "dimensions": 5}
+    result = run("embed", bundle, "w5 w6", "--prompt", "w9 ", "--dimensions", 5, "--json")
+    assert np.allclose(json.loads(result.stdout)[0]["vector"], load(bundle).embed("w5 w6", **options))
+    result = run("embed", bundle, "w5 w6", "--prompt-name", "query")
+    assert (result.exit_code, "prompt_name is 'query'; the model's prompts are none" in result.stderr) == (1, True)
+
+
 @of("sentences", "masked", "labels")
 def test_embed_gives_and_saves_vectors(bundle, tmp_path):
     texts = ["w5 w6", "w30 w31 w32", "w5 w6"]

@@ -12,11 +12,11 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from transformers import AutoTokenizer
 
-from edgeformer.errors import WeightsError
+from edgeformer.errors import ConfigError, RequestError, WeightsError
 from edgeformer.export import export_model, verify
 from edgeformer.models import build_model
-from edgeformer.runtime import load
-from edgeformer.sentence_transformers import LEGACY_MODES
+from edgeformer.runtime import Engine, load
+from edgeformer.sentence_transformers import LEGACY_MODES, read_prompts
 from edgeformer.source import PRESETS, open_source
 
 MODES = list(LEGACY_MODES.values())
@@ -125,3 +125,74 @@ def test_vectors_differ_where_the_weights_of_a_layer_do(folders):
     with pytest.raises(WeightsError, match=r"misshapen: pooler\.layers\.0\.linear\.weight is \[40, 128\]"):
         eager(first.folder)
     assert before.shape == (len(TEXTS), 32)
+
+
+PROMPTS = {"query": "query: ", "document": "", "clustering": "Identify the topic: "}
+
+
+@pytest.fixture(scope="module")
+def prompted(folders):
+    """The library's model with prompts, one of them by default, and ours."""
+    folder = folders("mean").folder
+    options = {"prompts": PROMPTS, "default_prompt_name": "clustering", "similarity_fn_name": "cosine"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(options))
+    bundle = export_model(folder, folder.with_name("prompted"), verify=None).path
+    return SimpleNamespace(theirs=SentenceTransformer(str(folder), device="cpu"), ours=load(bundle), folder=folder)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"prompt_name": "query"}, {"prompt": "passage: "}, {"prompt": ""}, {"prompt_name": "document"}]
+)
+def test_prompts_go_before_texts_as_in_the_library(prompted, options):
+    expected = prompted.theirs.encode(TEXTS, **options)
+    np.testing.assert_allclose(prompted.ours.embed(TEXTS, **options), expected, atol=1e-5)
+    np.testing.assert_allclose(prompted.ours.embed(TEXTS[0], **options), expected[0], atol=1e-5)
+    with Engine(prompted.ours) as engine:
+        np.testing.assert_allclose(engine.embed(TEXTS, **options), expected, atol=1e-5)
+
+
+def test_another_prompt_is_another_vector(prompted):
+    ours = prompted.ours.embed(TEXTS, prompt_name="query")
+    assert np.abs(ours - prompted.ours.embed(TEXTS)).max() > 1e-2
+
+
+@pytest.mark.parametrize("dimensions", [1, 48, WIDTH])
+def test_vectors_are_cut_as_in_the_library(prompted, dimensions):
+    expected = prompted.theirs.encode(TEXTS, truncate_dim=dimensions)
+    np.testing.assert_allclose(prompted.ours.embed(TEXTS, dimensions=dimensions), expected, atol=1e-5)
+    assert prompted.ours.embed(TEXTS[0], dimensions=dimensions).shape == (dimensions,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (
+            TEXTS,
+            {"prompt_name": "qury"},
+            "prompt_name is 'qury'; the model's prompts are 'query', 'document', 'clustering'",
+        ),
+        (TEXTS, {"prompt_name": "query", "prompt": "q"}, "prompt and prompt_name are both given. Give one of them"),
+        ([5, 6], {"prompt": "query: "}, "a prompt goes before texts, and not before pairs or token ids"),
+        (TEXTS, {"prompt": 5}, "prompt is 5"),
+        (TEXTS, {"dimensions": 0}, "dimensions is 0; it must be between 1 and 128, the size of a vector"),
+        (TEXTS, {"dimensions": 129}, "dimensions is 129; it must be between 1 and 128"),
+        (TEXTS, {"dimensions": "8"}, "dimensions is '8'"),
+    ],
+)
+def test_prompts_and_sizes_that_a_model_lacks_are_refused(prompted, texts, options, message):
+    with pytest.raises(RequestError, match=message):
+        prompted.ours.embed(texts, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompts": ["query: "]}, "prompts = .*; it must be an object of texts"),
+        ({"prompts": {"query": 1}}, "prompts = .*; it must be an object of texts"),
+        ({"prompts": PROMPTS, "default_prompt_name": "passage"}, "default_prompt_name = 'passage'; it must be one of"),
+    ],
+)
+def test_prompts_that_make_no_sense_are_refused(tmp_path, options, message):
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(options))
+    with pytest.raises(ConfigError, match=rf"config_sentence_transformers\.json has {message}"):
+        read_prompts(tmp_path)

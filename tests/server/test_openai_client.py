@@ -118,6 +118,14 @@ def test_embeddings_are_those_of_the_encoder(client, presets, encoding):
     assert answer.usage.prompt_tokens > 10
 
 
+def test_embeddings_of_fewer_dimensions_have_length_one(client, presets):
+    answer = client.embeddings.create(model="tiny-embed", input="A dog barks.", dimensions=16)
+    cut = load(presets["tiny-embed"], "cpu", 1).embed("A dog barks.")[:16]
+    np.testing.assert_allclose(answer.data[0].embedding, cut / np.linalg.norm(cut), atol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="dimensions is 500; it must be between 1 and 128"):
+        client.embeddings.create(model="tiny-embed", input="A dog barks.", dimensions=500)
+
+
 def test_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["tiny-llama", "tiny-embed", "tiny-translate"]
     assert client.models.retrieve("tiny-embed").owned_by == "edgeformer"
