@@ -12,7 +12,7 @@ from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
-from edgeformer.runtime.request_values import count, flag, integer, is_list, shown, text_or_ids
+from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
 
 Pair = tuple[str, str]
 """Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
@@ -117,6 +117,10 @@ class Encoder(Model):
         once, and for a prompt before anything but a text.
         """
         own = self.manifest.prompts
+        for name, value in (("prompt", prompt), ("prompt_name", prompt_name)):
+            if value is not None and not isinstance(value, str):
+                raise RequestError(f"{name} is {shown(value)}; it must be a text.")
+            text_or_ids(name, value or "")
         if prompt is not None and prompt_name is not None:
             raise RequestError("prompt and prompt_name are both given. Give one of them.")
         chosen, requested = prompt, prompt is not None or prompt_name is not None
@@ -130,11 +134,10 @@ class Encoder(Model):
             chosen = own.by_name[own.default]
         if not chosen:
             return texts
-        before = text_or_ids("prompt", chosen)
         given = list(texts) if self.is_list(texts) else [texts]
         if requested and not all(isinstance(text, str) for text in given):
             raise RequestError("a prompt goes before texts, and not before pairs or token ids.")
-        prompted = [f"{before}{text}" if isinstance(text, str) else text for text in given]
+        prompted = [f"{chosen}{text}" if isinstance(text, str) else text for text in given]
         return prompted if self.is_list(texts) else prompted[0]
 
     def embed_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
@@ -260,10 +263,7 @@ class Encoder(Model):
 
 def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
     """Return the first numbers of vectors [N, E] or [E]. Raises RequestError for more than there are."""
-    width = vectors.shape[-1]
-    if not 1 <= integer("dimensions", dimensions) <= width:
-        raise RequestError(f"dimensions is {dimensions}; it must be between 1 and {width}, the size of a vector.")
-    return vectors[..., :dimensions]
+    return vectors[..., : count("dimensions", dimensions, most=vectors.shape[-1])]
 
 
 def _is_pair(text: Any) -> bool:

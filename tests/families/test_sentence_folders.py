@@ -174,7 +174,7 @@ def test_vectors_are_cut_as_in_the_library(prompted, dimensions):
         (TEXTS, {"prompt_name": "query", "prompt": "q"}, "prompt and prompt_name are both given. Give one of them"),
         ([5, 6], {"prompt": "query: "}, "a prompt goes before texts, and not before pairs or token ids"),
         (TEXTS, {"prompt": 5}, "prompt is 5"),
-        (TEXTS, {"dimensions": 0}, "dimensions is 0; it must be between 1 and 128, the size of a vector"),
+        (TEXTS, {"dimensions": 0}, "dimensions is 0; it must be between 1 and 128"),
         (TEXTS, {"dimensions": 129}, "dimensions is 129; it must be between 1 and 128"),
         (TEXTS, {"dimensions": "8"}, "dimensions is '8'"),
     ],

@@ -92,6 +92,9 @@ CALLS = {
     "embed": (lambda h, v: h["encoder"].embed(v), "text", {"empty", "x", "[5 as text]"}),
     "embed(batch_size)": (lambda h, v: h["encoder"].embed(["x"], batch_size=v), "batch_size", {"5", "1e30"}),
     "embed(truncate)": (lambda h, v: h["encoder"].embed("x", truncate=v), "truncate", {"True"}),
+    "embed(prompt)": (lambda h, v: h["encoder"].embed("x", prompt=v), "prompt", {"None", "empty", "x"}),
+    "embed(prompt_name)": (lambda h, v: h["encoder"].embed("x", prompt_name=v), "prompt_name", {"None"}),
+    "embed(dimensions)": (lambda h, v: h["encoder"].embed("x", dimensions=v), "dimensions", {"None", "5"}),
     "classify": (lambda h, v: h["encoder"].classify(v), "no classes", set()),
     "fill_mask": (lambda h, v: h["encoder"].fill_mask(v), "no masks", set()),
     "seq2seq generate": (
@@ -191,7 +194,8 @@ def test_the_tests_name_every_public_call(have):
     elsewhere = {
         # of the machinery behind public calls, or tested by their own files
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
-        "start_prompt", "encode_text", "embed_encoded", "is_list", "push", "end", "encode_truncated", "encode_source",
+        "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
+        "encode_source",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):
