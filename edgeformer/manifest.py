@@ -387,7 +387,8 @@ class Manifest:
         problems = []
         for name, entry in self.files.items():
             path = folder / name
-            size = path.stat().st_size if path.is_file() else None
+            # Path.is_file raises for a name that is too long for the file system.
+            size = path.stat().st_size if os.path.isfile(path) else None
             if size is None:
                 problems.append(f"{name} is missing")
             elif not is_contained(path, folder):

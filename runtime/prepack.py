@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.durability import sync_folder
 from edgeformer.errors import BundleError, ParityError, RequestError, require
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import request_values
@@ -94,7 +95,9 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
         for graph in opened_graphs(manifest):
             _write(folder / graph, staging / PurePosixPath(graph).name, kernels)
         destination.parent.mkdir()
+        sync_folder(staging)
         staging.rename(destination)
+        sync_folder(destination.parent)
         _remember(destination)
         answers = _answers(load(folder, "cpu", threads))
         if any(not np.array_equal(*pair) for pair in zip(expected, answers, strict=True)):

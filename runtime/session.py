@@ -190,7 +190,7 @@ def _graph_session(base: Any) -> Any:
             # A context manager would take as long as all else that Python does in a decode step.
             try:
                 self._sess.run_with_iobinding(binding._iobinding, options)
-            except onnxruntime_errors() as error:
+            except (*onnxruntime_errors(), UnicodeDecodeError) as error:
                 raise _run_error(self._graph, error) from error
 
     return GraphSession
@@ -252,7 +252,7 @@ def open_session(
                 providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
             kind = _graph_session(ort.InferenceSession)
             session = kind(str(graph), options, providers=providers, enable_fallback=0)
-    except onnxruntime_errors() as error:
+    except (*onnxruntime_errors(), UnicodeDecodeError) as error:  # of a message that cites bytes of the graph
         raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise RequestError(

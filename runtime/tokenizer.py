@@ -82,7 +82,10 @@ class Tokenizer:
         tokenizer_config.json has `truncation_side` = left.
         """
         if self._truncating is None or (self._truncating.truncation or {}).get("max_length") != max_length:
-            copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+            try:
+                copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+            except Exception as error:  # a bare one, of a file that could be read and cannot be written again
+                raise BundleError(f"the tokenizer cannot be copied, so it cuts no texts: {error}") from error
             side = "left" if self.config.get("truncation_side") == "left" else "right"
             copy.enable_truncation(max_length, strategy="longest_first", direction=side)
             self._truncating = copy

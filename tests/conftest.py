@@ -95,6 +95,14 @@ def pictures_drawn_once():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nothing_is_synced():
+    """Leave fsync out, which waits for the disk, in this process; test_durability.py looks at another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def cache_of_the_user(tmp_path_factory: pytest.TempPathFactory):
     """Keep what edgeformer remembers for a user out of the home of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -5,6 +5,7 @@ export to the same destination removes what a killed export left behind; a lock 
 export.
 """
 
+import ctypes
 import os
 import secrets
 import shutil
@@ -13,9 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from edgeformer.durability import sync, sync_folder
 from edgeformer.errors import BundleError, ExportError
 from edgeformer.manifest import FILE_NAME, Manifest
 from edgeformer.runtime.prepacked_graphs import FOLDER as PREPACKED
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Constants of renameat2. Source: its manual page, and linux/fs.h."""
 
 
 def check_destination(destination: Path, overwrite: bool) -> None:
@@ -72,13 +77,14 @@ def staged(destination: Path, overwrite: bool) -> Iterator[Path]:
         lock = _lock(folder)
         yield folder
         check_destination(destination, overwrite)
-        if destination.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=parent))
-            destination.rename(old / "replaced")
+        sync_folder(folder)
+        if not destination.exists():
             folder.rename(destination)
-            shutil.rmtree(old)
+        elif _exchange(folder, destination):
+            shutil.rmtree(folder)
         else:
-            folder.rename(destination)
+            _replace(destination, folder)
+        sync(parent)
         _remove_leftovers(destination)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,6 +95,30 @@ def staged(destination: Path, overwrite: bool) -> Iterator[Path]:
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; return False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2  # Linux, glibc 2.28
+    except (AttributeError, OSError, TypeError):
+        return False
+    result: int = rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
+    return result == 0
+
+
+def _replace(destination: Path, folder: Path) -> None:
+    """Put a folder in the place of another one, which comes back if that fails."""
+    old = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.absolute().parent))
+    try:
+        destination.rename(old / "replaced")
+        folder.rename(destination)
+    except BaseException:
+        if (old / "replaced").exists() and not destination.exists():
+            (old / "replaced").rename(destination)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _lock(folder: Path) -> int | None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import shutil
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from edgeformer.check import check
 from edgeformer.errors import BundleError, RequestError, WeightsError
 from edgeformer.manifest import FILE_NAME
-from edgeformer.runtime import load
+from edgeformer.runtime import load, session, tokenizer
+from edgeformer.source import PRESETS
 from edgeformer.weights import open_safetensors
 
 
@@ -169,3 +171,33 @@ def test_check_says_that_a_graph_has_names_that_are_no_text(bundle):
     graph.write_bytes(graph.read_bytes().replace(b"past_key_values.0.key", b"past_key_values.0.\xff\xfe\xfd"))
     report = check(bundle)
     assert any("model.onnx cannot be read: it is not an ONNX graph: " in str(each) for each in report.contract)
+
+
+def test_an_error_of_onnxruntime_that_is_no_text_is_one_sentence(bundle, monkeypatch):
+    """Its messages cite names of the graph, which need not be UTF-8."""
+
+    class Unreadable:
+        def __init__(self, *arguments, **options):
+            b"\xe7 is no text".decode()
+
+    monkeypatch.setattr(session, "_graph_session", lambda base: Unreadable)
+    with pytest.raises(BundleError, match="onnxruntime cannot load .*: 'utf-8' codec can't decode"):
+        load(bundle)
+
+
+def test_a_name_that_no_file_can_have_is_a_missing_file(bundle):
+    manifest = json.loads((bundle / FILE_NAME).read_text())
+    manifest["files"]["a" * 300] = {"bytes": 1, "sha256": "0"}
+    (bundle / FILE_NAME).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="a{300} is missing"):
+        load(bundle)
+
+
+def test_a_tokenizer_that_cannot_be_copied_is_one_sentence(monkeypatch):
+    def fail(text):
+        raise Exception("Token `x` out of vocabulary")
+
+    spoilt = tokenizer.Tokenizer(PRESETS / "tiny-embed")
+    monkeypatch.setattr(tokenizer, "tokenizers", SimpleNamespace(Tokenizer=SimpleNamespace(from_str=fail)))
+    with pytest.raises(BundleError, match="the tokenizer cannot be copied, so it cuts no texts: Token `x` out of"):
+        spoilt.encode_truncated(["a text"], 3)

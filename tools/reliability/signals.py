@@ -1,12 +1,13 @@
-"""Send SIGINT and SIGTERM to commands at random moments, and count how they end.
+"""Send SIGINT and SIGTERM, or SIGKILL, to commands at random moments, and count how they end.
 
-    python tools/reliability/signals.py BUNDLES --cases 120 [--output signals.json]
+    python tools/reliability/signals.py BUNDLES --cases 120 [--kill] [--output signals.json]
 
 BUNDLES is a folder with the bundle tiny-llama, which is made there if it is absent. Each case starts a command in a
 process of its own and sends one signal at a seeded moment between the start of the interpreter and the command's usual
 end. The command must end with 130 or 143, or by the signal, or be done; with one line on stderr at most, and leave
-either no bundle or a whole one. With --output, the run goes on behind the cases that the file has. Exits with 1 if
-there was a fault.
+either no bundle or a whole one. With --kill it is killed instead: bundles must be whole then, too, and what it leaves
+must be gone when the same command has run again. With --output, the run goes on behind the cases that the file has.
+Exits with 1 if there was a fault.
 
 Before the command's first line, Python itself prints a traceback when SIGINT comes: such cases are counted as `python`.
 """
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +42,9 @@ COMMANDS = {
     "optimize": ["optimize", "tiny-llama"],
 }
 """Command lines by name; they run in a folder that holds the bundle tiny-llama."""
+
+WRITING = ("export", "overwrite", "optimize")
+"""Commands that write bundles, or into them."""
 
 FAULTS = ("raw", "code", "half", "hang")
 """Kinds of endings that must not occur: more than a line on stderr, another exit code, half a bundle, no end."""
@@ -81,7 +85,10 @@ def run_case(line: list[str], bundles: Path, number: int, delay: float) -> Endin
             process.kill()
             process.communicate()
             return Ending("hang", f"over {LONGEST:g} s after signal {number}")
-        return judge(process.returncode, number, stderr) if not (half := _half(folder)) else Ending("half", half)
+        killed = process.returncode == -signal.SIGKILL
+        if half := _half(folder, leftovers=killed) or (killed and _run_again(line, folder)):
+            return Ending("half", half)
+        return judge(process.returncode, number, stderr)
 
 
 def judge(code: int, number: int, stderr: str) -> Ending:
@@ -101,22 +108,40 @@ def judge(code: int, number: int, stderr: str) -> Ending:
     return Ending("ended")
 
 
-def _half(folder: Path) -> str:
-    """Return what is not whole in a folder of bundles; empty if all are."""
+def _run_again(line: list[str], folder: Path) -> str:
+    """Run a command that was killed once more; return what is not whole or left over behind it."""
+    more = ["--overwrite"] if "made" in line else []
+    environment = {**os.environ, "EDGEFORMER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "edgeformer", *line, *more], cwd=folder, capture_output=True, text=True, env=environment
+    )
+    return _half(folder) or ("" if done.returncode == 0 else f"it does not run again: {done.stderr[-500:]}")
+
+
+def _half(folder: Path, leftovers: bool = False) -> str:
+    """Return what is not whole in a folder of bundles; empty if all are. leftovers: temporary folders may lie there."""
+    if not (folder / "tiny-llama").is_dir():
+        return "the bundle that was there is gone"
     from edgeformer.errors import BundleError
-    from edgeformer.manifest import Manifest
+    from edgeformer.manifest import Manifest, sha256
 
     for path in folder.iterdir():
         if path.name == "cache":
             continue
         if path.name.startswith("."):
+            if leftovers:
+                continue
             return f"{path.name} was left behind"
         try:
-            Manifest.read(path).check_sizes(path)
+            manifest = Manifest.read(path)
+            manifest.check_sizes(path)
+            changed = [name for name, entry in manifest.files.items() if sha256(path / name) != entry.sha256]
+            if changed:
+                return f"{path.name}/{changed[0]} is not what the manifest says"
         except BundleError as error:
             return str(error)
         hidden = [each.name for each in path.iterdir() if each.name.startswith(".")]
-        if hidden:
+        if hidden and not leftovers:
             return f"{path.name}/{hidden[0]} was left behind"
     return ""
 
@@ -134,7 +159,11 @@ def measure(bundles: Path, names: list[str]) -> dict[str, float]:
 
 
 def run_cases(
-    bundles: Path, cases: range, seconds: Mapping[str, float], told: Callable[[str], None] = click.echo
+    bundles: Path,
+    cases: range,
+    seconds: Mapping[str, float],
+    told: Callable[[str], None] = click.echo,
+    numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
 ) -> dict[str, Any]:
     """Run cases over commands, whose durations are given; return counts by kind of ending, and the faults."""
     counts: Counter[str] = Counter()
@@ -142,7 +171,7 @@ def run_cases(
     for case in cases:
         draw = random.Random(f"signals/{case}")
         name = draw.choice(sorted(seconds))
-        number = draw.choice((signal.SIGINT, signal.SIGTERM))
+        number = draw.choice(numbers)
         delay = draw.uniform(0, seconds[name])
         ending = run_case(COMMANDS[name], bundles, number, delay)
         counts[ending.kind] += 1
@@ -156,8 +185,9 @@ def run_cases(
 @click.argument("bundles", type=click.Path(path_type=Path))
 @click.option("--cases", default=40, show_default=True, help="Cases in this run.")
 @click.option("--command", "names", multiple=True, type=click.Choice(list(COMMANDS)), help="[default: all]")
+@click.option("--kill", is_flag=True, help="Send SIGKILL to commands that write.")
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file that this run continues and updates.")
-def main(bundles: Path, cases: int, names: tuple[str, ...], output: Path | None) -> None:
+def main(bundles: Path, cases: int, names: tuple[str, ...], kill: bool, output: Path | None) -> None:
     """Send signals to commands at random moments."""
     if not (bundles / "tiny-llama").is_dir():
         from edgeformer.export import export_model
@@ -167,7 +197,9 @@ def main(bundles: Path, cases: int, names: tuple[str, ...], output: Path | None)
     if output and output.is_file():
         before = json.loads(output.read_text())
     first = before["next"]
-    ran = run_cases(bundles, range(first, first + cases), measure(bundles, list(names or COMMANDS)))
+    chosen = list(names or (WRITING if kill else COMMANDS))
+    numbers = (signal.SIGKILL,) if kill else (signal.SIGINT, signal.SIGTERM)
+    ran = run_cases(bundles, range(first, first + cases), measure(bundles, chosen), numbers=numbers)
     counts = dict(Counter(before["counts"]) + Counter(ran["counts"]))
     result = {"next": ran["next"], "counts": counts, "faults": before["faults"] + ran["faults"]}
     if output:

@@ -1,0 +1,78 @@
+"""Write the table of figures of docs/reference/reliability.md from what the tools of this folder wrote.
+
+python tools/reliability/table.py fuzz*.json --signals signals.json --kills kills.json --write docs/reference/reliability.md
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+BEGIN, END = "<!-- generated: reliability -->\n", "<!-- end -->\n"
+
+WORDS = {
+    "manifest": "manifests",
+    "config": "config.json",
+    "generation": "generation_config.json",
+    "weights": "safetensors headers and their index",
+    "tokenizer": "tokenizer files",
+    "graph": "graphs",
+    "template": "chat templates",
+    "modules": "files of sentence-transformers",
+    "check": "folders for `check`",
+    "cli": "odd command lines",
+}
+"""What a target of fuzz.py spoils."""
+
+NONE = ("raw", "long", "hang", "memory", "crash", "escape")
+
+
+def rows_of_fuzz(results: dict[str, Any]) -> list[str]:
+    """Return a row for each target of fuzz.py."""
+    rows = []
+    for name, result in results.items():
+        counts = result["counts"]
+        figures = [sum(counts.values()), counts.get("ok", 0), counts.get("error", 0)]
+        figures += [counts.get(kind, 0) for kind in NONE]
+        rows.append(
+            f"| {WORDS[name]} | " + " | ".join(f"{each:,}" for each in (*figures, result["peak_bytes"] >> 20)) + " |"
+        )
+    return rows
+
+
+def table(fuzz: dict[str, Any], signals: dict[str, Any] | None, kills: dict[str, Any] | None) -> str:
+    """Return the tables in Markdown."""
+    head = "| files with seeded faults | cases | worked | one sentence | tracebacks | longer than a sentence | hangs | "
+    lines = [head + "too much memory | crashes | escapes | peak MiB |", "|---|" + "---:|" * 10, *rows_of_fuzz(fuzz), ""]
+    for title, result in (("SIGINT or SIGTERM", signals), ("SIGKILL while writing", kills)):
+        if result is not None:
+            faults = sum(result["counts"].get(kind, 0) for kind in ("raw", "code", "half", "hang"))
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result["counts"].items()))
+            lines.append(
+                f"- {title} at a random moment: {sum(result['counts'].values())} cases, {faults} faults ({counts})."
+            )
+    return "\n".join(lines) + "\n"
+
+
+@click.command()
+@click.argument("fuzz", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--signals", type=click.Path(path_type=Path), help="What signals.py wrote.")
+@click.option("--kills", type=click.Path(path_type=Path), help="What signals.py --kill wrote.")
+@click.option("--write", "page", type=click.Path(path_type=Path), help="Page whose table is replaced. [default: print]")
+def main(fuzz: tuple[Path, ...], signals: Path | None, kills: Path | None, page: Path | None) -> None:
+    """Write the table of figures."""
+    results: dict[str, Any] = {}
+    for file in fuzz:
+        results |= json.loads(file.read_text())
+    more = [None if file is None else json.loads(file.read_text()) for file in (signals, kills)]
+    text = table({name: results[name] for name in WORDS if name in results}, *more)
+    if page is None:
+        click.echo(text)
+        return
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
