@@ -93,11 +93,14 @@ def profiled(folder: Path) -> Iterator[list[Any]]:
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
-    """Return the exception types that onnxruntime raises; they have no common base class."""
+    """Return the exception types that onnxruntime raises; they have no common base class.
+
+    A message that cites bytes of a graph, which need not be UTF-8, becomes a UnicodeDecodeError.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     own = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    return (RuntimeError, *own)
+    return (RuntimeError, UnicodeDecodeError, *own)
 
 
 def usable_cores() -> int:
@@ -190,7 +193,7 @@ def _graph_session(base: Any) -> Any:
             # A context manager would take as long as all else that Python does in a decode step.
             try:
                 self._sess.run_with_iobinding(binding._iobinding, options)
-            except (*onnxruntime_errors(), UnicodeDecodeError) as error:
+            except onnxruntime_errors() as error:
                 raise _run_error(self._graph, error) from error
 
     return GraphSession
@@ -252,7 +255,7 @@ def open_session(
                 providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
             kind = _graph_session(ort.InferenceSession)
             session = kind(str(graph), options, providers=providers, enable_fallback=0)
-    except (*onnxruntime_errors(), UnicodeDecodeError) as error:  # of a message that cites bytes of the graph
+    except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise RequestError(

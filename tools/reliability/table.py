@@ -1,6 +1,6 @@
 """Write the table of figures of docs/reference/reliability.md from what the tools of this folder wrote.
 
-python tools/reliability/table.py fuzz*.json --signals signals.json --kills kills.json --write docs/reference/reliability.md
+python tools/reliability/table.py fuzz*.json --signals signals.json --kills kills.json [--write PAGE]
 """
 
 import json
@@ -23,7 +23,7 @@ WORDS = {
     "check": "folders for `check`",
     "cli": "odd command lines",
 }
-"""What a target of fuzz.py spoils."""
+"""Names of the targets of fuzz.py for readers: what each spoils."""
 
 NONE = ("raw", "long", "hang", "memory", "crash", "escape")
 
