@@ -27,11 +27,19 @@ os.environ["EDGEFORMER_KERNELS"] = "0"
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
+KERNELS = "tests/kernels/"
+
+
 class ByFixtures(LoadScopeScheduling):
-    """Keep tests that share fixtures in one process: those of a file, or of one family of models."""
+    """Keep tests that share fixtures in one process: those of a file, of one family of models, or of the kernels.
+
+    All tests of the kernels but those that build others wait for one build.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
+        if file.startswith(KERNELS) and not file.endswith("/test_sanitizers.py"):
+            return KERNELS
         family = test.partition("[")[2].partition("-")[0].strip("]")
         return f"{file}::{family}" if file.endswith("_parity.py") else file
 
@@ -40,6 +48,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
     """Let pytest-xdist use it, file by file: by numbers of tests, files of few long tests would come last."""
     config.option.loadscopereorder = False
     return ByFixtures(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the kernels: one process is busy with them for minutes, and another would wait for it at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(KERNELS))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -16,11 +17,18 @@ namespace edgeformer {
 // Sums of float32 over keys and head_dim, and exponentials to 2 units in the last place.
 inline constexpr double kTolerance = 1e-5;
 
+// The first numbers of a seed. They are drawn once: drawing those of each case anew took most of the time.
 inline std::vector<float> random_floats(std::size_t count, unsigned seed, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> floats(count);
-  for (float& each : floats) each = normal(random);
+  struct Drawn {
+    std::mt19937 random;
+    std::normal_distribution<float> normal;
+    std::vector<float> numbers;
+  };
+  static std::map<unsigned, Drawn> of_seeds;
+  auto& [random, normal, numbers] = of_seeds.try_emplace(seed, std::mt19937(seed)).first->second;
+  while (numbers.size() < count) numbers.push_back(normal(random));
+  std::vector<float> floats(numbers.begin(), numbers.begin() + count);
+  for (float& each : floats) each *= scale;
   return floats;
 }
 
@@ -176,10 +184,12 @@ inline double error_of(const Case& of, const Memory& before, const Memory& after
           if (of.bias) {
             score += before.bias[head * before.inputs.bias_head_stride + token * before.inputs.bias_token_stride + key];
           }
-          weight += std::exp(score);
+          const double of_key = std::exp(score);
+          const float* value = key_at(after.present_values, kv_head, key);
+          weight += of_key;
           for (int i = 0; i < d; ++i) {
-            sums[i] += std::exp(score) * key_at(after.present_values, kv_head, key)[i];
-            magnitudes[i] += std::exp(score) * std::fabs(key_at(after.present_values, kv_head, key)[i]);
+            sums[i] += of_key * value[i];
+            magnitudes[i] += of_key * std::fabs(value[i]);
           }
         }
         for (int i = 0; i < d; ++i) {

@@ -46,10 +46,12 @@ Product oracle(const PerChannelWeights& weights, const std::vector<float>& x, st
     float largest = 1e-30f;
     for (int input = 0; input < weights.inputs; ++input) largest = std::max(largest, std::fabs(from[input]));
     const float step = largest * (1.0f / 127.0f);
+    std::vector<double> rounded;
+    for (int input = 0; input < weights.inputs; ++input) rounded.push_back(std::nearbyint(from[input] / step));
     for (int output = 0; output < weights.outputs; ++output) {
       double sum = 0;
       for (int input = 0; input < weights.inputs; ++input) {
-        sum += std::nearbyint(from[input] / step) * weights.integers[static_cast<std::size_t>(input) * weights.outputs + output];
+        sum += rounded[input] * weights.integers[static_cast<std::size_t>(input) * weights.outputs + output];
       }
       const double value = sum * weights.scales[output] * step;
       const double bias = weights.bias ? weights.bias[output] : 0.0;

@@ -9,6 +9,19 @@ import subprocess
 from pathlib import Path
 
 KERNELS = Path(__file__).parent.parent.parent / "kernels"
+TESTED = (
+    "attention",
+    "file_pages",
+    "gate",
+    "half",
+    "panels",
+    "per_token_linear",
+    "quantized_linear",
+    "team",
+    "windowed_attention",
+)
+PROGRAMS = tuple(f"test_{name}" for name in TESTED)
+"""The tests in C++."""
 BUILDS = KERNELS.parent / "build" / "kernels"
 COMPILERS = ("clang++-19", "clang++", "g++")
 """Compilers that are tried, the fastest code first; the environment's CXX goes before them."""
@@ -36,21 +49,24 @@ def headers() -> Path | None:
     return Path(folder) if folder and (Path(folder) / "include/onnxruntime_cxx_api.h").is_file() else None
 
 
-def build(source: Path = KERNELS, *, op: bool = True, options: tuple[str, ...] = ()) -> Path:
+def build(*, op: bool = True, options: tuple[str, ...] = (), targets: tuple[str, ...] = ("all",)) -> Path:
     """Build the library and the C++ tests; return the folder that has them.
 
-    op: with the binding to onnxruntime. options: for CMake. Raises AssertionError with the compiler's output.
+    op: with the binding to onnxruntime. options: for CMake. targets: those that are built. Raises AssertionError with
+    the compiler's output.
     """
-    line = ["cmake", "-S", str(source), f"-DCMAKE_CXX_COMPILER={compiler()}", "-DEDGEFORMER_KERNELS_TESTS=ON", *options]
+    line = ["cmake", "-S", str(KERNELS), f"-DCMAKE_CXX_COMPILER={compiler()}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+    line += ["-DEDGEFORMER_KERNELS_TESTS=ON", *options]
     line += [f"-DEDGEFORMER_KERNELS_OP={'ON' if op else 'OFF'}", f"-DEDGEFORMER_ONNXRUNTIME={headers()}"]
-    files = sorted(path for path in source.rglob("*") if path.is_file() and "build" not in path.parts)
-    state = b"".join(path.read_bytes() for path in files) + repr(line).encode()
+    files = sorted(path for path in KERNELS.rglob("*") if path.is_file() and "build" not in path.parts)
+    state = b"".join(path.read_bytes() for path in files) + repr((line, targets)).encode()
     folder = BUILDS / hashlib.sha256(state).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            for command in ([*line, "-B", str(folder)], ["cmake", "--build", str(folder), "--parallel", "2"]):
+            make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]
+            for command in ([*line, "-B", str(folder)], make):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
             (folder / "complete").touch()

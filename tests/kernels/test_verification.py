@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from build_kernels import build
 from click.testing import CliRunner
-from test_cpp import FAULTS, with_fault
+from plant_faults import compile_file, copy_of_sources, link_library
+from test_cpp_faults import FAULTS
 
 from edgeformer.cli.main import cli
 from edgeformer.errors import ParityError
@@ -53,10 +53,10 @@ def test_a_graph_without_functions_needs_none(llama_bundle, installed, library):
 
 
 @pytest.mark.slow
-def test_a_fault_in_one_level_fails_that_level(bundle, installed, tmp_path):
+def test_a_fault_in_one_level_fails_that_level(bundle, built, installed, tmp_path):
     """A dot product of AVX2 that leaves out half of its factors is wrong, and that of other levels is not."""
-    fault = with_fault(tmp_path, "simd/avx2.h", "_mm256_set1_epi16(1)", "_mm256_set1_epi32(1)")
-    installed(next(build(fault).glob("libedgeformer_kernels.*")))
+    source = copy_of_sources(tmp_path, ("simd/avx2.h", "_mm256_set1_epi16(1)", "_mm256_set1_epi32(1)"))
+    installed(link_library(built, [compile_file(built, source, "level_avx2.cc", optimize=True)], tmp_path))
     report = verify(bundle, mode="quick")
     assert not report.passed
     assert report.only_kernels_failed
@@ -73,8 +73,14 @@ def test_a_fault_in_one_level_fails_that_level(bundle, installed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["a block that is dropped", "zero points that are ignored"])
-def test_faults_of_all_levels_fail_all(bundle, installed, tmp_path, fault):
-    installed(next(build(with_fault(tmp_path, *FAULTS[fault])).glob("libedgeformer_kernels.*")))
+def test_faults_of_all_levels_fail_all(bundle, built, installed, tmp_path, fault):
+    source = copy_of_sources(tmp_path, FAULTS[fault][1:4])
+    levels = [
+        path.name
+        for path in source.glob("level_*.cc")
+        if (built / f"CMakeFiles/kernels.dir/src/{path.name}.o").exists()
+    ]
+    installed(link_library(built, [compile_file(built, source, level, optimize=True) for level in levels], tmp_path))
     report = verify(bundle, mode="quick")
     assert report.only_kernels_failed
     for checks in report.kernel_checks().values():

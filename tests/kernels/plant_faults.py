@@ -1,0 +1,51 @@
+"""Plant a fault in a file of kernels/: compile that file alone, and link it before the library that is right."""
+
+import json
+import shlex
+import shutil
+import subprocess
+
+from build_kernels import KERNELS, compiler
+
+
+def copy_of_sources(folder, *changes):
+    """Copy kernels/src into a folder. changes: each a file, what is right there, and what is wrong."""
+    source = shutil.copytree(KERNELS / "src", folder / "src")
+    for file, right, wrong in changes:
+        text = (source / file).read_text()
+        assert right in text
+        (source / file).write_text(text.replace(right, wrong))
+    return source
+
+
+def compile_file(built, source, file, *, optimize=False):
+    """Compile a file of a copy of the sources as CMake compiled the original, and return the object.
+
+    optimize: for a library that models run with. For a program of the tests, optimising takes longer than it saves.
+    """
+    commands = json.loads((built / "compile_commands.json").read_text())
+    command = next(each for each in commands if each["file"].endswith(f"/kernels/src/{file}"))["command"]
+    words = shlex.split(command)
+    made = source / f"{file}.o"
+    words[words.index("-o") :] = ["-O2" if optimize else "-O0", "-o", str(made), "-c", str(source / file)]
+    words.insert(1, f"-I{source}")
+    subprocess.run(words, check=True, cwd=built)
+    return made
+
+
+def link_program(built, program, objects, folder):
+    """Link a program of the tests from objects, and from the library for all that they lack; return its path."""
+    test = built / f"CMakeFiles/test_{program}.dir/tests/test_{program}.cc.o"
+    return _link([*objects, test, built / "libkernels.a"], folder / f"test_{program}")
+
+
+def link_library(built, objects, folder):
+    """Link the library for onnxruntime likewise; return its path."""
+    binding = sorted((built / "CMakeFiles/edgeformer_kernels.dir").rglob("*.o"))
+    options = ["-shared", "-Wl,-z,nodelete", "-static-libstdc++", "-static-libgcc"]
+    return _link([*objects, *binding, built / "libkernels.a", *options], folder / "libedgeformer_kernels.so")
+
+
+def _link(words, to):
+    subprocess.run([compiler(), *words, "-pthread", "-o", to], check=True)
+    return to

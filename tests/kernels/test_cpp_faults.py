@@ -1,0 +1,224 @@
+"""Faults in the C++ code of kernels/: each is built into a program of its tests, which must find it."""
+
+import re
+import subprocess
+from typing import NamedTuple
+
+import pytest
+from build_kernels import KERNELS, compiler
+from plant_faults import compile_file, copy_of_sources, link_program
+
+
+class Fault(NamedTuple):
+    """The program that must find it, the file in kernels/src, what is right there, what is wrong, and what is compiled.
+
+    compiled: the file that includes a header; by default the SIMD level that the programs test first.
+    """
+
+    program: str
+    file: str
+    right: str
+    wrong: str
+    compiled: str | None = None
+
+    def compiled_at(self, level: str) -> str:
+        return self.compiled or (self.file if self.file.endswith(".cc") else level)
+
+
+ROWS = "std::min(rows, (part + 1) * tiles / parts * tile);"
+FAULTS = {
+    "the scale of another token": Fault(
+        "per_token_linear", "simd_per_token.h", "x.scales[row + each]", "x.scales[row]"
+    ),
+    "the bias of other outputs": Fault("per_token_linear", "simd_per_token.h", "finish.bias + column", "finish.bias"),
+    "a gate that is not activated": Fault(
+        "per_token_linear",
+        "simd_per_token.h",
+        "V::multiply(activate(gate), up)",
+        "V::multiply(gate, activate(up))",
+    ),
+    "an inverse instead of a division": Fault(
+        "per_token_linear",
+        "simd_kernels.h",
+        "V::divide(V::load(x + i), V::splat(step))",
+        "V::multiply(V::load(x + i), V::splat(1.0f / step))",
+    ),
+    "signs that stay": Fault("per_token_linear", "panels.cc", "from[column] + without_sign", "from[column]"),
+    "rows that no thread takes": Fault(
+        "per_token_linear",
+        "per_token_linear.cc",
+        "(chunk + 1) * rows / chunks - first",
+        "(chunk + 1) * rows / chunks - first - chunk % 2",
+    ),
+    "a block that is dropped": Fault(
+        "quantized_linear",
+        "simd_kernels.h",
+        "block < panels.blocks(); ++block",
+        "block + 1 < panels.blocks(); ++block",
+    ),
+    "a tail without its last number": Fault(
+        "quantized_linear", "simd_kernels.h", "i + j >= size ? 0.0f", "i + j + 1 >= size ? 0.0f"
+    ),
+    "columns beyond the last": Fault(
+        "quantized_linear", "simd_kernels.h", "if (to == padded) std::", "if (to == nullptr) std::"
+    ),
+    "halves of bytes that are not exchanged": Fault(
+        "panels",
+        "panels.cc",
+        "(word & 0x00f000f0) << 4 | (word & 0x0f000f00) >> 4",
+        "(word & 0x0ff00ff0)",
+    ),
+    "a panel that is not packed": Fault(
+        "panels",
+        "panels.cc",
+        "panel < (chunk + 1) * panels / chunks",
+        "panel + 1 < (chunk + 1) * panels / chunks",
+    ),
+    "a bias that bytes keep": Fault("panels", "panels.cc", "word ^ flipped", "word"),
+    "stored panels of any length": Fault(
+        "panels", "panels.cc", "stored.size() != size", "stored.size() < sizeof header"
+    ),
+    "stored panels of an old format": Fault("panels", "panels.cc", "header.version != kPanelsVersion || ", ""),
+    "stored panels of other weights": Fault("panels", "panels.cc", "header.inputs != sizes.inputs || ", ""),
+    "stored panels at any address": Fault(
+        "panels", "panels.cc", "(stored.data()) % kCacheLine != 0", "(stored.data()) == 0"
+    ),
+    "memory without a file that is emptied": Fault(
+        "file_pages", "file_pages.cc", "inode != 0 && begin < end", "begin < end"
+    ),
+    "zero points that are ignored": Fault(
+        "quantized_linear", "simd_kernels.h", "(zero_points == nullptr)", "(zero_points != nullptr)"
+    ),
+    "rows that are left out": Fault(
+        "quantized_linear", "quantized_linear.cc", ROWS, f"std::max(row, {ROWS[:-1]} - 1);"
+    ),
+    "scales that leave the range of halves": Fault(
+        "panels", "panels.cc", "std::ilogb(largest) - 14", "0 * std::ilogb(largest)"
+    ),
+    "a number that is not finite": Fault("quantized_linear", "simd_kernels.h", "scale = step + nan;", "scale = step;"),
+    "a window of one key more": Fault("attention", "attention_rows.h", "token + 1 - window;", "token - window;"),
+    "keys of the future": Fault("attention", "attention_rows.h", "position + token + 1;", "position + token + 2;"),
+    "the last key twice": Fault(
+        "attention", "simd_attention.h", "std::fill(of_head + keys, of_head + key, kNoScore);", ""
+    ),
+    "sums that are not made to fit": Fault(
+        "attention", "simd_attention.h", "factor = std::exp(before - largest);", "factor = 1;"
+    ),
+    "the bias of the first head": Fault("attention", "attention.cc", "kv_head * group() * in_.bias_head_stride", "0"),
+    "no sinks in steps": Fault(
+        "attention", "attention.cc", "? std::exp(in_.sinks[head] - largest) : 0.0f", "? 0.0f : 0.0f"
+    ),
+    "keys that are not rotated": Fault(
+        "attention", "attention.cc", "rotate(rotation, in_.keys", "rotate({rotation.head_dim}, in_.keys"
+    ),
+    "a block of queries at another place": Fault(
+        "attention", "self_attention.cc", "group(), d, first,", "group(), d, 0,"
+    ),
+    "padding that is no zero": Fault(
+        "attention", "self_attention.cc", "int padding = count;", "int padding = count + 1;"
+    ),
+    "keys that are read as values": Fault("attention", "self_attention.cc", "in_.values + token", "in_.keys + token"),
+    "the sinks of the first heads": Fault(
+        "attention", "self_attention.cc", "? in_.sinks + kv_head * group()", "? in_.sinks"
+    ),
+    "a variance without the mean": Fault(
+        "gate",
+        "simd_gate.h",
+        "off = V::subtract(V::load(sum + i), V::splat(mean))",
+        "off = V::load(sum + i)",
+    ),
+    "a norm without its bias": Fault(
+        "gate",
+        "simd_gate.h",
+        "bias == nullptr ? V::splat(0.0f) : V::load(bias + i)",
+        "V::splat(0.0f)",
+    ),
+    "keys without their scales": Fault(
+        "attention",
+        "attention.cc",
+        "if constexpr (kIsInt8) multiply(to, scales_of(in_.keys_cache, head / group()));",
+        "",
+    ),
+    "values with the scales of the first head": Fault(
+        "attention", "attention.cc", "scales_of(in_.values_cache, part.kv_head)", "scales_of(in_.values_cache, 0)"
+    ),
+    # AVX-512 clips numbers when it narrows them.
+    "integers that are not clipped": Fault(
+        "attention", "simd_attention.h", "V::min(scaled, V::splat(127.0f))", "scaled", compiled="level_plain.cc"
+    ),
+    "tokens that are evicted too early": Fault(
+        "windowed_attention",
+        "attention.cc",
+        "stored(valid(row)) - in_.new_tokens < seen_of_past(row)",
+        "stored(valid(row)) < in_.new_tokens",
+    ),
+    "the bias of tokens that were evicted": Fault(
+        "windowed_attention", "attention.cc", "bias += evicted + row", "bias += row"
+    ),
+    "a window of tokens before the last ones": Fault(
+        "windowed_attention", "attention.cc", "std::copy_n(end - tokens * d,", "std::copy_n(end - tokens * d - d,"
+    ),
+    "a part that is left out": Fault(
+        "attention",
+        "attention.cc",
+        "i < end; ++i) {\n          const",
+        "i + 1 < end; ++i) {\n          const",
+    ),
+}
+"""Faults that the tests in C++ must find."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_change_code_that_is_there(name):
+    """The tests that build the faults are slow; a changed line of C++ that no fault finds any more is seen here."""
+    fault = FAULTS[name]
+    assert (KERNELS / "src" / fault.file).read_text().count(fault.right) >= 1
+
+
+@pytest.fixture(scope="module")
+def level(built):
+    """Return the file of the SIMD level that the programs test first here: a fault in a header is planted in it."""
+    said = subprocess.run([built / "test_gate"], capture_output=True, text=True, check=True).stdout
+    name = re.search(r"^(\S+) is right$", said, re.MULTILINE).group(1)
+    return {"avx512-vnni": "level_avx512.cc"}.get(name, f"level_{name.replace('-', '_')}.cc")
+
+
+def run(program):
+    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_found(built, level, tmp_path, name):
+    fault = FAULTS[name]
+    source = copy_of_sources(tmp_path, (fault.file, fault.right, fault.wrong))
+    object_file = compile_file(built, source, fault.compiled_at(level))
+    done = run(link_program(built, fault.program, [object_file], tmp_path))
+    assert done.returncode == 1
+    assert " is false: " in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", sorted({fault.program for fault in FAULTS.values()}))
+def test_the_same_files_without_a_fault_pass(built, level, tmp_path, program):
+    """A program that failed for the way in which it is built here would find every fault."""
+    source = copy_of_sources(tmp_path)
+    files = {fault.compiled_at(level) for fault in FAULTS.values() if fault.program == program}
+    objects = [compile_file(built, source, file) for file in sorted(files)]
+    done = run(link_program(built, program, objects, tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_race_in_the_team_is_found(can_build, tmp_path):
+    """Chunks that are taken without an atomic exchange run twice, which the test sees, or waits for them forever."""
+    exchange = "from.chunks.compare_exchange_weak(chunks, left, std::memory_order_acq_rel, std::memory_order_acquire)"
+    source = copy_of_sources(tmp_path, ("team.cc", exchange, "(from.chunks = left, true)"))
+    program = tmp_path / "test_team"
+    line = [compiler(), "-std=c++20", "-O1", "-fsanitize=thread", "-pthread", f"-I{source}", "-o", program]
+    subprocess.run([*line, source / "team.cc", KERNELS / "tests/test_team.cc"], check=True)
+    try:
+        found = subprocess.run([program], capture_output=True, check=False, timeout=20).returncode != 0
+    except subprocess.TimeoutExpired:
+        found = True  # more chunks were counted than there are
+    assert found
