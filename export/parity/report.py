@@ -190,6 +190,8 @@ class Report:
             lines.append(f"  {self.greedy.describe()}")
         if self.kernel_checks():
             lines.append(f"  kernels: {self.environment['kernels']}")
+        if "cuda" in self.environment:
+            lines.append(f"  CUDA: {self.environment['cuda']}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
 from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
+from edgeformer.export.parity.twin import lacks_gpu, verify_twin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.manifest import Manifest, sha256
@@ -117,8 +118,10 @@ def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     """Verify a subject; check borderline failures again beside eager PyTorch in several summation orders.
 
     Limits grow with eager PyTorch's own errors, which may be small by chance at the few positions that amplify rounding
-    most (`reference/summation_orders.py`).
+    most (`reference/summation_orders.py`). Without a GPU, graphs for CUDA are verified by their twins (`twin.py`).
     """
+    if lacks_gpu(subject.manifest):
+        return verify_twin(subject, progress, lambda twin: _verify(twin, mode, progress))
     report = Verification(subject, mode, progress).run()
     failures = report.failures()
     if not failures or any(not check.at_least and not check.share(check.value) <= BORDERLINE for check in failures):

@@ -79,10 +79,11 @@ def summary(report: Report) -> dict[str, Any]:
 
 def paragraph(report: Report) -> str:
     """Return two to five Markdown sentences for the README of a bundle."""
-    worst, failures = worst_check(report), len(report.failures())
+    worst, failures, twins = worst_check(report), len(report.failures()), report.environment.get("cuda")
     checks = f"{_count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
+    certified = "Its parity is certified" if twins is None else "The parity of its float32 twins is certified"
     verdict = (
-        f"Its parity is certified: all {checks} passed"
+        f"{certified}: all {checks} passed"
         if report.passed
         else f"**It is not at parity:** {failures} of {checks} failed"
     )
@@ -91,6 +92,8 @@ def paragraph(report: Report) -> str:
         f"The figure {'closest to' if report.passed else 'furthest beyond'} its limit is “{_markdown(worst.name)}”: "
         f"{figures(worst)}.",
     ]
+    if twins is not None:
+        sentences.append(f"{_markdown(twins)}.")
     if report.comparison is not None:
         sentences.append(_markdown(report.comparison.describe()))
     if report.greedy.steps:

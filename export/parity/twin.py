@@ -1,0 +1,158 @@
+"""Verification of graphs for CUDA without a GPU: their float32 twins run on the CPU.
+
+The twin of a graph is lowered from the same model by the same rules, for the same kernels, in float32: it has the same
+nodes over other types, and the CPU has kernels for all of them. What it computes is compared with PyTorch as any graph
+is. Of a CUDA graph with the structure of its twin, CUDA's kernels and the rounding of half precision are left to
+verify, which takes a GPU; the report says so.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+
+from edgeformer.check.cuda import audit_cuda
+from edgeformer.check.folder import read_folder
+from edgeformer.export.adapters.opened_bundle import Subject
+from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files
+from edgeformer.export.capture import capture_graph
+from edgeformer.export.lower import lower_captured, lowering_options_of
+from edgeformer.export.parity.report import Check, Report
+from edgeformer.export.progress import Progress
+from edgeformer.manifest import Manifest
+from edgeformer.quantization import Quantization
+from edgeformer.runtime.session import onnxruntime
+
+PROVIDER = "cpu, float32 twins of the graphs for CUDA"
+UNPROVED = (
+    "Float32 twins with the nodes of these graphs are at parity on the CPU. Kernels of CUDA and the rounding of half "
+    "precision were not run: verify the bundle again on a machine with a GPU"
+)
+"""The field `cuda` of a report's environment."""
+
+Step = tuple[str, str, tuple[tuple[str, int], ...], tuple[object, ...]]
+
+
+def lacks_gpu(manifest: Manifest) -> bool:
+    """Return whether the graphs of a bundle are for CUDA, and the installed onnxruntime has none."""
+    return manifest.provider == "cuda" and "CUDAExecutionProvider" not in onnxruntime().get_available_providers()
+
+
+def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject], Report]) -> Report:
+    """Verify the twin of a subject, compare their structures, and audit the subject's own kernels."""
+    with TemporaryDirectory(prefix="edgeformer-twin.") as place:
+        twin = write_twin(subject, Path(place), progress)
+        checks = [_same_nodes(subject, twin), _kernels(subject)]
+        report = verify(twin)
+    return replace(
+        report,
+        precision=subject.manifest.precision,
+        hashes=subject.manifest.graph_hashes(),
+        checks=(*report.checks, *checks),
+        environment=report.environment | {"provider": PROVIDER, "cuda": UNPROVED},
+    )
+
+
+def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
+    """Write the twins of a bundle's graphs into a folder, and return them as a subject of verification."""
+    manifest, model_spec = subject.manifest, subject.model_spec
+    # Graphs of float32 are their own twins.
+    lowering = replace(
+        lowering_options_of(manifest),
+        twin=manifest.arithmetic != "fp32",
+        quantization=_without_gptq(manifest.quantization),
+    )
+    progress("making float32 twins of the graphs", 0)
+    graphs = {}
+    for spec in model_spec.graphs:
+        graphs[spec.file] = capture_graph(model_spec, subject.weights, "fp32", spec)
+        lower_captured(graphs[spec.file], spec, lowering)
+    writer = GraphWriter(folder, progress)
+    for data, names in weight_files(graphs, shared=True).items():
+        writer.write_all({name: graphs[name] for name in names}, data)
+    twin = replace(
+        manifest,
+        precision=manifest.precision if manifest.quantization is not None else "fp32",
+        provider="cpu",
+        quantization=lowering.quantization,
+        merged_graph=None,
+        windowed_graph=None,
+        windows=(),
+        weights=writer.weights,
+        files=file_entries(folder, writer.hashes),
+    )
+    return replace(subject, folder=folder, manifest=twin)
+
+
+def _without_gptq(quantization: Quantization | None) -> Quantization | None:
+    """Return the same formats without a calibration, which would take its text; a twin has integers of its own."""
+    if quantization is None:
+        return None
+    rules = tuple(
+        replace(rule, format=replace(rule.format, rounding="mse"))
+        if rule.format is not None and rule.format.rounding == "gptq"
+        else rule
+        for rule in quantization.rules
+    )
+    return replace(quantization, rules=rules, calibration=None)
+
+
+def _same_nodes(subject: Subject, twin: Subject) -> Check:
+    different = 0
+    for name in twin.manifest.graphs:
+        steps, others = (structure(onnx.load(each.folder / name, load_external_data=False)) for each in (subject, twin))
+        different += sum(one != other for one, other in zip(steps, others, strict=False)) + abs(
+            len(steps) - len(others)
+        )
+    return Check(
+        name="twin: other nodes",
+        what="nodes of the graphs for CUDA that differ from those of their float32 twins, apart from casts",
+        value=float(different),
+        limit=0.0,
+        eager=None,
+        reason="what the twin computes says something about a graph of the same nodes only",
+    )
+
+
+def _kernels(subject: Subject) -> Check:
+    audit = audit_cuda(read_folder(subject.folder))
+    findings = [str(each) for each in audit.findings if each.severity != "warning"]
+    return Check(
+        name="twin: no CUDA kernel",
+        what="; ".join(findings)
+        or f"nodes in layers without a kernel in onnxruntime {audit.onnxruntime}'s CUDA provider",
+        value=float(len(findings)),
+        limit=0.0,
+        eager=None,
+        reason="a node without a kernel moves its activations over the bus",
+    )
+
+
+def structure(model: onnx.ModelProto) -> list[Step]:
+    """Return domain, op, integer attributes and inputs of each node; casts are left out.
+
+    An input is an input of the graph, an output of an earlier node, or a constant. The last step is the outputs.
+    """
+    return list(_steps(model.graph, {}))
+
+
+def _steps(graph: onnx.GraphProto, outer: dict[str, object]) -> Iterator[Step]:
+    known = dict(outer) | {value.name: value.name for value in graph.input}
+    place = 0
+    for node in graph.node:
+        inputs = tuple(known.get(name, "constant" if name else None) for name in node.input)
+        if node.op_type == "Cast":
+            known[node.output[0]] = inputs[0]
+            continue
+        numbers = tuple(sorted((each.name, each.i) for each in node.attribute if each.type == onnx.AttributeProto.INT))
+        # PyTorch's exporter writes a lower bound as Clip in float32 and as Max in half precision.
+        op = "Max" if node.op_type == "Clip" and len(inputs) == 2 else node.op_type
+        yield node.domain, op, numbers, inputs
+        place += 1
+        known |= {name: (op, place, index) for index, name in enumerate(node.output)}
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _steps(attribute.g, known)
+    yield "", "outputs", (), tuple(known.get(value.name) for value in graph.output)
