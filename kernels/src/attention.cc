@@ -218,7 +218,7 @@ class Attention {
     const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
     const std::size_t chunks = std::min(parts.size(), most);
     const auto attend = [&](std::size_t chunk) {
-      float* scratch = kIsInt8 ? attention_memory_of_thread().work.at_least(attention_scratch(0, shape_.head_dim)) : nullptr;
+      float* scratch = attention_memory_of_thread().work.at_least(attention_scratch(0, shape_.head_dim));
       for (std::size_t i = chunk * parts.size() / chunks; i < (chunk + 1) * parts.size() / chunks; ++i) {
         const Part& part = parts[i];
         level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end,
