@@ -14,14 +14,22 @@ from edgeformer.runtime import request_values
 from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.encoder_outputs import check_length
-from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, run_rows
+from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, Steps, run_rows
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.prefix_cache import PrefixCache
-from edgeformer.runtime.rows import drafts_tokens, make_row, prefill_samples, run_from_prefix, with_prompt_lookup
+from edgeformer.runtime.rows import (
+    drafts_tokens,
+    make_row,
+    prefill_samples,
+    run_from_prefix,
+    with_drafts,
+    with_prompt_lookup,
+)
 from edgeformer.runtime.session import ProviderChoice
 from edgeformer.runtime.session_file import read_session, write_session
+from edgeformer.runtime.speculation import DraftModel, check_same_tokens
 from edgeformer.runtime.tokenizer import Message
 
 PREFIX_BYTES = 256 * 2**20
@@ -42,10 +50,25 @@ class CausalLM(Model):
         self._threads = threads
         self._adapters: dict[str, Tensors] = {}
         self.prefix_cache = PrefixCache(PREFIX_BYTES)
+        self.draft: CausalLM | None = None
         self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = self._open_graph(manifest.prefill.graph, threads)
             self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
+
+    def use_draft(self, draft: "CausalLM | None") -> None:
+        """Let another model draft tokens for requests of one prompt that ask for no prompt lookup; None for no model.
+
+        Raises RequestError for a model with another tokenizer, and for anything but a decoder-only model.
+        """
+        if draft is not None:
+            if not isinstance(draft, CausalLM):
+                raise RequestError(
+                    f"draft is {request_values.shown(draft)}; it must be a decoder-only model, as load returns it."
+                )
+            sizes = self.manifest.vocab_size, draft.manifest.vocab_size
+            check_same_tokens(self.tokenizer, draft.tokenizer, sizes)
+        self.draft = draft
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -170,8 +193,7 @@ class CausalLM(Model):
         count = _samples(num_return_sequences, chosen)
         rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter)
         first = prefill_samples(decoder, rows, count) if count > 1 else None
-        steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
-        for _ in run_rows(steps, rows, first):
+        for _ in run_rows(self._with_drafts(decoder, rows, chosen), rows, first):
             pass
         found = [row.result() for row in rows]
         results: list[Any] = found
@@ -194,8 +216,7 @@ class CausalLM(Model):
         """
         chosen = self._config(config, options)
         rows, decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
-        steps = with_prompt_lookup(decoder, rows[0], chosen) if drafts_tokens(rows, chosen) else decoder
-        return GenerationStream(rows[0], run_rows(steps, rows))
+        return GenerationStream(rows[0], run_rows(self._with_drafts(decoder, rows, chosen), rows))
 
     def chat(
         self,
@@ -217,7 +238,7 @@ class CausalLM(Model):
         prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
-        steps = with_prompt_lookup(decoder, row, chosen, row.prompt) if drafts_tokens([row], chosen) else None
+        steps = self._with_drafts(decoder, [row], chosen, row.prompt)
         return GenerationStream(row, run_from_prefix(self.prefix_cache, decoder, row, steps, adapter or ""))
 
     def save_session(self, path: str | Path, messages: Sequence[Message] = ()) -> None:
@@ -284,6 +305,22 @@ class CausalLM(Model):
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
         return rows, self.new_decoder(len(rows), capacity, adapter)
+
+    def _with_drafts(
+        self, decoder: Decoder, rows: Sequence[Row], config: GenerationConfig, text: Sequence[int] = ()
+    ) -> Steps:
+        """Return a decoder that drafts tokens, where the config asks for it or the model has a draft model.
+
+        text: tokens that the decoder will have without its `prefill`.
+        """
+        if drafts_tokens(rows, config):
+            return with_prompt_lookup(decoder, rows[0], config, text)
+        if self.draft is None or not config.num_assistant_tokens or len(rows) > 1:
+            return decoder
+        capacity = min(decoder.cache.capacity, self.draft.manifest.context_length)
+        drafter = DraftModel(self.draft.new_decoder(1, capacity), self.manifest.vocab_size)
+        drafter.extend(text)
+        return with_drafts(decoder, rows[0], drafter, config.num_assistant_tokens)
 
     def _new_tokens(self, prompt_length: int, config: GenerationConfig) -> int:
         """Return how many tokens to generate at most after a prompt. Raises RequestError if they do not fit."""

@@ -83,6 +83,7 @@ class GenerationOptions(TypedDict, total=False):
     grammar: str | None
     prompt_lookup_num_tokens: int
     max_matching_ngram_size: int
+    num_assistant_tokens: int
     num_beams: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
@@ -161,6 +162,8 @@ class GenerationConfig:
         prompt_lookup_num_tokens: ≥ 0; tokens to draft at a time at most, of what came before; fewer or none where that
             does not pay. 0 drafts none.
         max_matching_ngram_size: ≥ 1; last tokens of the text that are searched for in it, and then fewer of them.
+        num_assistant_tokens: ≥ 0; tokens that a draft model drafts at a time at most (`CausalLM.use_draft`), where
+            prompt_lookup_num_tokens is 0; without a draft model it says nothing.
 
     Beam search, encoder-decoders only:
         num_beams: ≥ 1; continuations that are kept at each step, 1 is greedy search.
@@ -217,6 +220,7 @@ class GenerationConfig:
     grammar: str | None = None
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 3
+    num_assistant_tokens: int = 8
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -242,7 +246,11 @@ class GenerationConfig:
             raise RequestError("structured output ends where it is complete; take ignore_eos out.")
         if beams and self.prompt_lookup_num_tokens:
             raise RequestError("prompt_lookup_num_tokens does not work with beams; use num_beams=1.")
-        for name, least in (("prompt_lookup_num_tokens", 0), ("max_matching_ngram_size", 1)):
+        for name, least in (
+            ("prompt_lookup_num_tokens", 0),
+            ("max_matching_ngram_size", 1),
+            ("num_assistant_tokens", 0),
+        ):
             if not least <= getattr(self, name) <= MOST_DRAFTED:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be between {least} and {MOST_DRAFTED}.")
         if self.top_logprobs < 0:

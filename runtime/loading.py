@@ -3,7 +3,7 @@
 import warnings
 from pathlib import Path
 
-from edgeformer.errors import BundleError
+from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest import Manifest, Task
 from edgeformer.runtime import request_values
 from edgeformer.runtime.causal_lm import CausalLM
@@ -15,19 +15,27 @@ LOADERS: dict[Task, str] = {"causal-lm": "load_causal_lm", "seq2seq-lm": "load_s
 
 
 def load(
-    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    draft: str | Path | None = None,
 ) -> CausalLM | Seq2SeqLM | Encoder:
     """Open the bundle in a folder; its task decides about the class.
 
     provider: `auto` takes CUDA where onnxruntime has it and the bundle runs on it, else the CPU. threads: None for all
     usable cores. kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
+    draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only model.
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
-    RequestError for a provider that is not available.
+    RequestError for a provider that is not available, and for a draft model that does not fit.
     """
     manifest, folder = _open(path, None), request_values.path("path", path)
+    if draft is not None and manifest.task != "causal-lm":
+        raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
     match manifest.task:
         case "causal-lm":
-            return CausalLM(folder, manifest, provider, threads, kernels)
+            return load_causal_lm(path, provider, threads, kernels=kernels, draft=draft)
         case "seq2seq-lm":
             return Seq2SeqLM(folder, manifest, provider, threads, kernels)
         case "encoder":
@@ -35,10 +43,19 @@ def load(
 
 
 def load_causal_lm(
-    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    draft: str | Path | None = None,
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    return CausalLM(request_values.path("path", path), _open(path, "causal-lm"), provider, threads, kernels)
+    model = CausalLM(request_values.path("path", path), _open(path, "causal-lm"), provider, threads, kernels)
+    if draft is not None:
+        folder = request_values.path("draft", draft)
+        model.use_draft(load_causal_lm(folder, provider, threads, kernels=kernels))
+    return model
 
 
 def load_seq2seq(

@@ -19,6 +19,7 @@ INTEGERS = (
     "max_new_tokens", "max_length", "top_k", "seed", "no_repeat_ngram_size", "min_length", "min_new_tokens",
     "encoder_no_repeat_ngram_size", "forced_bos_token_id", "forced_eos_token_id", "num_beams", "top_logprobs",
     "dry_allowed_length", "dry_penalty_last_n", "prompt_lookup_num_tokens", "max_matching_ngram_size",
+    "num_assistant_tokens",
 )  # fmt: skip
 NUMBERS = (
     "temperature", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold", "repetition_penalty",

@@ -17,7 +17,13 @@ from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.request_values import functions
-from edgeformer.runtime.speculation import DraftLength, PromptLookup, SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime.speculation import (
+    Drafter,
+    DraftLength,
+    PromptLookup,
+    SpeculationStatistics,
+    SpeculativeDecoder,
+)
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Tokenizer
 
@@ -79,8 +85,13 @@ def with_prompt_lookup(
     """
     lookup = PromptLookup(config.max_matching_ngram_size)
     lookup.extend(text)
+    return with_drafts(decoder, row, lookup, config.prompt_lookup_num_tokens)
+
+
+def with_drafts(decoder: Decoder, row: Row, drafter: Drafter, most: int) -> SpeculativeDecoder:
+    """Return a decoder that drafts up to `most` tokens of a row at a time; the row gets its counts."""
     row.speculation = SpeculationStatistics()
-    return SpeculativeDecoder(decoder, lookup, DraftLength(config.prompt_lookup_num_tokens), row.speculation)
+    return SpeculativeDecoder(decoder, drafter, DraftLength(most), row.speculation)
 
 
 def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArray[np.float32]:

@@ -79,6 +79,13 @@ STRUCTURED = "Structured output"
 @option("--regex", topic=STRUCTURED, help="Write a text that this regular expression matches.")
 @option("--grammar", metavar="FILE|LARK", topic=STRUCTURED, help="Write a text of this grammar.")
 @option(
+    "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
+    help="A smaller model with the same tokenizer, which drafts tokens.",
+)  # fmt: skip
+@option(
+    "--num-assistant-tokens", **COUNT, topic=SPECULATION, help="With --draft, tokens at a time at most. [default: 8]"
+)
+@option(
     "--prompt-lookup-num-tokens", **COUNT, topic=SPECULATION,
     help="Draft up to N tokens at a time of what came before.",
 )  # fmt: skip
@@ -105,6 +112,7 @@ def run_command(
     provider: Any,
     threads: int | None,
     as_json: bool,
+    draft: Path | None,
     **options: Any,
 ) -> None:
     """Run the model in BUNDLE on PROMPT (or standard input).
@@ -122,7 +130,7 @@ def run_command(
         options[name] = _text_or_file(options[name])
     if "top_logprobs" in options:
         options["logprobs"] = True
-    model = load(bundle, provider, threads)
+    model = load(bundle, provider, threads, draft=draft)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     _check_options(model, chat, system, options)

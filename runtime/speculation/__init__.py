@@ -1,6 +1,7 @@
 """Speculation: cheap drafts of the next tokens, verified by one run of the model, which is the only one that chooses.
 
-    drafter         prompt_lookup.py            tokens that may come next
+    drafter         prompt_lookup.py            tokens that may come next, of the text itself
+                    draft_model.py              … by a smaller model
     how many        draft_length.py             as many as pay, by what runs cost and how many drafts come true
     verification    speculative_decoder.py      one run over the last token and its draft; what is wrong is taken back
 
@@ -10,8 +11,17 @@ structured output see what they would see without speculation, in the same order
 """
 
 from edgeformer.runtime.speculation.draft_length import DraftLength
+from edgeformer.runtime.speculation.draft_model import DraftModel, check_same_tokens
 from edgeformer.runtime.speculation.prompt_lookup import PromptLookup
 from edgeformer.runtime.speculation.speculative_decoder import Drafter, SpeculativeDecoder
 from edgeformer.runtime.speculation.statistics import SpeculationStatistics
 
-__all__ = ["DraftLength", "Drafter", "PromptLookup", "SpeculationStatistics", "SpeculativeDecoder"]
+__all__ = [
+    "DraftLength",
+    "DraftModel",
+    "Drafter",
+    "PromptLookup",
+    "SpeculationStatistics",
+    "SpeculativeDecoder",
+    "check_same_tokens",
+]

@@ -45,7 +45,7 @@ def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_defaul
     )
     of_the_loop = {
         "max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs", "prompt_lookup_num_tokens",
-        "max_matching_ngram_size",
+        "max_matching_ngram_size", "num_assistant_tokens",
     }  # fmt: skip
     assert names(GenerationConfig) == parts | of_the_loop
     config = GenerationConfig()

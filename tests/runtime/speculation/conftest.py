@@ -1,7 +1,7 @@
 """Bundles of every form of cache, and a drafter that knows the answer and is wrong at chosen places."""
 
 import pytest
-from forms_of_cache import CONTEXT, KINDS, TEXT, VOCABULARY
+from forms_of_cache import CONTEXT, KINDS, TEXT, VOCABULARY, Lengths
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
@@ -39,23 +39,6 @@ class Oracle:
     def draft(self, count):
         places = range(self._length, min(self._length + count, len(self._text)))
         return [(self._text[place] + (place in self._wrong)) % VOCABULARY for place in places]
-
-
-class Lengths:
-    """Drafts of given lengths in turn, whatever they cost."""
-
-    def __init__(self, lengths):
-        self._lengths, self._asked = lengths, 0
-
-    def choose(self, pending=0):
-        self._asked += 1
-        return self._lengths[self._asked % len(self._lengths)]
-
-    def record_run(self, seconds, tokens, drafted):
-        """Forget it."""
-
-    def record_drafts(self, right, wrong):
-        """Forget it."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Models of every form of cache: family of transformers, sizes, and options of the export."""
+"""Models of every form of cache (family of transformers, sizes, options of the export), and drafts of given lengths."""
 
 VOCABULARY = 131
 CONTEXT = 96
@@ -18,3 +18,20 @@ KINDS = {
     "dynamic": ("llama", {}, {"ops": "portable", "cache": "dynamic"}),
     "standard": ("llama", {}, {"ops": "standard", "cache": "static"}),
 }
+
+
+class Lengths:
+    """Drafts of given lengths in turn, whatever they cost."""
+
+    def __init__(self, lengths):
+        self._lengths, self._asked = lengths, 0
+
+    def choose(self, pending=0):
+        self._asked += 1
+        return self._lengths[self._asked % len(self._lengths)]
+
+    def record_run(self, seconds, tokens, drafted):
+        """Forget it."""
+
+    def record_drafts(self, right, wrong):
+        """Forget it."""
