@@ -145,6 +145,10 @@ CALLS = {
     "load": (lambda h, v: load(v), "path|folder|bundle", set()),
     "load(provider)": (lambda h, v: load(h["folder"] / "tiny-embed", provider=v), "provider", set()),
     "load(threads)": (lambda h, v: load(h["folder"] / "tiny-embed", threads=v), "threads", {"None"}),
+    "load(draft)": (
+        lambda h, v: load(h["folder"] / "tiny-llama", draft=v), "draft|path|folder|bundle", {"None"},
+    ),
+    "use_draft": (lambda h, v: h["lm"].use_draft(v), "draft", {"None"}),
     "load(kernels)": (lambda h, v: load(h["folder"] / "tiny-embed", kernels=v), "kernels", {"True"}),
     "Manifest.read": (lambda h, v: Manifest.read(v), "folder|bundle", set()),
     "from_dict": (lambda h, v: GenerationConfig.from_dict(v), "generation config", {"dict", "{}"}),
