@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-BEGIN, END = "<!-- generated: reliability -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- figures: reliability -->\n", "<!-- end -->\n"
 
 WORDS = {
     "manifest": "manifests",
