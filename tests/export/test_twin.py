@@ -130,7 +130,7 @@ def test_casts_are_no_part_of_the_structure():
     ("preset", "precision"),
     [
         ("tiny-embed", "fp16"),
-        ("tiny-llama", "fp32"),
+        pytest.param("tiny-llama", "fp32", marks=pytest.mark.slow),
         pytest.param("tiny-llama", "int4", marks=pytest.mark.slow),
         pytest.param("tiny-llama", "int8", marks=pytest.mark.slow),
         pytest.param("tiny-translate", "fp16", marks=pytest.mark.slow),

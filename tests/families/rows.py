@@ -1303,3 +1303,10 @@ FAMILIES = {
         },
     ),
 }  # fmt: skip
+
+DISTINCT = {
+    "apertus", "bamba", "bloom", "deepseek_v3", "falcon", "falcon_h1", "gemma2", "gemma3n_text", "gpt2", "gpt_oss",
+    "gptj", "lfm2", "llama", "mpt", "olmoe", "qwen3_next", "bart", "led", "t5", "t5gemma", "whisper", "albert", "bert",
+    "deberta-v2", "longformer", "modernbert", "mpnet",
+}  # fmt: skip
+"""Families of all kinds of models whose graphs differ from each other; the others are variants of them."""

@@ -31,6 +31,7 @@ from op_set_models import (
     reference,
 )
 from op_set_rules import OPSETS, assert_domains, check, foreign_ops
+from rows import DISTINCT
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
@@ -41,12 +42,6 @@ from edgeformer.families import family_names
 from edgeformer.weights import RandomWeights
 
 LIMITS = {torch.float32: 1e-5, torch.float16: 5e-3}
-DISTINCT = {
-    "apertus", "bamba", "bloom", "deepseek_v3", "falcon", "falcon_h1", "gemma2", "gemma3n_text", "gpt2", "gpt_oss",
-    "gptj", "lfm2", "llama", "mpt", "olmoe", "qwen3_next", "bart", "led", "t5", "t5gemma", "whisper", "albert", "bert",
-    "deberta-v2", "longformer", "modernbert", "mpnet",
-}  # fmt: skip
-"""Families whose graphs differ from each other; the others, which are variants, are slow."""
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
 MODELS = [pytest.param(name, marks=() if name in {*DISTINCT, *KINDS} else pytest.mark.slow) for name in NAMES]
 CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}

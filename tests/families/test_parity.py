@@ -1,6 +1,7 @@
 """Every family: random models of transformers' own class, exported, verified, and run by plain onnxruntime.
 
-By default the first model of each family is run, and every Llama; the others are `slow`.
+By default the first model of each family is run in float32, that of a family with a graph of its own in float16 as
+well, and every Llama; the others are `slow`.
 The oracle is transformers' eager module over the same checkpoint, in float32; the runner is `plain_onnxruntime.py`,
 which imports neither edgeformer nor torch. Error: max |Δlogit| / max |logit|. The models are in `rows.py`.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from rows import FAMILIES, VOCABULARY
+from rows import DISTINCT, FAMILIES, VOCABULARY
 
 from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model, verify
@@ -28,14 +29,15 @@ GREEDY = 24
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
 
 
-def is_slow(family, name):
+def is_slow(family, name, precision="fp32"):
     """Return whether a model is left to the slow tests: most families are variants of each other."""
-    return family != "llama" and name != next(iter(FAMILIES[family].models))
+    variant = name != next(iter(FAMILIES[family].models)) or (precision == "fp16" and family not in DISTINCT)
+    return family != "llama" and variant
 
 
 def marked(*case):
-    """Return a test case of (family, name, …), slow where the model is."""
-    return pytest.param(*case, marks=pytest.mark.slow if is_slow(*case[:2]) else ())
+    """Return a test case of (family, name) or (family, name, precision), slow where the model is."""
+    return pytest.param(*case, marks=pytest.mark.slow if is_slow(*case) else ())
 
 
 MODELS = [marked(family, name) for family, row in FAMILIES.items() for name in row.models]
@@ -49,17 +51,18 @@ def outcomes(make_model, tmp_path_factory):
     def of_family(family, slow):
         return run_family(family, slow, make_model, tmp_path_factory.mktemp(family))
 
-    return lambda family, name, precision: of_family(family, is_slow(family, name))[name, precision]
+    return lambda family, name, precision: of_family(family, is_slow(family, name, precision))[name, precision]
 
 
 def run_family(family, slow, make_model, work):
     """Export a family's models, run the bundles in one plain process, and compute the oracle's logits.
 
-    slow: which of its models. float32 graphs pass the parity gates on their way.
+    slow: which of its models and precisions. float32 graphs pass the parity gates on their way.
     """
     jobs, expected = [], {}
     for index, (name, options) in enumerate(FAMILIES[family].models.items()):
-        if is_slow(family, name) != slow:
+        chosen = [precision for precision in precisions(family, name) if is_slow(family, name, precision) == slow]
+        if not chosen:
             continue
         row = FAMILIES[family]
         folder = make_model(family, seed=index, **(row.sizes | options), **row.stored.get(name, {}))
@@ -67,7 +70,7 @@ def run_family(family, slow, make_model, work):
         inputs = work / f"{name}.npz"
         np.savez(inputs, tokens=tokens, prompt=PROMPT, lengths=np.array(LENGTHS), greedy=GREEDY)
         expected[name] = oracle(folder, tokens)
-        for precision in precisions(family, name):
+        for precision in chosen:
             bundle = work / f"{name}-{precision}"
             exported = export_model(folder, bundle, precision=precision, verify=None, **row.exported.get(name, {}))
             if precision == "fp32":
@@ -82,10 +85,11 @@ def run_family(family, slow, make_model, work):
         [sys.executable, str(script), str(work / "jobs.json")], capture_output=True, text=True, cwd=work, check=False
     )
     assert "ran without edgeformer and torch" in done.stdout, done.stderr
+    ran = [(name, precision) for name in expected for precision in precisions(family, name)]
     return {
         (name, precision): (np.load(work / f"{name}-{precision}.npz"), expected[name])
-        for name in expected
-        for precision in precisions(family, name)
+        for name, precision in ran
+        if is_slow(family, name, precision) == slow
     }
 
 
