@@ -29,6 +29,7 @@ COMMANDS = {
     "export": Entry("Make", "Export a model to a bundle, and verify it."),
     "optimize": Entry("Make", "Let BUNDLE load faster and take less memory on this machine."),
     "run": Entry("Run", "Run the model in BUNDLE on PROMPT (or standard input)."),
+    "chat": Entry("Run", "Chat with the model in BUNDLE on the terminal."),
     "embed": Entry("Run", "Turn TEXTS into vectors with the encoder in BUNDLE."),
     "serve": Entry("Run", "Serve BUNDLEs over the API of OpenAI."),
     "bench": Entry("Measure", "Measure how fast BUNDLE runs here."),
