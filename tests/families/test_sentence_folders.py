@@ -48,11 +48,11 @@ MODULES |= {
     "sigmoid": (["weightedmean"], [dense(WIDTH, 40, torch.nn.Sigmoid)], True),
 }
 EXPORTED = ("all", "two-layers")
-"""These run as graphs in every run of the tests; the others in the slow ones."""
+"""These run as graphs in every run of the tests; the others but pairs of poolings in the slow ones."""
 
 
-def slow_unless(fast):
-    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in MODULES]
+def slow_unless(fast, names=tuple(MODULES)):
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_vectors_are_those_of_the_library(folders, name):
     np.testing.assert_allclose(found, model.expected, atol=2e-6 * np.abs(model.expected).max())
 
 
-@pytest.mark.parametrize("name", slow_unless(EXPORTED))
+@pytest.mark.parametrize("name", slow_unless(EXPORTED, [name for name in MODULES if "+" not in name]))
 def test_graphs_compute_the_vectors_of_the_library(folders, name, tmp_path):
     model = folders(name)
     bundle = export_model(model.folder, tmp_path / "bundle").path
