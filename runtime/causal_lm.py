@@ -247,17 +247,19 @@ class CausalLM(Model):
         messages: of that conversation, to be returned by `load_session`. The file replaces another one of this name
         once it is complete. Raises RequestError if nothing was kept, or if the file cannot be written.
         """
+        file = request_values.path("path", path, "file")
         kept = self.prefix_cache.latest()
         if kept is None:
             raise RequestError("there is no session to save: no conversation was held, or prefix_cache keeps nothing.")
-        write_session(Path(path), self.manifest, kept, messages)
+        write_session(file, self.manifest, kept, messages)
 
     def load_session(self, path: str | Path) -> list[Message]:
         """Read what `save_session` wrote, so that `chat` goes on from there; return its messages.
 
         Raises RequestError for a file of another bundle, and for one that is damaged or no session.
         """
-        kept, messages = read_session(Path(path), self.manifest, self.new_decoder(1, 1).cache)
+        file = request_values.path("path", path, "file")
+        kept, messages = read_session(file, self.manifest, self.new_decoder(1, 1).cache)
         self.prefix_cache.insert(kept)
         return messages
 

@@ -83,10 +83,14 @@ def seconds(name: str, value: Any) -> float | None:
     return min(found, LONGEST_SECONDS)
 
 
-def path(name: str, value: Any) -> Path:
-    """Return a path. Raises RequestError for anything but a text or a Path."""
+def path(name: str, value: Any, kind: str = "folder") -> Path:
+    """Return the path of a `kind`. Raises RequestError for anything but a text or a Path."""
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
-        raise RequestError(f"{name} is {shown(value)}; it must be the path of a folder, as a text or a Path.")
+        raise RequestError(f"{name} is {shown(value)}; it must be the path of a {kind}, as a text or a Path.")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise RequestError(f"{name} is {shown(value)}, which no file of this system can be named.") from None
     return Path(value)
 
 

@@ -164,6 +164,7 @@ OF_ENCODER = "encoder.blocks.1.attention/GroupQueryAttention"
 POST_NORM = "blocks.0.feed_forward_norm/LayerNormalization"
 GLOBAL = "blocks.0.attention/CrossAttention"
 PLACES = "position_embedding/Gather"
+POOLED = "pooler/ReduceSum_1"
 
 # The model, the file that is changed, how, and the only node that then computes something else.
 GRAPH_FAULTS = {
@@ -198,7 +199,7 @@ GRAPH_FAULTS = {
         "labels", MODEL, setting("classifier.dense/*", "transB", 0), "classifier.dense/Gemm",
     ),
     "a mean of padding too": (
-        "vectors", MODEL, reading("ReduceSum", 0, output("blocks.1.feed_forward_norm/*")), "ReduceSum",
+        "vectors", MODEL, reading(POOLED, 0, output("blocks.1.feed_forward_norm/*")), POOLED,
     ),
     "the scale of global tokens": ("longformer", MODEL, setting(GLOBAL, "scale", 0.2), GLOBAL),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from test_mat_mul_n_bits import session_of
 from edgeformer.export import export_model
 from edgeformer.export.lower.contrib import INT8_CACHE
 from edgeformer.export.lower.ort.kernel_nodes import INT8_ATTENTION
-from edgeformer.runtime import load
+from edgeformer.runtime import load, session
 from edgeformer.runtime.session import onnxruntime_errors
 
 CHANNELS = (1, KV_HEADS, 1, HEAD_DIM)
@@ -77,11 +77,12 @@ def test_a_cache_of_floats_is_refused_when_the_session_is_opened(library):
         session_of(int8_graph(feeds), library)
 
 
-def test_a_graph_with_an_int8_cache_runs_kernels_alone(installed, library, tmp_path):
+def test_a_graph_with_an_int8_cache_runs_kernels_alone(installed, library, tmp_path, monkeypatch):
     """The body has the scales; the kernel's logits are as near to those of the body as with a cache of floats."""
     bundle = export_model("tiny-llama", tmp_path / "int8", precision="int4", cache_precision="int8", verify=None).path
     without = load(bundle, "cpu", kernels=False).forward(range(5, 45))
     installed(library)
+    monkeypatch.setattr(session, "usable_cores", lambda: 2)  # tests that run side by side have one each
     model = load(bundle, "cpu", threads=2)
     assert "Int8CachedAttention ×" in model.kernels.describe()
     assert "threads of their own" in model.kernels.describe()

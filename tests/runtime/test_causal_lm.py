@@ -95,9 +95,7 @@ def test_a_chat_is_the_prompt_of_its_template(model):
 def test_the_cache_is_sized_to_the_request(model, monkeypatch):
     asked = []
     new_decoder = model.new_decoder
-    monkeypatch.setattr(
-        model, "new_decoder", lambda rows, capacity: asked.append((rows, capacity)) or new_decoder(rows, capacity)
-    )
+    monkeypatch.setattr(model, "new_decoder", lambda *sizes: asked.append(sizes[:2]) or new_decoder(*sizes))
     model.generate([[3, 4, 5], [6]], max_new_tokens=10)
     assert asked == [(2, 3 + 10)]
     geometry = model.manifest.cache

@@ -148,6 +148,7 @@ CALLS = {
     "load(draft)": (
         lambda h, v: load(h["folder"] / "tiny-llama", draft=v), "draft|path|folder|bundle", {"None"},
     ),
+    "load_session": (lambda h, v: h["lm"].load_session(v), "path|session", set()),
     "use_draft": (lambda h, v: h["lm"].use_draft(v), "draft", {"None"}),
     "load(kernels)": (lambda h, v: load(h["folder"] / "tiny-embed", kernels=v), "kernels", {"True"}),
     "Manifest.read": (lambda h, v: Manifest.read(v), "folder|bundle", set()),
@@ -199,7 +200,7 @@ def test_the_tests_name_every_public_call(have):
         # of the machinery behind public calls, or tested by their own files
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
-        "encode_source",
+        "encode_source", "save_session", "speech_windows",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):

@@ -136,7 +136,7 @@ def test_lists_make_equal_configs_and_every_config_is_hashable():
         ({"presence_penalty": float("nan")}, "^presence_penalty is nan; it must be finite; 0 is off.$"),
         ({"frequency_penalty": float("inf")}, "^frequency_penalty is inf; it must be finite; 0 is off.$"),
         ({"num_return_sequences": 2}, "^num_return_sequences is 2, but without a temperature all of them are the same"),
-        ({"num_return_sequences": 0}, "^num_return_sequences is 0; it must be at least 1.$"),
+        ({"num_return_sequences": 0}, "^num_return_sequences is 0; it must be between 1 and 65,536.$"),
         ({"forced_bos_token_id": 9999}, "^forced_bos_token_id has the token id 9999, outside 0 to 2047"),
     ],
 )

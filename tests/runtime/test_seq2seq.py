@@ -335,7 +335,7 @@ def test_a_bundle_without_a_tokenizer_takes_ids_and_says_so(pair):
     for call in (
         lambda: pair.ours.generate("Hi"),
         lambda: pair.ours.generate([5], stop="x"),
-        lambda: pair.ours.translate([5]),
+        lambda: pair.ours.translate("Hi"),
     ):
         with pytest.raises(RequestError, match=r"has no tokenizer\.json, so it takes token ids, not text"):
             call()

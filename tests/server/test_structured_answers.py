@@ -71,7 +71,8 @@ def test_logprobs_are_those_of_the_tokens_and_of_the_likeliest(create, server):
         assert bytes(entry.bytes).decode(errors="replace") == entry.token
     chunks = list(create(logprobs=True, max_tokens=6, stream=True))
     streamed = [entry for chunk in chunks if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
-    assert [entry.logprob for entry in streamed] == [entry.logprob for entry in entries]
+    # The second answer starts from the prefix that the first one left, so its last bits may be others.
+    np.testing.assert_allclose([entry.logprob for entry in streamed], [entry.logprob for entry in entries], atol=1e-5)
     with server.openai() as client:
         old = client.completions.create(model="tiny-llama", prompt="Once upon", max_tokens=4, logprobs=2)
     assert len(old.choices[0].logprobs.token_logprobs) == 4 and len(old.choices[0].logprobs.top_logprobs[0]) == 2
