@@ -1,4 +1,4 @@
-"""What an engine keeps of earlier requests: later ones start behind it, and get the tokens that they get alone."""
+"""An engine keeps prefixes of earlier requests: later ones start behind them, and get the tokens they get alone."""
 
 from dataclasses import replace
 
