@@ -307,11 +307,11 @@ class Manifest:
             raise BundleError(f"folder is {shown(folder)}; it must be the path of a bundle, as a text or a Path.")
         folder = Path(folder)
         path = folder / FILE_NAME
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise BundleError(
                 f"there is no folder {folder}. Make a bundle with: edgeformer export --model MODEL --output {folder}"
             )
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise BundleError(f"{folder} is not a bundle: it has no {FILE_NAME}. Make one with: edgeformer export")
         data = read_object(path, BundleError)
         try:
@@ -387,7 +387,6 @@ class Manifest:
         problems = []
         for name, entry in self.files.items():
             path = folder / name
-            # Path.is_file raises for a name that is too long for the file system.
             size = path.stat().st_size if os.path.isfile(path) else None
             if size is None:
                 problems.append(f"{name} is missing")

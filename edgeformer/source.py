@@ -4,6 +4,7 @@ Names of presets take precedence: `edgeformer export --model tiny-llama` makes a
 command must find the same model again. `./tiny-llama` always means the folder.
 """
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -233,12 +234,12 @@ def find_model(model: str | Path) -> FoundModel:
     if text in preset_names():
         return _open_folder(PRESETS / text, text, f"preset {text}")
     path = Path(text).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         return _open_folder(path, path.resolve().name, f"folder {path.name}")
     looks_like_path = (
         isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
     )
-    if path.exists():
+    if os.path.exists(path):
         raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, or a hub id.")
     if looks_like_path or "/" not in text:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Facts about a folder: files and their sizes, JSON documents, graphs. Any exporter may have written it."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,7 +90,7 @@ def read_folder(path: Path) -> Folder:
 
     Raises BundleError if there is no folder with graphs, and MissingDependencyError if onnx is not installed.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise BundleError(
             f"there is no folder {path}. Make a bundle with: edgeformer export --model MODEL --output {path}"
         )

@@ -4,6 +4,7 @@ onnxruntime prefers a kernel that was registered to a function of the same name,
 register a library and is told to. Sources: the clients' session options, and runs of each with the library.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,5 +70,5 @@ def genai_library_findings(folder: Folder) -> Iterator[Finding]:
         return
     if ".." in Path(library).parts:
         yield error(f"{GENAI_CONFIG}: {KEY} is {library}; a path with .. is an error for it.", "Give an absolute path.")
-    elif Path(library).is_absolute() and not Path(library).is_file():
+    elif Path(library).is_absolute() and not os.path.isfile(library):
         yield error(f"{GENAI_CONFIG}: {KEY} is {library}, which is not on this machine.", f"Set it to {LIBRARY}.")

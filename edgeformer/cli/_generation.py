@@ -1,5 +1,6 @@
 """Options of commands that generate text: its length, sampling, structured output, speculation."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,7 +134,4 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _text_or_file(value: str) -> str:
     """Return the content of a file of this name, or the value itself where there is none."""
-    try:
-        return Path(value).read_text(encoding="utf-8") if Path(value).is_file() else value
-    except OSError:  # a text that is longer than a name of a file may be
-        return value
+    return Path(value).read_text(encoding="utf-8") if os.path.isfile(value) else value

@@ -1,5 +1,6 @@
 """edgeformer bench"""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -72,7 +73,7 @@ def _check_plot(path: Path) -> None:
     folder = path.absolute().parent
     if path.suffix.lower() != ".png":
         raise RequestError(f"cannot draw {path}: the plot is a PNG file. Let its name end in .png.")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise RequestError(f"cannot write {path}: there is no folder {folder}.")
 
 

@@ -1,5 +1,6 @@
 """edgeformer info"""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
     MODEL is a bundle, or a model that `edgeformer export --model` takes. Of a bundle, it also says which kernels
     would run here. Reads no weights.
     """
-    if (Path(model) / FILE_NAME).is_file():
+    if os.path.isfile(Path(model) / FILE_NAME):
         manifest = Manifest.read(Path(model))
         manifest.check_sizes(Path(model))
         files = {name: entry.bytes for name, entry in manifest.files.items()}

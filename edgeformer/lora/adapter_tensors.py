@@ -5,6 +5,7 @@ tensors as they are stored, before they are renamed, transposed or cut into para
 that are stored [in, out] need no rules of their own.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -243,7 +244,7 @@ class ChangedSlice:
 def open_adapter(folder: str | Path) -> LoraAdapter:
     """Open the folder of an adapter. Raises ConfigError where there is none."""
     path = Path(folder).expanduser()
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ConfigError(
             f"there is no folder {path}. An adapter is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}; download one "
             "with: hf download ID --local-dir DIR"

@@ -4,6 +4,7 @@ Such a graph describes only its tensors; the model that it is verified against s
 """
 
 import json
+import os
 from pathlib import Path
 
 from edgeformer.config import DecoderConfig
@@ -24,7 +25,7 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
     path: an ONNX file or a folder with one. Raises BundleError where there is none, or where its inputs and outputs are
     not those of a decoder of this model.
     """
-    folder, graph = (path.parent, path.name) if path.is_file() else (path, _find_graph(path))
+    folder, graph = (path.parent, path.name) if os.path.isfile(path) else (path, _find_graph(path))
     config = source.config
     if not isinstance(config, DecoderConfig):
         raise BundleError("only decoders of other exporters can be verified, and this is another kind of model.")

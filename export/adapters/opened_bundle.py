@@ -1,5 +1,6 @@
 """Open a bundle, or a graph that somebody else exported, together with the model that it should compute."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ def open_subject(
         raise ConfigError(
             "an adapter is merged into a model, and no model is given or found. Name it, too: --against MODEL."
         )
-    if folder.exists() and not (folder / FILE_NAME).is_file():
+    if os.path.exists(folder) and not (folder / FILE_NAME).is_file():
         return _open_foreign(folder, against)
     manifest = open_bundle(folder, progress)
     if against is None:
@@ -75,7 +76,7 @@ def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> st
     fit. adapter: folder of the adapter that was merged into it. Raises BundleError for a damaged manifest.
     """
     folder = Path(bundle)
-    if not (folder / FILE_NAME).is_file():
+    if not os.path.isfile(folder / FILE_NAME):
         return None
     manifest = Manifest.read(folder)
     kind, _, name = manifest.source.partition(" ")
@@ -91,7 +92,7 @@ def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> st
 
 def _fits(folder: Path, manifest: Manifest, model: str | Path, adapter: str | Path | None) -> bool:
     """Return whether a model has the config and the tensors of the one that a bundle was exported from."""
-    if isinstance(model, Path) and (not (model / "config.json").is_file() or (model / FILE_NAME).is_file()):
+    if isinstance(model, Path) and (not os.path.isfile(model / "config.json") or os.path.isfile(model / FILE_NAME)):
         return False
     try:
         _with_checkpoint(folder, manifest, model, adapter)

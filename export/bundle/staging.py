@@ -28,7 +28,7 @@ def check_destination(destination: Path, overwrite: bool) -> None:
 
     A bundle is replaced whole, so one that holds files which no export wrote is left alone.
     """
-    if not destination.exists():
+    if not os.path.exists(destination):
         return
     if not (destination / FILE_NAME).is_file():
         raise ExportError(f"{destination} exists and is not a bundle; it is left alone. Choose another --output.")
@@ -78,7 +78,7 @@ def staged(destination: Path, overwrite: bool) -> Iterator[Path]:
         yield folder
         check_destination(destination, overwrite)
         sync_folder(folder)
-        if not destination.exists():
+        if not os.path.exists(destination):
             folder.rename(destination)
         elif _exchange(folder, destination):
             shutil.rmtree(folder)

@@ -4,6 +4,7 @@ A few thousand tokens of what the model is for are enough: they show which input
 """
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
     vocab_size, context_length = sizes_of(model_spec)
     if isinstance(given, str | Path):
         path = Path(given)
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise ExportError(f"there is no file {path} to calibrate with. Give a file of text.")
         content, name = path.read_bytes(), path.name
         texts = _pieces(path, content, tokenizer_folder, context_length)

@@ -4,6 +4,7 @@ The presets come with held-out questions next to their weights.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -68,7 +69,7 @@ def preset_questions(manifest: Manifest) -> Path:
             "perplexity of a text with --text FILE."
         )
     path = PRESETS / name / FILE_NAME
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise RequestError(f"the preset {name} has no {FILE_NAME}. Give problems with --problems FILE.")
     return path
 

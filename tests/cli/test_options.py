@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from edgeformer.cli._options import AliasedChoice, Command, option
 from edgeformer.cli.main import COMMANDS, cli
+from edgeformer.errors import EdgeformerError
 
 HEAVY = ("torch", "onnx", "numpy", "onnxruntime", "rich", "jinja2", "tokenizers", "transformers")
 
@@ -131,3 +132,19 @@ def test_options_of_export_are_in_sections():
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titles == ["Common:", "Precision and quantization:", "Graph:", "Encoders:", "Verification:", "Output:"]
     assert "--model TEXT" in lines[lines.index("Common:") + 1]
+
+
+LONG_NAME = "a" * 5000
+"""A name that no file system takes: `Path.is_dir` raises for it where `os.path.isdir` says no."""
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "models"])
+def test_a_name_that_is_too_long_for_a_file_ends_in_a_sentence(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = cli.get_command(click.Context(cli), name)
+    required = [each for each in command.params if isinstance(each, click.Option) and each.required]
+    line = [part for each in required for part in (each.opts[0], LONG_NAME)]
+    line += [LONG_NAME for each in command.params if isinstance(each, click.Argument)]
+    result = run(command, *line)
+    assert isinstance(result.exception, EdgeformerError | SystemExit), result.exception
+    assert "Traceback" not in result.output

@@ -60,7 +60,7 @@ def test_every_kind_of_fault_is_found_and_the_run_goes_on(tmp_path):
     def task(case):
         return tmp_path, OUTCOMES[kinds[case]]
 
-    found = list(run_cases(range(len(kinds)), task, Limits(seconds=1.5, address_space=4 << 30, peak=500 << 20)))
+    found = list(run_cases(range(len(kinds)), task, Limits(seconds=4, address_space=4 << 30, peak=500 << 20)))
     assert [verdict.kind for verdict in found] == kinds
     assert [verdict.case for verdict in found] == list(range(len(kinds)))
     assert set(FAULTS) - {"long"} == set(OUTCOMES) - {"ok", "error"}
