@@ -259,17 +259,27 @@ class StaticDecoder(Decoder):
         return self._logits[:, 0]
 
     def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
-        """Run several tokens over a binding that is made once for each number of them, and kept."""
+        """Run several tokens over a binding that is made once for each number of them, and kept.
+
+        The mask is that of the whole capacity, as in a step: no shape changes from run to run of as many tokens.
+        """
         if self._copies:
             return super().decode_tokens(row, tokens)
         key = row, len(tokens)
+        mask = self._step_mask[row : row + 1]
         if key not in self._chunks:
             ids = np.empty((1, len(tokens)), np.int64)
             logits = np.empty((*ids.shape, self._vocab_size), self._logits_dtype)
-            self._chunks[key] = ids, logits, self._new_binding(self._session, ids, logits, row)
+            binding = self._new_binding(self._session, ids, logits, row)
+            bind_input(binding, self._mask_name, mask)
+            self._chunks[key] = ids, logits, binding
         ids, logits, binding = self._chunks[key]
+        length = int(self.lengths[row]) + len(tokens)
+        self._check_room(length)
+        self.lengths[row] = length
+        np.less(self._slots, length, out=mask[0], casting="unsafe")
         ids[0] = tokens
-        self._run(self._session, binding, np.ones(ids.shape, np.bool_), row)
+        self._session.run_with_iobinding(binding)
         return logits[0]
 
     def can_cut(self, length: int) -> bool:

@@ -23,7 +23,8 @@ class SpeculationStatistics:
         self.runs += 1
         self.verifications += drafted > 0
         self.drafted += drafted
-        self._update()
+        if drafted:
+            self._update()
 
     def accept(self) -> None:
         """Count a drafted token that was chosen."""
