@@ -22,6 +22,13 @@ def test_the_report_has_speeds_ratios_and_first_tokens_of_each_number_of_clients
     assert "first token p50" in result.stdout
 
 
+def test_a_run_that_takes_too_long_is_named(tiny_llama_bundle):
+    options = ["--clients", "2", "--new-tokens", "64", "--rounds", "1", "--threads", "1", "--timeout", "0.001"]
+    result = CliRunner().invoke(bench_server.main, [str(tiny_llama_bundle), *options])
+    assert result.exit_code == 1
+    assert "server has not answered 2 clients within 0.001 s. Take fewer --clients or --new-tokens" in result.output
+
+
 def test_a_letter_is_a_token_of_the_byte_tokenizer():
     tokenizer = byte_tokenizer(300)
     ids = tokenizer.encode("Hello, w\u00f6rld").ids
