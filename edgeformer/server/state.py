@@ -21,9 +21,6 @@ _Result = TypeVar("_Result")
 TEXT_THREADS = 4
 """Threads that render templates and tokenize, so that a long prompt holds up no other request."""
 
-WAITING_THREADS = 64
-"""Threads that wait for encoders and transcriptions; they compute nothing themselves."""
-
 
 @dataclass
 class State:
@@ -35,7 +32,6 @@ class State:
     draining: bool = False
     running: set[Answers] = field(default_factory=set)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
-    waiting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WAITING_THREADS, "edgeformer-wait"))
 
     def cancel_running(self) -> None:
         """Cancel all answers that are being generated."""
@@ -44,16 +40,11 @@ class State:
 
     def close(self) -> None:
         """Let the threads end."""
-        for pool in (self.threads, self.waiting):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Return the result of a function that runs beside the loop, as tokenizing does."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
-
-    async def wait_for(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Return the result of a function that waits for an engine."""
-        return await asyncio.get_running_loop().run_in_executor(self.waiting, function, *arguments)
 
 
 def state_of(request: Request) -> State:

@@ -1,7 +1,9 @@
 """Routes that return at once or compute no new text: /v1/models, /v1/embeddings, /tokenize, /detokenize."""
 
+import asyncio
 import base64
 import functools
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,8 @@ async def embeddings(request: Request) -> Response:
         check_length(served, each, state.options.max_prompt_tokens, "input")
     record.model = served.name
     record.prompt_tokens = sum(map(len, tokens))
-    vectors = await unless_gone(request, state.wait_for(served.engine.embed, tokens))
+    futures = await state.in_thread(served.engine.submit_texts, tokens)
+    vectors = await unless_gone(request, _all_of(futures))
     if body.dimensions is not None:
         try:
             vectors = first_dimensions(vectors, body.dimensions)
@@ -68,6 +71,11 @@ async def embeddings(request: Request) -> Response:
     data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}
     return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+async def _all_of(futures: "list[Future[Any]]") -> Any:
+    """Return the vectors [N, E]; where this is cancelled, texts that have not begun are run no more."""
+    return np.stack(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
 
 def _as_base64(vector: Any) -> str:

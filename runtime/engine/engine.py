@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import Future
 from threading import Condition
 from types import TracebackType
 from typing import Any, Self
@@ -107,20 +108,41 @@ class Engine:
     ) -> NDArray[np.float32]:
         """Return one vector for each text, as `Encoder.embed`, run together with texts of other callers.
 
-        timeout: in seconds. Raises RequestError as `Encoder.embed`, EngineBusyError if the queue is full,
-        concurrent.futures.CancelledError if the engine is closed without draining, and TimeoutError.
+        timeout: in seconds; texts that have not begun by then are run no more. Raises RequestError as `Encoder.embed`,
+        EngineBusyError if the queue is full, concurrent.futures.CancelledError if the engine is closed without
+        draining, and TimeoutError.
         """
-        if self._encoder is None:
-            raise RequestError("this engine runs a model that generates. Use submit.")
+        encoder = self._require_encoder()
         flag("truncate", truncate)
         timeout = seconds("timeout", timeout)
-        several = self._encoder.is_list(texts)
-        prompted = self._encoder.with_prompt(texts, prompt, prompt_name)
-        given: Any = prompted if several else [prompted]
-        waiting = [WaitingText(self._encoder.encode_text(text, truncate)) for text in given]
-        self._worker.add(waiting)
-        vectors = np.stack([text.vector.result(timeout) for text in waiting])
+        several = encoder.is_list(texts)
+        prompted: Any = encoder.with_prompt(texts, prompt, prompt_name)
+        futures = self.submit_texts(prompted if several else [prompted], truncate=truncate)
+        try:
+            vectors = np.stack([future.result(timeout) for future in futures])
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
         return vectors if several else vectors[0]
+
+    def submit_texts(
+        self, texts: Sequence[Text | Pair], *, truncate: bool = True
+    ) -> "list[Future[NDArray[np.float32]]]":
+        """Put texts into the queue of an encoder; return a future of each vector at once.
+
+        A text whose future is cancelled before it has begun is not run. Raises RequestError as `Encoder.embed`, and
+        EngineBusyError if the queue is full.
+        """
+        encoder = self._require_encoder()
+        waiting = [WaitingText(encoder.encode_text(text, truncate)) for text in texts]
+        self._worker.add(waiting)
+        return [text.vector for text in waiting]
+
+    def _require_encoder(self) -> Encoder:
+        if self._encoder is None:
+            raise RequestError("this engine runs a model that generates. Use submit.")
+        return self._encoder
 
     def statistics(self) -> EngineStatistics:
         """Return counts of requests, tokens and bytes, of now and since the start."""

@@ -16,7 +16,7 @@ class EngineRequest:
     bytes: of the cache at its end, if it generates all that it may. source: the encoder's inputs, of an
     encoder-decoder. place: its row of the cache. prefilled: tokens of the prompt that are in the cache. overtaken:
     later requests that went ahead of it. fork, first_logits: of the `Prefix` that its row began with. adapter: the name
-    of its LoRA adapter; what a row with one computes is of no use to requests without it.
+    of its LoRA adapter; what a row with one computes is of no use to requests with another or none.
     """
 
     row: Row

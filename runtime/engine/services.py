@@ -83,9 +83,9 @@ class Service(ABC):
         self.decoder.move(source, target)
 
     def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
-        """Keep what a row without an adapter holds for these tokens for later requests, where the model can."""
-        if self._prefixes is not None and request.adapter is None:
-            self._prefixes.keep(self.decoder, request.place, tokens, logits)
+        """Keep what a row holds for these tokens for later requests with its adapter, where the model can."""
+        if self._prefixes is not None:
+            self._prefixes.keep(self.decoder, request.place, tokens, logits, request.adapter or "")
 
     @property
     def kept_bytes(self) -> int:
@@ -131,16 +131,16 @@ class CausalService(Service):
         return EngineRequest(row, EngineStream(row, wake), needed, adapter=adapter)
 
     def begin(self, request: EngineRequest) -> None:
-        """Start the row with the longest prefix of its prompt that is kept; one with an adapter starts empty."""
+        """Start the row with the longest prefix of its prompt that is kept, of those that its adapter computed."""
         started = time.perf_counter()
         super().begin(request)
         if self.decoder.adapters is not None:
             self.decoder.adapters.set(request.place, request.adapter)
-        if request.adapter is None:
-            assert self._prefixes is not None
-            prefix = self._prefixes.restore(self.decoder, request.place, request.row.prompt)
-            request.prefilled = request.row.cached_tokens = prefix.length
-            request.fork, request.first_logits = prefix.fork, prefix.logits
+        assert self._prefixes is not None
+        prompt, adapter = request.row.prompt, request.adapter or ""
+        prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter)
+        request.prefilled = request.row.cached_tokens = prefix.length
+        request.fork, request.first_logits = prefix.fork, prefix.logits
         request.row.prefill_seconds += time.perf_counter() - started
 
 

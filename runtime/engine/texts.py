@@ -47,10 +47,18 @@ class TextScheduler:
         self.waiting += texts
 
     def turn(self) -> None:
-        """Run the text that waits longest, with those of the most similar lengths."""
+        """Run the text that waits longest, with those of the most similar lengths; drop what was cancelled."""
         with self._changed:
-            batch = self._next_batch()
-            self.waiting = [text for text in self.waiting if text not in batch]
+            waiting = [text for text in self.waiting if not text.vector.cancelled()]
+            self._done["cancelled"] += len(self.waiting) - len(waiting)
+            batch = self._next_batch(waiting)
+            self.waiting = [text for text in waiting if text not in batch]
+            # From here on a text cannot be cancelled, so that its result has somewhere to go.
+            running = [text for text in batch if text.vector.set_running_or_notify_cancel()]
+            self._done["cancelled"] += len(batch) - len(running)
+            batch = running
+        if not batch:
+            return
         try:
             vectors = self._model.embed_encoded([text.encoded for text in batch])
         except Exception as error:  # of onnxruntime, which has no base class of its own
@@ -64,16 +72,20 @@ class TextScheduler:
         self._done["steps"] += 1
         self._done["prompt_tokens"] += sum(map(len, batch))
 
-    def _next_batch(self) -> list[WaitingText]:
-        first = self.waiting[0]
+    def _next_batch(self, waiting: list[WaitingText]) -> list[WaitingText]:
+        if not waiting:
+            return []
+        first = waiting[0]
         longest, shortest = len(first) * MOST_PADDING, len(first) / MOST_PADDING
-        similar = [text for text in self.waiting if shortest <= len(text) <= longest]
+        similar = [text for text in waiting if shortest <= len(text) <= longest]
         similar.sort(key=lambda text: abs(len(text) - len(first)))  # stable: the oldest of one length first
         return similar[: self._rows]
 
     def cancel_all(self) -> None:
         """Give up all texts that wait."""
-        self._done["cancelled"] += sum(text.vector.cancel() for text in self.waiting)
+        for text in self.waiting:
+            text.vector.cancel()
+        self._done["cancelled"] += len(self.waiting)
         self.waiting = []
 
     def fail_all(self, error: BaseException) -> None:
@@ -81,7 +93,8 @@ class TextScheduler:
         with self._changed:
             texts, self.waiting = self.waiting, []
         for text in texts:
-            text.vector.set_exception(error)
+            if text.vector.set_running_or_notify_cancel():
+                text.vector.set_exception(error)
 
     def statistics(self) -> EngineStatistics:
         """Return counts; from any thread."""

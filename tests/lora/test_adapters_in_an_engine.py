@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Engine, load_causal_lm
+from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.server.served import load_models
 
 PROMPTS = [[5, 9, 41, 7, 100], [3, 4], [77, 20, 11], [5, 9, 41, 7, 100], [9] * 20, [64, 65, 66, 67]]
@@ -32,6 +33,45 @@ def test_rows_of_one_batch_have_adapters_of_their_own(max_rows, adapted_bundle, 
             ]
             assert [stream.finish(60).token_ids for stream in streams] == alone
     assert len({tuple(tokens[:5]) for tokens in (alone[0], alone[3])}) == 2, "the adapter changes nothing"
+
+
+LONG = [value % 120 + 3 for value in range(40)]
+ENDS = [[], [7, 9], [11]]
+
+
+def cached_and_tokens(engine, name):
+    """Run prompts that begin alike, one after the other, with one adapter."""
+    done = [engine.submit([*LONG, *end], adapter=name, max_new_tokens=8).finish(60) for end in ENDS]
+    return [each.cached_tokens for each in done], [each.token_ids for each in done]
+
+
+def test_prefixes_of_each_adapter_are_kept_and_never_mixed(adapted_bundle):
+    model = load_causal_lm(adapted_bundle)
+    names = [None, "polite", "brief"]
+    alone = {name: [model.generate([*LONG, *end], adapter=name, max_new_tokens=8).token_ids for end in ENDS]
+             for name in names}  # fmt: skip
+    with Engine(load_causal_lm(adapted_bundle), max_rows=2) as engine:
+        for name in names:
+            cached, tokens = cached_and_tokens(engine, name)
+            assert tokens == alone[name]
+            assert cached == [0, 40, 40], "the first prompt of an adapter finds nothing of the others"
+
+
+def test_prefixes_of_another_adapter_would_be_seen(adapted_bundle, monkeypatch):
+    """The negative control of the test above: without the adapter's name, entries mix and tokens are others."""
+    model = load_causal_lm(adapted_bundle)
+    alone = [model.generate([*LONG, *end], adapter="polite", max_new_tokens=8).token_ids for end in ENDS]
+    restore, keep = PrefixCache.restore, PrefixCache.keep
+    monkeypatch.setattr(
+        PrefixCache, "restore", lambda self, decoder, row, prompt, _="": restore(self, decoder, row, prompt)
+    )
+    monkeypatch.setattr(
+        PrefixCache, "keep", lambda self, decoder, row, tokens, logits, _="": keep(self, decoder, row, tokens, logits)
+    )
+    with Engine(load_causal_lm(adapted_bundle), max_rows=2) as engine:
+        cached_and_tokens(engine, None)
+        cached, tokens = cached_and_tokens(engine, "polite")
+    assert cached[0] > 0 and tokens != alone
 
 
 def test_an_engine_refuses_an_adapter_that_is_not_there(adapted_bundle):

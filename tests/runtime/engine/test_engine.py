@@ -272,6 +272,42 @@ def test_texts_of_many_callers_are_embedded_together(models):
         engine.embed("a")
 
 
+class HeldUp:
+    """An encoder that runs no batch until it may, and counts the texts that it runs."""
+
+    def __init__(self, model, monkeypatch):
+        self.began, self.may, self.texts = threading.Event(), threading.Event(), 0
+        run = model.embed_encoded
+
+        def held_up(encoded):
+            self.began.set()
+            assert self.may.wait(WAIT)
+            self.texts += len(encoded)
+            return run(encoded)
+
+        monkeypatch.setattr(model, "embed_encoded", held_up)
+
+
+def test_texts_that_nobody_waits_for_are_not_run(models, monkeypatch):
+    model = models("embed")
+    expected = model.embed("the last one")
+    held = HeldUp(model, monkeypatch)
+    with Engine(model, max_rows=1) as engine:
+        [first] = engine.submit_texts(["the first one"])
+        assert held.began.wait(WAIT)
+        cancelled = engine.submit_texts(["a", "b", "c"])
+        with pytest.raises(TimeoutError):
+            engine.embed(["d", "e"], timeout=0.01)
+        [last] = engine.submit_texts(["the last one"])
+        assert all(future.cancel() for future in cancelled)
+        assert not first.cancel(), "a text that runs cannot be cancelled"
+        held.may.set()
+        assert np.abs(last.result(WAIT) - expected).max() < 1e-5 and first.result(WAIT).shape == expected.shape
+        counts = engine.statistics()
+    assert held.texts == 2, "two of seven texts are run"
+    assert (counts.finished, counts.cancelled, counts.waiting) == (2, 5, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"max_rows": 0}, "max_rows is 0; it must be between 1"), ({"max_queue": 0.5}, "max_queue is 0.5 (float)"),
