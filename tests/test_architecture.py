@@ -24,6 +24,7 @@ FORBIDDEN = {
     "edgeformer/clients*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/check*": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/server*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.cli"),
+    "edgeformer/batch*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.server", "edgeformer.cli"),
     "runtime*": (
         "torch",
         "onnx",
@@ -33,8 +34,11 @@ FORBIDDEN = {
         "safetensors",
         "edgeformer.export",
         "edgeformer.server",
+        "edgeformer.batch",
+        "ray",
+        "pyarrow",
     ),
-    "export*": ("edgeformer.server",),
+    "export*": ("edgeformer.server", "edgeformer.batch"),
     **{
         f"export/{name}*": ("edgeformer.runtime", "transformers")
         for name in ("graph", "quantize", "passes", "capture", "lower", "reference")
@@ -92,6 +96,20 @@ def test_the_server_needs_its_extra_and_the_runtime_alone():
     assert packages - sys.stdlib_module_names == extra | {"edgeformer", "numpy"}
     engine = {name for file in files("edgeformer/server*") for name in imports(file) if "engine" in name.lower()}
     assert all(name.startswith("edgeformer.runtime.Engine") for name in engine), "the facade, not its parts"
+
+
+def test_jobs_need_their_extra_and_nothing_but_the_cli_imports_them():
+    packages = {name.split(".")[0] for file in files("edgeformer/batch*") for name in imports(file)}
+    assert packages - sys.stdlib_module_names == {"edgeformer", "fsspec", "jinja2", "pyarrow", "ray", "tokenizers"}
+    engine = {name for file in files("edgeformer/batch*") for name in imports(file) if ".engine" in name}
+    assert engine == set(), "the facade, not its parts"
+    importers = {
+        file.relative_to(ROOT).as_posix()
+        for folder in ("edgeformer", "export", "runtime")
+        for file in files(folder)
+        if any(name.startswith("edgeformer.batch") for name in imports(file)) and "batch" not in file.parent.name
+    }
+    assert importers == {"edgeformer/cli/batch.py"}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -211,6 +229,7 @@ def test_the_reader_of_imports_sees_lazy_ones():
 
 
 def test_facades_offer_what_they_say():
+    import edgeformer.batch
     import edgeformer.check
     import edgeformer.export
     import edgeformer.runtime
@@ -221,6 +240,7 @@ def test_facades_offer_what_they_say():
     runtime = edgeformer.runtime
     facades = (
         edgeformer,
+        edgeformer.batch,
         edgeformer.check,
         edgeformer.export,
         runtime,

@@ -32,6 +32,7 @@ COMMANDS = {
     "chat": Entry("Run", "Chat with the model in BUNDLE on the terminal."),
     "embed": Entry("Run", "Turn TEXTS into vectors with the encoder in BUNDLE."),
     "serve": Entry("Run", "Serve BUNDLEs over the API of OpenAI."),
+    "batch": Entry("Run", "Run the model in BUNDLE on all rows of INPUT, on one machine or many."),
     "bench": Entry("Measure", "Measure how fast BUNDLE runs here."),
     "eval": Entry("Measure", "Score the answers of BUNDLE, or its perplexity of a text."),
     "info": Entry("Measure", "Show the parameters, bytes and FLOPs of a model or bundle."),
