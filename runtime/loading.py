@@ -24,7 +24,8 @@ def load(
 ) -> CausalLM | Seq2SeqLM | Encoder:
     """Open the bundle in a folder; its task decides about the class.
 
-    provider: `auto` takes CUDA where onnxruntime has it and the bundle runs on it, else the CPU. threads: None for all
+    provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
+    warns where it leaves a GPU, or finds none for a CUDA build. threads: None for all
     usable cores. kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
     draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only model.
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Arithmetic, Manifest, Provider
+from edgeformer.runtime.cuda_machine import cuda_machine, driver, has_gpu_files
 from edgeformer.runtime.int8_saturation import products_saturate
 from edgeformer.runtime.kernels import BODIES, KernelChoice
 
@@ -134,16 +136,22 @@ def choose_threads(threads: int | None) -> int:
 def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
 
-    Raises RequestError if onnxruntime has no CUDA, or the bundle does not run on it.
+    `auto` is the CPU where onnxruntime has no CUDA, where there is no GPU at all, and for a bundle that does not run on
+    one; it warns of the latter two, and of a GPU that onnxruntime cannot use. Raises RequestError if onnxruntime has no
+    CUDA, if the driver or a library is missing or too old, or if the bundle does not run on CUDA.
     """
     if not isinstance(choice, str) or choice not in ("auto", "cpu", "cuda"):
         raise RequestError(f"provider is {choice!r}; it must be auto, cpu or cuda.")
-    available = onnxruntime().get_available_providers()
+    ort = onnxruntime()
+    available = ort.get_available_providers()
     has_cuda = "CUDAExecutionProvider" in available
     # onnxruntime's own attention op has no float32 kernel for CUDA; ONNX's has.
     runs_on_cuda = manifest.arithmetic != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
     if choice == "auto":
-        return "cuda" if has_cuda and runs_on_cuda else "cpu"
+        because = _why_the_cpu(ort, has_cuda, runs_on_cuda)
+        if because is not None:
+            return "cpu"
+        choice = "cuda"
     if choice == "cuda":
         if not has_cuda:
             raise RequestError(
@@ -155,8 +163,36 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
                 "this bundle is fp32 for the CPU, and its attention has no float32 CUDA kernel. Export it with "
                 "--precision fp16, with --provider cuda or with --ops standard."
             )
+        machine = cuda_machine(ort)
+        if machine.problem is not None:
+            raise RequestError(f"provider cuda cannot start: {machine}. {_sentence(machine.problem)} {ON_THE_CPU}")
         return "cuda"
     return "cpu"
+
+
+ON_THE_CPU = "To run without a GPU, use provider cpu."
+
+
+def _why_the_cpu(ort: Any, has_cuda: bool, runs_on_cuda: bool) -> str | None:
+    """Return why `auto` is the CPU, after a warning where that may surprise; None if it is CUDA."""
+    if not has_cuda:
+        reason, told = "the installed onnxruntime is for the CPU", has_gpu_files()
+        advice = "To use the GPU of this machine: pip uninstall onnxruntime, then pip install 'edgeformer[gpu]'"
+    elif not runs_on_cuda:
+        reason, told = "this bundle is fp32 for the CPU", not driver().absent
+        advice = "To use the GPU of this machine, export it with --provider cuda"
+    elif driver().absent:
+        reason, told = driver().problem or "", True
+        advice = "To run without this warning, use provider cpu"
+    else:
+        return None
+    if told:
+        warnings.warn(f"provider auto is the CPU: {reason}. {advice}.", stacklevel=5)
+    return reason
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
 
 
 def session_options(threads: int) -> Any:
@@ -256,11 +292,12 @@ def open_session(
             kind = _graph_session(ort.InferenceSession)
             session = kind(str(graph), options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
-        raise BundleError(f"onnxruntime cannot load {graph}: {error}") from error
+        here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
+        raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise RequestError(
-            "onnxruntime could not start its CUDAExecutionProvider; the driver or the CUDA libraries are missing. "
-            "Its log above says which. Use provider cpu to run without."
+            f"onnxruntime could not start its CUDAExecutionProvider; its log above says why. On this machine "
+            f"{cuda_machine(ort)}. {ON_THE_CPU}"
         )
     if profiling is not None:
         profiling[1].append(session)

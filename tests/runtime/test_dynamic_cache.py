@@ -11,7 +11,6 @@ import tokenizers
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
 from edgeformer.runtime.decoder import DynamicDecoder, StaticDecoder
 from edgeformer.runtime.dynamic_cache import DynamicCache
@@ -277,12 +276,16 @@ def test_targets_of_unequal_lengths_are_those_that_stand_alone(model):
 
 
 def test_standard_ops_have_float32_kernels_on_cuda(model, monkeypatch):
+    standard = [model("llama", ops, cache).manifest for ops, cache in FORMS]
+    ort = model("llama").manifest
     providers = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
     monkeypatch.setattr("edgeformer.runtime.session.onnxruntime", lambda: providers)
-    for ops, cache in FORMS:
-        manifest: Manifest = model("llama", ops, cache).manifest
+    monkeypatch.setattr("edgeformer.runtime.session.driver", lambda: SimpleNamespace(absent=False))
+    monkeypatch.setattr("edgeformer.runtime.session.cuda_machine", lambda ort: SimpleNamespace(problem=None))
+    for manifest in standard:
         assert (manifest.precision, manifest.provider) == ("fp32", "cpu")
         assert choose_provider("auto", manifest) == choose_provider("cuda", manifest) == "cuda"
     with pytest.raises(RequestError, match="this bundle is fp32 for the CPU.* or with --ops standard"):
-        choose_provider("cuda", model("llama").manifest)
-    assert choose_provider("auto", model("llama").manifest) == "cpu"
+        choose_provider("cuda", ort)
+    with pytest.warns(UserWarning, match="this bundle is fp32 for the CPU"):
+        assert choose_provider("auto", ort) == "cpu"

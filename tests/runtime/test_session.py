@@ -58,7 +58,7 @@ def test_an_old_onnxruntime_is_refused_with_advice(monkeypatch, graph, version):
 def test_what_pip_installs_is_new_enough():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     oldest = ".".join(map(str, session.OLDEST))
-    assert (extras["cpu"], extras["gpu"]) == ([f"onnxruntime>={oldest}"], [f"onnxruntime-gpu>={oldest}"])
+    assert (extras["cpu"], extras["gpu"]) == ([f"onnxruntime>={oldest}"], [f"onnxruntime-gpu[cuda,cudnn]>={oldest}"])
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.31.0.dev20261001002", "2.0.0rc1", "1.100.2"])
