@@ -1,10 +1,10 @@
-"""The encoder benchmark measures four workloads, and fails if systems compute different states."""
+"""The encoder benchmark measures four workloads, and fails if systems compute different states or graphs."""
 
 import json
 
 import numpy as np
 import pytest
-from benchmarks import bench_encoder
+from benchmarks import bench_encoder, optimized_bert
 from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--short", "4", "--long", "16", "--batch", "3", "--rounds", "1", "--threads", "1"]
@@ -84,3 +84,46 @@ def test_a_round_runs_once_at_least_and_counts_with_its_median(monkeypatch):
 
     assert bench_encoder.time_batch(runs.append, [[1]]) > 0
     assert runs == [[[1]]]
+
+
+@pytest.fixture
+def _no_kernels(monkeypatch):
+    monkeypatch.delenv("EDGEFORMER_KERNELS", raising=False)
+    monkeypatch.setattr("edgeformer.runtime.kernels.find_library", lambda: "edgeformer-kernels is not installed")
+
+
+@pytest.mark.usefixtures("_no_kernels")
+def test_int8_is_compared_with_the_optimized_and_quantized_bert(tmp_path):
+    file = tmp_path / "report.json"
+    result = run(*OPTIONS, "--precision", "int8", "--optimized-bert", "--json", file)
+
+    assert result.exit_code == 0, result.output
+    data = json.loads(file.read_text())
+    assert "PerToken" in data["kernels"] and "not installed" in data["kernels"]
+    for figures in data["workloads"].values():
+        assert list(figures["tokens_per_second"]) == ["edgeformer", "transformers sdpa", "onnxruntime"]
+        # Rounded, so not equal; the same model, so not far away.
+        assert all(1e-3 < difference < 0.3 for difference in figures["largest_difference"].values())
+
+
+def test_the_optimized_bert_in_float32_is_the_same_model():
+    result = run(*OPTIONS, "--optimized-bert", "--no-kernels")
+
+    assert result.exit_code == 0, result.output
+    assert "onnxruntime" in result.stdout
+
+
+@pytest.mark.usefixtures("_no_kernels")
+def test_kernels_that_are_asked_for_must_run():
+    result = run(*OPTIONS, "--precision", "int8", "--kernels")
+
+    assert result.exit_code == 1
+    assert "no kernels run in int8, and --kernels asks for them" in result.output
+    assert "edgeformer-kernels is not installed" in result.output
+
+
+def test_an_optimizer_that_leaves_out_a_layer_is_no_opponent():
+    fused = {"EmbedLayerNormalization": 1, "Attention": 2, "SkipLayerNormalization": 4, "BiasGelu": 2}
+    optimized_bert.check_fused(fused, layers=2)
+    with pytest.raises(bench_encoder.click.ClickException, match="'Attention': 1.* of a BERT of 2 layers"):
+        optimized_bert.check_fused(fused | {"Attention": 1}, layers=2)
