@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,12 +32,36 @@ class Progress:
     result: Generation | None
 
 
+class Wakes:
+    """Sets events of the loop from other threads: all that a step of the engine changes by one call.
+
+    A call of its own for each token would cost a write to a pipe, from the thread that computes.
+    """
+
+    def __init__(self) -> None:
+        self._changed: deque[asyncio.Event] = deque()
+        self._called = False
+
+    def wake(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        """Set an event soon; from any thread."""
+        self._changed.append(event)
+        if not self._called:
+            self._called = True
+            with contextlib.suppress(RuntimeError):  # the loop may have ended before the engine
+                loop.call_soon_threadsafe(self._set_all)
+
+    def _set_all(self) -> None:
+        self._called = False  # first: what comes from here on may need another call
+        while self._changed:
+            self._changed.popleft().set()
+
+
 class Answers:
     """The answers to one request, one per choice, as events of an asyncio loop.
 
     Use it as a context manager: leaving it cancels what still runs, which frees its rows in the engine. streams: those
     of a prompt side by side, `per_prompt` of each. running: the set of all answers of the server, which it is in until
-    then.
+    then. wakes: those of the server.
     """
 
     def __init__(
@@ -46,6 +71,7 @@ class Answers:
         record: Record,
         metrics: ModelMetrics,
         running: "set[Answers]",
+        wakes: Wakes,
     ):
         self._streams = streams
         self._per_prompt = per_prompt
@@ -57,12 +83,8 @@ class Answers:
         self._last_token = record.started
         loop = asyncio.get_running_loop()
 
-        def wake(_: EngineStream) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop may have ended before the engine
-                loop.call_soon_threadsafe(self._changed.set)
-
         for stream in streams:
-            stream.add_listener(wake)
+            stream.add_listener(lambda _: wakes.wake(loop, self._changed))
         self._changed.set()
 
     def __enter__(self) -> "Answers":

@@ -20,6 +20,9 @@ from edgeformer.server.state import State, record_of, state_of
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 """`finish_reason` of the API, by that of the runtime."""
 
+EVENT_JSON = json.JSONEncoder(separators=(",", ":"))
+"""Made once: `json.dumps` with separators makes an encoder for each event."""
+
 EVENT_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """Headers that keep proxies from holding events back."""
 
@@ -59,7 +62,7 @@ async def submit(
     except asyncio.CancelledError:
         submitted.add_done_callback(_cancel_submitted)
         raise
-    return Answers(streams, len(configs), record, state.metrics.of_model(served.name), state.running)
+    return Answers(streams, len(configs), record, state.metrics.of_model(served.name), state.running, state.wakes)
 
 
 def _cancel(streams: Sequence[EngineStream]) -> None:
@@ -107,6 +110,7 @@ class EventStream(Response):
         self._answers = answers
         self._events = events
         self._named = named
+        self._sends_since: float | None = None  # when the event was sent that the client has not taken yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -120,12 +124,26 @@ class EventStream(Response):
                 record.outcome = "stalled"
 
     async def _send_all(self, send: Send) -> None:
+        """Send all events. Raises TimeoutError where the client stops reading."""
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.ensure_future(self._watch(limit))
+            try:
+                await self._send_events(send)
+            finally:
+                watching.cancel()
+
+    async def _watch(self, limit: asyncio.Timeout) -> None:
+        """Let a limit pass once an event has waited for `stall_seconds`; a timer for each event would cost more."""
+        loop, seconds = asyncio.get_running_loop(), state_of(self._request).options.stall_seconds
+        while self._sends_since is None or loop.time() - self._sends_since < seconds:
+            await asyncio.sleep(seconds / 4)
+        limit.reschedule(loop.time())
+
+    async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async for event in self._events:
                 await self._send(send, event)
-        except TimeoutError:
-            raise
         except Exception as error:
             record = record_of(self._request)
             failure = as_api_error(error)
@@ -141,8 +159,9 @@ class EventStream(Response):
 
     async def _send(self, send: Send, event: dict[str, Any] | None) -> None:
         """Send an event; None is the end."""
-        data = "[DONE]" if event is None else json.dumps(event, separators=(",", ":"))
+        data = "[DONE]" if event is None else EVENT_JSON.encode(event)
         name = f"event: {event['type']}\n" if self._named and event is not None else ""
         body = {"type": "http.response.body", "body": f"{name}data: {data}\n\n".encode(), "more_body": True}
-        async with asyncio.timeout(state_of(self._request).options.stall_seconds):
-            await send(body)
+        self._sends_since = asyncio.get_running_loop().time()
+        await send(body)
+        self._sends_since = None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from edgeformer.server.answers import Answers
+from edgeformer.server.answers import Answers, Wakes
 from edgeformer.server.bodies import Body, read_body
 from edgeformer.server.metrics import Metrics
 from edgeformer.server.options import ServerOptions
@@ -31,6 +31,7 @@ class State:
     metrics: Metrics
     draining: bool = False
     running: set[Answers] = field(default_factory=set)
+    wakes: Wakes = field(default_factory=Wakes)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
 
     def cancel_running(self) -> None:

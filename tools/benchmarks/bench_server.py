@@ -4,7 +4,7 @@
     python tools/benchmarks/bench_server.py BUNDLE --gguf model.gguf --peer-python /tmp/llama_cpp/bin/python
 
 The contenders write the same number of tokens for the same prompts, greedily, on the CPU with the same threads, in
-alternation (interleave.py):
+alternation (interleave.py). Prompts are new in every round, so that no contender has read them before:
 
 - server: `edgeformer serve` in a process of its own; each client reads a stream over HTTP;
 - engine: `Engine.submit` in this process, a request for each client;
@@ -30,6 +30,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +176,14 @@ def listens(port: int) -> bool:
         return False
 
 
-def measure(systems: dict[str, Contender], work: Work, rounds: int) -> dict[str, Any]:
+def measure(systems: dict[str, Contender], clients: int, letters: int, new: int, rounds: int) -> dict[str, Any]:
     """Run all contenders in alternation; return spreads of tokens/s and of ratios, and percentiles of first tokens."""
-    runs = run_interleaved({name: lambda run=run: run(work) for name, run in systems.items()}, rounds)
+
+    def run_of(contender: Contender) -> Callable[[], Run]:
+        seeds = count()
+        return lambda: contender(Work(prompts_of(clients, letters, next(seeds)), new))
+
+    runs = run_interleaved({name: run_of(contender) for name, contender in systems.items()}, rounds)
     assert len({run.tokens for of_one in runs.values() for run in of_one}) == 1, "all write as many tokens"
     speeds, ratios = compare(
         {name: [run.tokens / run.seconds for run in of_one] for name, of_one in runs.items()}, "server"
@@ -194,9 +200,9 @@ def measure(systems: dict[str, Contender], work: Work, rounds: int) -> dict[str,
     }
 
 
-def prompts_of(clients: int, letters: int) -> list[str]:
+def prompts_of(clients: int, letters: int, seed: int = 0) -> list[str]:
     """Return seeded prompts of random letters, one for each client."""
-    draw = random.Random(0)
+    draw = random.Random(seed)
     return ["".join(draw.choices(string.ascii_letters, k=letters)) for _ in range(clients)]
 
 
@@ -239,8 +245,8 @@ def main(
             port = stack.enter_context(llama_cpp_server(peer["peer_python"], peer["gguf"], threads, length))
             systems["llama.cpp"] = over_http("llama.cpp", port, timeout, {})
         systems |= {"engine": in_engine(model, rows), "batch": in_batch(model)}
-        for count in clients:
-            results[count] = measure(systems, Work(prompts_of(count, prompt_letters), new_tokens), rounds)
+        for number in clients:
+            results[number] = measure(systems, number, prompt_letters, new_tokens, rounds)
     show(results)
     if json_file:
         json_file.write_text(json.dumps({"environment": environment(), "clients": results}, indent=1))

@@ -43,6 +43,10 @@ FAULTS_KEPT = 20
 KILL_AFTER = 1.0
 """Seconds of load before the server is killed."""
 
+PREFIX_MB = 4.0
+"""Megabytes of prefixes that the server may keep: few, so that they are full in the warm-up and then go and come. Every
+new text adds to them until they are full, which in a larger budget looks like a leak for 10⁵ requests and more."""
+
 SPARE_FILES = 4
 """Files by which an idle server may differ from one that has just started: pools of threads open some."""
 
@@ -161,7 +165,7 @@ async def soak(
 ) -> Result:
     """Add one run of a server to a result."""
     cases, started = cases_of(bundles, result.seed), time.monotonic()
-    server = SoakedServer(bundles, rows, queue=max(2, clients // 2))
+    server = SoakedServer(bundles, rows, queue=max(2, clients // 2), prefix_mb=PREFIX_MB)
     work = Soak(server, cases, result, clients)
     try:
         await asyncio.to_thread(server.start)

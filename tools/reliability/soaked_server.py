@@ -22,13 +22,16 @@ IDLE_SECONDS = 60
 
 
 class SoakedServer:
-    """A process of `edgeformer serve`. rows, queue: its limits."""
+    """A process of `edgeformer serve`. rows, queue: its limits. prefix_mb: megabytes of prefixes that it may keep."""
 
-    def __init__(self, bundles: list[Path], rows: int, queue: int, threads: int | None = None):
+    def __init__(
+        self, bundles: list[Path], rows: int, queue: int, threads: int | None = None, prefix_mb: float | None = None
+    ):
         self._command = [
             sys.executable, "-m", "edgeformer", "serve", *map(str, bundles), "--max-rows", str(rows),
             "--max-queue", str(queue), "--max-body-bytes", str(BODY_BYTES),
             *([] if threads is None else ["--threads", str(threads)]),
+            *([] if prefix_mb is None else ["--prefix-cache", str(prefix_mb)]),
         ]  # fmt: skip
         self.port = 0
 
