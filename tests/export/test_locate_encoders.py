@@ -134,7 +134,7 @@ def make_clean(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_right_graphs_have_no_suspect(make_clean, name, precision):
     folder, manifest, _, locator = make_clean(name, precision)
@@ -147,7 +147,7 @@ def test_right_graphs_have_no_suspect(make_clean, name, precision):
         assert not [block for block in graph.blocks if block.startswith("_")]  # what torch calls places that are none
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("draw", [random_encoder, random_seq2seq], ids=lambda draw: draw.__name__)
 def test_right_graphs_of_any_blocks_have_no_suspect(draw, seed, tmp_path):
     config = draw(random.Random(seed))

@@ -28,7 +28,15 @@ ENCODERS, PAIRS = (16, 141, 5, 172, 11), (68, 86, 84, 126)
 """Seeds that have nearly every block between them."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+def few(cases, count):
+    """Return test cases of which all but the first few are slow."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if index < count else pytest.mark.slow)
+        for index, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("seed", few(SEEDS, 8))
 def test_a_random_model_is_at_parity(seed):
     config = random_model(random.Random(seed))
     report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)
@@ -36,7 +44,8 @@ def test_a_random_model_is_at_parity(seed):
 
 
 @pytest.mark.parametrize(
-    ("draw", "seed"), [(random_encoder, seed) for seed in ENCODERS] + [(random_seq2seq, seed) for seed in PAIRS]
+    ("draw", "seed"),
+    few([(random_encoder, seed) for seed in ENCODERS], 2) + few([(random_seq2seq, seed) for seed in PAIRS], 1),
 )
 def test_a_random_encoder_or_pair_is_at_parity(draw, seed):
     report = verify_one(draw(random.Random(seed)), ("fp32", "fp16")[seed % 2], seed)

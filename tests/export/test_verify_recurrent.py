@@ -119,7 +119,14 @@ WRONG_CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", [*WRONG_WEIGHTS, *WRONG_CONFIGS])
+FAST = {"a convolution off by one", "no skip", "norm before the gate", "lengths of keys"}
+"""Two faults of each kind of recurrent layer; the others are slow."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in (*WRONG_WEIGHTS, *WRONG_CONFIGS)],
+)
 def test_wrong_recurrent_layers_are_not(export, name):
     weights = Changed(*WRONG_WEIGHTS[name]) if name in WRONG_WEIGHTS else WEIGHTS
     bundle = export(model_spec_of(WRONG_CONFIGS.get(name, CONFIG)), weights)

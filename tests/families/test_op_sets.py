@@ -31,7 +31,6 @@ from op_set_models import (
     reference,
 )
 from op_set_rules import OPSETS, assert_domains, check, foreign_ops
-from rows import DISTINCT
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
@@ -43,7 +42,9 @@ from edgeformer.weights import RandomWeights
 
 LIMITS = {torch.float32: 1e-5, torch.float16: 5e-3}
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
-MODELS = [pytest.param(name, marks=() if name in {*DISTINCT, *KINDS} else pytest.mark.slow) for name in NAMES]
+FAST = {*KINDS, "llama", "gemma2", "gpt_oss", "qwen3_next", "bart", "t5", "bert"}
+"""The models that are made of few blocks, and a few of whole families; the others are slow."""
+MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
 CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}
 CUDA_FAST |= {"experts in groups", "experts of Gemma 4"}
 CUDA_MODELS = [pytest.param(name, marks=() if name in CUDA_FAST else pytest.mark.slow) for name in NAMES]
