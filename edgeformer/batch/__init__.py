@@ -10,6 +10,7 @@ job.py       the record of a job, and what it has committed
 prompts.py   what the model is given for a row
 verbs.py     rows through a loaded bundle
 shards.py    a piece and its results as a Parquet or JSONL file
+attempts.py  rows that kill the process which runs them
 bundles.py   a bundle on every node, checked before it is used
 worker.py    one process that holds a bundle and turns pieces into shards
 run.py       Ray: plan a job, run it, count what it did

@@ -73,6 +73,11 @@ class Folder:
         names = {entry["name"].rpartition("/")[2]: entry for entry in found if entry["type"] == "file"}
         return {name: entry["size"] for name, entry in names.items() if not name.startswith(".")}
 
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._path}/{name}")
+
     def remove_temporary(self) -> None:
         """Remove files that a process was writing when it was killed; nobody may be writing now."""
         if isinstance(self._files, LocalFileSystem) and Path(self._path).is_dir():

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeformer.batch.attempts import Attempts
 from edgeformer.batch.bundles import bundle_on_node, digest_of
 from edgeformer.batch.job import JOB, Commit, Job, read_commit, shard_name, write_commit
 from edgeformer.batch.pieces import Piece, Row, read_rows
@@ -55,7 +56,12 @@ class ShardWriter:
             raise RequestError(f"{piece.paths[0]} has changed since the job began. Begin anew, in another folder.")
         form = self.job.options["format"]
         typed = piece.kind == "jsonl" and form == "parquet"
-        results = self._runner.run([self._prompt_of(row, typed) for row in rows], piece.first_row)
+        attempts = Attempts(self._folder, piece.index, self.job.id)
+        prompts = [self._prompt_of(row, typed) for row in rows]
+        prompts = attempts.replace_deadly(
+            prompts, lambda place: self._run_alone(prompts[place], piece.first_row + place)
+        )
+        results = self._runner.run(prompts, piece.first_row)
         columns = [as_columns(result, self.job.verb) for result in results]
         content = shard_bytes(piece, rows, columns, self._schema, self._fields, form)
         self._folder.write(shard_name(piece.index, form), content)
@@ -71,7 +77,11 @@ class ShardWriter:
             job=self.job.id,
         )
         write_commit(self._folder, commit)
+        attempts.end()
         return commit
+
+    def _run_alone(self, prompt: Any, row: int) -> None:
+        self._runner.run([prompt], row)
 
     def close(self) -> None:
         """Stop the engine."""

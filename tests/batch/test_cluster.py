@@ -26,7 +26,6 @@ pytestmark = pytest.mark.filterwarnings(
 def cluster():
     folder = tempfile.mkdtemp(prefix="ef")
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder, "RAY_BACKEND_LOG_LEVEL": "fatal"}
-    os.environ |= {"RAY_raylet_start_wait_time_s": "300"}  # a machine that is busy with other tests starts nodes slowly
     import ray
     from ray.cluster_utils import Cluster
 

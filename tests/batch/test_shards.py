@@ -16,7 +16,7 @@ from edgeformer.batch.pieces import read_rows, scan
 from edgeformer.batch.prompts import find_column, prompt_of
 from edgeformer.batch.run import _prepare
 from edgeformer.batch.storage import Folder
-from edgeformer.batch.verbs import choose_verb, row_seed
+from edgeformer.batch.verbs import Runner, choose_verb, row_seed
 from edgeformer.batch.worker import Assignment, ShardWriter
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest import Manifest
@@ -198,6 +198,34 @@ def test_a_bundle_is_copied_to_a_node_once_and_checked_before_use(embed, tmp_pat
     (spoilt / "edgeformer.json").write_text("{}")
     with pytest.raises(BundleError, match="is another bundle than the one that the job began with"):
         check_bundle(spoilt, expected)
+
+
+def test_a_row_that_kills_its_worker_becomes_an_error_row(embed, tmp_path, monkeypatch):
+    rows = write_jsonl(tmp_path / "rows.jsonl", 6)
+    calm, deaths, run_rows = read_after(run, embed, tmp_path, "calm"), [], Runner.run
+
+    def deadly(runner, prompts, first_row):
+        if rows[4]["text"] in prompts:
+            deaths.append(len(prompts))
+            raise SystemExit("the process is gone")
+        return run_rows(runner, prompts, first_row)
+
+    monkeypatch.setattr(Runner, "run", deadly)
+    for _ in range(4):
+        with pytest.raises(SystemExit):
+            run(embed, tmp_path / "rows.jsonl", tmp_path / "out")
+    assert deaths == [6, 6, 1, 1], "twice the shard, then twice the row alone"
+    _, [commit] = run(embed, tmp_path / "rows.jsonl", tmp_path / "out")
+    found = read_parquet(tmp_path / "out")
+    assert commit.errors == 1 and found[4]["error"] == "2 workers died while they ran this row alone."
+    for index in (0, 1, 2, 3, 5):
+        np.testing.assert_allclose(found[index]["output"], calm[index]["output"], atol=1e-6)
+    assert not list((tmp_path / "out/_job/attempts").iterdir())
+
+
+def read_after(run, bundle, folder, name):
+    run(bundle, folder / "rows.jsonl", folder / name)
+    return read_parquet(folder / name)
 
 
 def test_options_and_columns_are_checked(embed, tmp_path):
