@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from benchmarks import compare_peers
-from benchmarks.peers import process, report
+from benchmarks.peers import busy, process, report
 from benchmarks.peers.generation import Generation, Stopwatch, timed
 from benchmarks.peers.registry import FOLDER, OURS, PEERS, Peer
 from click.testing import CliRunner
@@ -171,6 +171,35 @@ def test_a_model_is_converted_again_only_when_something_changed(stand_in, compar
     assert compare(peers, "--only", OURS).exit_code == 0
     assert compare(peers).exit_code == 0
     assert converted(peers["other"]) == "fp32 fp32 "
+
+
+def test_busy_processes_compute_beside_each_runtime_and_end_with_it(stand_in, compare, tmp_path, monkeypatch):
+    started, popen = [], busy.subprocess.Popen
+
+    def recorded(command, **options):
+        started.append((command, popen(command, **options)))
+        return started[-1][1]
+
+    monkeypatch.setattr(busy.subprocess, "Popen", recorded)
+    file = tmp_path / "report.json"
+    result = compare({OURS: stand_in("ours")}, "--busy", 2, "--json", file)
+
+    assert result.exit_code == 0, result.output
+    spinning = [process for command, process in started if command[-1] == busy.SPIN]
+    assert [process.returncode for process in spinning] == [-signal.SIGKILL] * 2
+    assert json.loads(file.read_text())["busy_processes"] == 2
+    assert "median (range) of 2 rounds, beside 2 busy processes" in result.stdout
+
+
+def test_a_busy_process_that_ended_is_no_load(monkeypatch):
+    with busy.busy_processes(1) as (process,):
+        assert process.poll() is None
+    monkeypatch.setattr(busy, "SPIN", "raise SystemExit(3)")
+    with (
+        pytest.raises(compare_peers.click.ClickException, match="1 of 1 busy processes ended early, with exit code 3"),
+        busy.busy_processes(1) as (process,),
+    ):
+        process.wait()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="2026-11-22: only Linux has /proc/self/stat")

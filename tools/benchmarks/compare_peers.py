@@ -14,6 +14,9 @@ Each runtime is a worker process. All workers of a precision are loaded at once,
 alternation (interleave.py), and those that do not run are stopped, including their threads. A ratio compares two runs
 of one round. Each round has another prompt, because a prefix cache (OpenVINO GenAI has one) would answer from memory.
 
+--busy N keeps N other processes computing while each runtime has its turn: on a user's machine other programs run, and
+runtimes whose threads wait for each other then lose more than their share.
+
 By default a peer is looked for in this interpreter. The requirements of most peers conflict, so most need an
 environment of their own, outside the repository, whose interpreter --peer NAME=PYTHON names:
 
@@ -48,6 +51,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are 
 
 from benchmarks.environment import environment
 from benchmarks.interleave import run_interleaved
+from benchmarks.peers.busy import busy_processes
 from benchmarks.peers.generation import Generation
 from benchmarks.peers.plot import draw
 from benchmarks.peers.process import Worker, convert, probe, start
@@ -144,8 +148,12 @@ def measure(
     new: int,
     rounds: int,
     threads: int,
+    busy: int,
 ) -> Iterator[dict[str, Any]]:
-    """Convert for one precision, start every peer that supports it, and yield one result per prompt length."""
+    """Convert for one precision, start every peer that supports it, and yield one result per prompt length.
+
+    busy: number of processes that compute beside each of them.
+    """
     vocab_size = text_config(checkpoint)["vocab_size"]
     having = [name for name in chosen if precision in PEERS[name].precisions]
     folders = {name: work / precision / name.replace(" ", "-") for name in having}
@@ -166,7 +174,8 @@ def measure(
             click.echo(f"{precision}: {rounds} rounds of {length} + {new} tokens", err=True)
             prompts = Prompts(vocab_size, length)
             systems = {name: next_prompt_of(worker, prompts, new) for name, worker in workers.items()}
-            runs = run_interleaved(systems, rounds, pause_seconds=0)  # a stopped process does not spin
+            with busy_processes(busy):
+                runs = run_interleaved(systems, rounds, pause_seconds=0)  # a stopped process does not spin
             yield {"precision": precision, "prompt_tokens": length, **summarise(runs, length, new)}
 
 
@@ -177,6 +186,13 @@ def measure(
 @click.option("--new", type=click.IntRange(min=2), default=128, show_default=True, help="Tokens to generate.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of each runtime. [default: all usable cores]")
+@click.option(
+    "--busy",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Processes that compute beside each runtime.",
+)
 @click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Python interpreter of a peer; repeatable.")
 @click.option("--only", type=click.Choice(list(PEERS)), multiple=True, help="Compare this peer only; repeatable.")
 @click.option(
@@ -197,6 +213,7 @@ def main(
     new: int,
     rounds: int,
     threads: int | None,
+    busy: int,
     given: Sequence[str],
     only: Sequence[str],
     work: Path | None,
@@ -219,6 +236,7 @@ def main(
         "new_tokens": new,
         "threads": threads,
         "rounds": rounds,
+        "busy_processes": busy,
         "peers": {name: {key: facts[key] for key in ("versions", "precisions")} for name, facts in chosen.items()},
         "left_out": left_out,
         "environment": environment(),
@@ -228,7 +246,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="compare_peers.") as linked:
         link_with_tokenizer(checkpoint, Path(linked))
         for precision in precisions:
-            options = {"new": new, "rounds": rounds, "threads": threads}
+            options = {"new": new, "rounds": rounds, "threads": threads, "busy": busy}
             for result in measure(chosen, Path(linked), work, precision, lengths, **options):
                 data["results"].append(result)
                 print_result(console, result, data)

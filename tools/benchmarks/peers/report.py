@@ -61,9 +61,11 @@ def summarise(turns: Mapping[str, Sequence[Generation]], prompt: int, new: int) 
 
 def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Print one precision and prompt length as a Markdown table."""
+    busy = data.get("busy_processes", 0)
+    beside = f", beside {busy} busy process{'es' if busy > 1 else ''}" if busy else ""
     console.print(
         f"\n{data['checkpoint']}, {result['precision']}: {result['prompt_tokens']} + {data['new_tokens']} tokens, "
-        f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds\n"
+        f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds{beside}\n"
     )
     table = Table(box=box.MARKDOWN)
     for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup"):
