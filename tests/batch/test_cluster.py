@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from rows import read_parquet, shards, write_jsonl
+from rows_of_jobs import read_parquet, shards, write_jsonl
 
 from edgeformer.batch import BatchOptions, run_batch
 from edgeformer.cli.main import cli

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rows import read_parquet, shards, write_jsonl
+from rows_of_jobs import read_parquet, shards, write_jsonl
 
 from edgeformer.batch import BatchOptions, plan_batch
 from edgeformer.batch.bundles import bundle_on_node, check_bundle, chunks
