@@ -19,6 +19,7 @@ from edgeformer.config import (
     ModelConfig,
     NormConfig,
     PoolingHead,
+    QuestionAnsweringHead,
     RecurrentConfig,
     Seq2SeqConfig,
     ShawConfig,
@@ -328,6 +329,8 @@ def _head(config: DecoderConfig | EncoderConfig) -> int:
         case ClassificationHead() as head:
             dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
             return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
+        case QuestionAnsweringHead():
+            return 2 * (hidden + 1)
         case PoolingHead() as head:
             return sum(
                 layer.size * (width * (1 + (layer.residual and width != layer.size)) + layer.bias)
@@ -352,6 +355,8 @@ def _products(config: DecoderConfig | EncoderConfig) -> int:
             count += hidden * config.embedding_width * (activation is not None) + _table(config)
         case ClassificationHead(pooling=None, dense=dense, labels=labels):
             count += hidden * (hidden * (dense is not None) + len(labels))
+        case QuestionAnsweringHead():
+            count += 2 * hidden
     return count
 
 

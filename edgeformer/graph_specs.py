@@ -16,6 +16,7 @@ from edgeformer.config import (
     EncoderConfig,
     MaskedLMHead,
     PoolingHead,
+    QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
 )
@@ -76,7 +77,8 @@ def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> 
 def encoder_graph(config: EncoderConfig) -> GraphSpec:
     """Return the graph of an encoder without a decoder."""
     names: dict[type | None, list[str]] = {
-        MaskedLMHead: ["logits"], ClassificationHead: ["logits"], PoolingHead: ["sentence_embedding"], type(None): [],
+        MaskedLMHead: ["logits"], ClassificationHead: ["logits"], QuestionAnsweringHead: ["logits"],
+        PoolingHead: ["sentence_embedding"], type(None): [],
     }  # fmt: skip
     return GraphSpec(
         file=GRAPH,

@@ -22,6 +22,7 @@ from edgeformer.runtime.generation_config import GenerationConfig, GenerationOpt
 from edgeformer.runtime.kernel_report import KernelReport
 from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
 from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.question_answering import Answer
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.speculation import SpeculationStatistics
 from edgeformer.runtime.token_logprobs import TokenLogprobs
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from edgeformer.runtime.prepack import optimize
 
 __all__ = [
+    "Answer",
     "BenchmarkResult",
     "BundleError",
     "CausalLM",

@@ -7,11 +7,12 @@ from typing import Any, TypeGuard, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead
+from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead, QuestionAnsweringHead
 from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
 from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
 
 Pair = tuple[str, str]
@@ -48,7 +49,7 @@ class Filling:
 
 
 class Encoder(Model):
-    """An encoder. `embed` always works; `classify` and `fill_mask` need a model with that head."""
+    """An encoder. `embed` always works; `classify`, `answer` and `fill_mask` need a model with that head."""
 
     @property
     def config(self) -> EncoderConfig:
@@ -105,6 +106,8 @@ class Encoder(Model):
         prompt_name: see `with_prompt`. dimensions: return the first numbers of each vector only, for models that were
         trained so (Matryoshka, arXiv 2205.13147); they are not scaled again.
         """
+        if dimensions is not None:
+            count("dimensions", dimensions, most=self._width())
         prompted = self.with_prompt(texts, prompt, prompt_name)
         vectors = self._by_length(prompted, batch_size, self.embed_encoded, truncate)
         return vectors if dimensions is None else first_dimensions(vectors, dimensions)
@@ -120,7 +123,8 @@ class Encoder(Model):
         for name, value in (("prompt", prompt), ("prompt_name", prompt_name)):
             if value is not None and not isinstance(value, str):
                 raise RequestError(f"{name} is {shown(value)}; it must be a text.")
-            text_or_ids(name, value or "")
+            if value is not None:
+                text_or_ids(name, value)
         if prompt is not None and prompt_name is not None:
             raise RequestError("prompt and prompt_name are both given. Give one of them.")
         chosen, requested = prompt, prompt is not None or prompt_name is not None
@@ -169,6 +173,36 @@ class Encoder(Model):
         else:
             found = [_classes(head.labels, row, head.problem_type) for row in rows]
         return found if self.is_list(texts) else found[0]
+
+    def answer(
+        self,
+        question: str,
+        context: str,
+        *,
+        top_k: int = 1,
+        max_answer_tokens: int = ANSWER_TOKENS,
+        allow_none: bool = False,
+        batch_size: int = BATCH,
+    ) -> list[Answer]:
+        """Return the top_k likeliest answers to a question among the spans of a context, best first.
+
+        A context longer than the model's is read in windows. max_answer_tokens: tokens of an answer at most.
+        allow_none: whether "the context has no answer" is one, an `Answer` without text. Raises RequestError for a
+        model that answers no questions, and for a question that leaves no room for a context.
+        """
+        if not isinstance(self.config.head, QuestionAnsweringHead):
+            raise RequestError(f"this model answers no questions. {self._abilities()}")
+        count("top_k", top_k)
+        count("max_answer_tokens", max_answer_tokens)
+        flag("allow_none", allow_none)
+        windows = read_windows(self.require_tokenizer(), question, context, self.config.context_length)
+        encoded = [(window.ids, window.type_ids) for window in windows]
+        pieces = _pieces(list(range(len(windows))), count("batch_size", batch_size))
+        logits = [row for piece in pieces for row in self._token_logits([encoded[index] for index in piece])]
+        found = best_answers(windows, logits, context, top_k, max_answer_tokens)
+        if allow_none:
+            found = sorted([*found, no_answer(windows, logits)], key=lambda each: -each.score)[:top_k]
+        return found
 
     def fill_mask(self, text: Text, *, top_k: int = 5) -> list[Filling]:
         """Return the top_k likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first.
@@ -251,12 +285,19 @@ class Encoder(Model):
     def _token_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
         return [row[: len(ids)] for row, (ids, _) in zip(self._logits(encoded), encoded, strict=True)]
 
+    def _width(self) -> int:
+        """Return the number of numbers in a vector of `embed`."""
+        head, size = self.config.head, self.config.hidden_size
+        return head.widths(size)[-1] if isinstance(head, PoolingHead) else size
+
     def _abilities(self) -> str:
         match self.config.head:
             case MaskedLMHead():
                 return "It fills masks: fill_mask."
             case ClassificationHead():
                 return "It classifies: classify."
+            case QuestionAnsweringHead():
+                return "It answers questions: answer."
             case _:
                 return "It embeds: embed."
 

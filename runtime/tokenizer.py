@@ -82,15 +82,29 @@ class Tokenizer:
         tokenizer_config.json has `truncation_side` = left.
         """
         if self._truncating is None or (self._truncating.truncation or {}).get("max_length") != max_length:
-            try:
-                copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
-            except Exception as error:  # a bare one, of a file that could be read and cannot be written again
-                raise BundleError(f"the tokenizer cannot be copied, so it cuts no texts: {error}") from error
+            copy = self._copy()
             side = "left" if self.config.get("truncation_side") == "left" else "right"
             copy.enable_truncation(max_length, strategy="longest_first", direction=side)
             self._truncating = copy
         encoding = self._truncating.encode(*texts)
         return encoding.ids, encoding.type_ids
+
+    def encode_windows(self, first: str, second: str, max_length: int, overlap: int) -> list[tokenizers.Encoding]:
+        """Return the encodings of a pair of texts with as much of the second one each as `max_length` tokens take.
+
+        overlap: tokens of the second text that neighbours share.
+        """
+        copy = self._copy()
+        copy.enable_truncation(max_length, stride=overlap, strategy="only_second")
+        encoding = copy.encode(first, second)
+        return [encoding, *encoding.overflowing]
+
+    def _copy(self) -> tokenizers.Tokenizer:
+        """Return a copy of the backend, whose truncation can be changed. Raises BundleError."""
+        try:
+            return tokenizers.Tokenizer.from_str(self.backend.to_str())
+        except Exception as error:  # a bare one, of a file that could be read and cannot be written again
+            raise BundleError(f"the tokenizer cannot be copied, so it cuts no texts: {error}") from error
 
     def special_token(self, name: str) -> str | None:
         """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none.

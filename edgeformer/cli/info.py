@@ -210,7 +210,10 @@ def _described(config: DecoderConfig | EncoderConfig) -> str:
     text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
     if isinstance(config, DecoderConfig):
         return text + (", head tied to the embedding" if config.tied_head else "")
-    heads = {"masked_lm": "masked-LM head", "classification": "classification head", "pooling": "sentence embedding"}
+    heads = {
+        "masked_lm": "masked-LM head", "classification": "classification head", "pooling": "sentence embedding",
+        "question_answering": "question-answering head",
+    }  # fmt: skip
     return text + ("" if config.head is None else f", {heads[config.head.kind]}")
 
 

@@ -47,6 +47,7 @@ CHAT = "Chat"
     "--language", topic=ENCODER_DECODERS,
     help="Language spoken in the recording. [default: the one that the model detects]",
 )  # fmt: skip
+@option("--question", metavar="TEXT", help="Find the answer to this question in PROMPT (question-answering models).")
 @execution_options
 @json_option
 def run_command(
@@ -58,6 +59,7 @@ def run_command(
     threads: int | None,
     as_json: bool,
     draft: Path | None,
+    question: str | None,
     **options: Any,
 ) -> None:
     """Run the model in BUNDLE on PROMPT (or standard input).
@@ -71,12 +73,12 @@ def run_command(
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
-    _check_options(model, chat, system, options)
+    _check_options(model, chat, system, options if question is None else options | {"question": question})
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
     match model:
         case Encoder():
-            _label(model, prompt or "", as_json)
+            _label(model, prompt or "", question, as_json)
         case Seq2SeqLM():
             _write(model, prompt or "", options, as_json)
         case CausalLM() if prompt is None:
@@ -96,12 +98,13 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
         case Encoder():
-            foreign = given
+            answers = model.config.head is not None and model.config.head.kind == "question_answering"
+            foreign = [name for name in given if name != "question" or not answers]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else ["language"]
-            foreign = [name for name in given if name in ("chat", "system", "adapter", *languages)]
+            foreign = [name for name in given if name in ("chat", "system", "adapter", "question", *languages)]
         case _:
-            foreign = [name for name in given if name in SEQ2SEQ_OPTIONS]
+            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, "question")]
     if foreign:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
         raise RequestError(f"{names}: not for a bundle of this kind ({model.manifest.task}).")
@@ -109,14 +112,19 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
         raise click.UsageError("--system is for --chat.")
 
 
-def _label(model: "Encoder", text: str, as_json: bool) -> None:
-    """Print the tokens that fill the mask of `text`, or its labels, the most likely first."""
+def _label(model: "Encoder", text: str, question: str | None, as_json: bool) -> None:
+    """Print the tokens that fill the mask of `text`, its labels, or its answer to a question, the most likely first."""
     head = model.config.head
     if head is None or head.kind == "pooling":
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} TEXT…")
-    if head.kind == "masked_lm":
-        found: Any = model.fill_mask(text)
-        rows: list[tuple[str, ...]] = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
+    if head.kind == "question_answering":
+        if question is None:
+            raise RequestError("this model answers questions about PROMPT; ask one: --question TEXT.")
+        found: Any = model.answer(question, text)
+        rows: list[tuple[str, ...]] = [(f"{each.score:.3f}", each.text) for each in found]
+    elif head.kind == "masked_lm":
+        found = model.fill_mask(text)
+        rows = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
     else:
         found = model.classify(text)
         rows = [(f"{each.probability:.3f}", each.label) for each in found]

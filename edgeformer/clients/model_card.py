@@ -16,6 +16,7 @@ from edgeformer.config import (
     EncoderConfig,
     MaskedLMHead,
     PoolingHead,
+    QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
 )
@@ -72,6 +73,8 @@ def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> st
             return f'edgeformer embed {name} "A cat sleeps." "A kitten naps." "Stocks fell."'
         case EncoderConfig(head=MaskedLMHead()):
             return f'edgeformer run {name} "The capital of France is {_mask_token(folder)}."'
+        case EncoderConfig(head=QuestionAnsweringHead()):
+            return f'edgeformer run {name} "A cat sleeps." --question "Who sleeps?"'
         case Seq2SeqConfig(encoder=EncoderConfig(audio=AudioStem())):
             return f"edgeformer run {name} recording.wav"
         case Seq2SeqConfig():
@@ -97,6 +100,9 @@ def _encoder_values(config: EncoderConfig, mask: str) -> dict[str, Any]:
         case ClassificationHead():
             use = 'print(model.classify("I like it."))'
             task, call = "text-classification", '"I like it."'
+        case QuestionAnsweringHead():
+            use = 'print(model.answer("Who sleeps?", "A cat sleeps."))'
+            task, call = "question-answering", '"Who sleeps?", "A cat sleeps."'
         case head:
             use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
             task, call = "feature-extraction", f'["A cat sleeps.", "A kitten naps."]{_pooled(head)}'

@@ -30,6 +30,7 @@ from edgeformer.config.model import (
     Pooling,
     PoolingHead,
     PoolingLayer,
+    QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "ProportionalScaling",
     "QKNormConfig",
     "QueryTemperature",
+    "QuestionAnsweringHead",
     "RandomBlocks",
     "RecurrentConfig",
     "RelativePosition",

@@ -231,6 +231,13 @@ class ClassificationHead:
         check(self.norm is None or self.dense is not None, self, "norm", "None without dense")
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringHead:
+    """Logits [B, S, 2] of a question and its context: of tokens as the first, and as the last, of the answer."""
+
+    kind: Literal["question_answering"] = "question_answering"
+
+
 Pooling = Literal["first", "last", "max", "mean", "mean_sqrt", "weighted_mean"]
 """How the states of a text's n tokens become one vector: one of them, the largest value of each channel, their sum over
 n, their sum over the square root of n, or their mean weighted by 1, 2, …, n."""
@@ -299,7 +306,7 @@ class EncoderConfig(StackConfig):
     token_types: int = 0
     embedding_size: int | None = None
     audio: AudioStem | None = None
-    head: MaskedLMHead | ClassificationHead | PoolingHead | None = None
+    head: MaskedLMHead | ClassificationHead | QuestionAnsweringHead | PoolingHead | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

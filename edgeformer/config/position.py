@@ -124,11 +124,9 @@ class T5BiasConfig:
     table: int = 0
 
     def __post_init__(self) -> None:
-        multiple = 4 if self.bidirectional else 2
-        check(
-            self.num_buckets > 0 and self.num_buckets % multiple == 0, self, "num_buckets", f"a multiple of {multiple}"
-        )
-        reach = self.num_buckets // multiple
+        least = 4 if self.bidirectional else 2  # one bucket of a single distance in each direction
+        check(self.num_buckets >= least, self, "num_buckets", f"{least} at least")
+        reach = self.num_buckets // least
         check(self.max_distance > reach, self, "max_distance", f"more than the {reach} buckets of one distance each")
 
 

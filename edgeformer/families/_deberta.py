@@ -6,7 +6,7 @@ Source: transformers/models/deberta/modeling_deberta.py, transformers/models/deb
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import ClassificationHead, DisentangledConfig, EncoderConfig, MaskedLMHead
+from edgeformer.config import ClassificationHead, DisentangledConfig, EncoderConfig, MaskedLMHead, QuestionAnsweringHead
 from edgeformer.errors import ConfigError
 from edgeformer.families._encoder import HEAD_ACTIVATIONS, layer_norm, read_head, read_labels
 from edgeformer.families._family import Fields
@@ -44,6 +44,7 @@ def read_deberta(
                 labels=read_labels(fields), pooling="first", dense=pooler
             ),
             "ForTokenClassification": lambda: ClassificationHead(labels=read_labels(fields), pooling=None),
+            "ForQuestionAnswering": QuestionAnsweringHead,
         },
     )
     config = read_bert(fields, context_length, head)
@@ -101,6 +102,7 @@ TENSORS = {
     "masked_lm.output.bias": "cls.predictions.decoder.bias|cls.predictions.bias|lm_predictions.lm_head.bias",
     "classifier.dense": "pooler.dense",
     "classifier.output": "classifier",
+    "answer_span": "qa_outputs",
 }  # fmt: skip
 
 IGNORED = (

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from edgeformer.config import Activation, ClassificationHead, MaskedLMHead, NormConfig
+from edgeformer.config import Activation, ClassificationHead, MaskedLMHead, NormConfig, QuestionAnsweringHead
 from edgeformer.config.model import ProblemType
 from edgeformer.errors import ConfigError
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Fields
 
-Head = MaskedLMHead | ClassificationHead | None
+Head = MaskedLMHead | ClassificationHead | QuestionAnsweringHead | None
 
 # Activations of heads: those without `beta`.
 HEAD_ACTIVATIONS: dict[str, Activation] = {
@@ -62,6 +62,7 @@ def usual_heads(
             labels=read_labels(fields), pooling="first", dense=dense
         ),
         "ForTokenClassification": lambda: ClassificationHead(labels=read_labels(fields), pooling=None),
+        "ForQuestionAnswering": QuestionAnsweringHead,
     }
 
 

@@ -46,6 +46,7 @@ FAMILY = Family(
         "masked_lm.output.bias": "predictions.decoder.bias|predictions.bias",
         "classifier.dense": "albert.pooler",
         "classifier.output": "classifier",
+        "answer_span": "qa_outputs",
     },
     # Defaults of transformers' config class that are not those of BERT.
     defaults={"embedding_size": 128, "hidden_act": "gelu_new"},

@@ -124,6 +124,7 @@ def head_tensors(model: str, norm: str = "LayerNorm") -> dict[str, str]:
         "masked_lm.output.bias": "cls.predictions.decoder.bias|cls.predictions.bias",
         "classifier.dense": f"{model}.pooler.dense",
         "classifier.output": "classifier",
+        "answer_span": "qa_outputs",
     }
 
 

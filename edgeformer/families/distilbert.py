@@ -63,6 +63,7 @@ FAMILY = Family(
         "masked_lm.output": "vocab_projector",
         "classifier.dense": "pre_classifier",
         "classifier.output": "classifier",
+        "answer_span": "qa_outputs",
     },
     optional_prefix="distilbert.",
     computed_tensors=COUNTED,

@@ -32,6 +32,7 @@ FAMILY = Family(
         "masked_lm.output": "generator_lm_head",
         "classifier.dense": "classifier.dense",
         "classifier.output": "classifier.out_proj|classifier",
+        "answer_span": "qa_outputs",
     },
     defaults={"embedding_size": 128},
     optional_prefix="electra.",

@@ -3,7 +3,7 @@
 Source: transformers/models/longformer/modeling_longformer.py.
 """
 
-from edgeformer.config import ClassificationHead, EncoderConfig
+from edgeformer.config import ClassificationHead, EncoderConfig, QuestionAnsweringHead
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import of_each_layer, vary_attention, within
@@ -18,6 +18,12 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     fields.choice("attention_mode", {"longformer": None}, "longformer")
     fields.choice("ignore_attention_mask", {False: None}, False)
     config = read_roberta(fields, context_length, "Longformer")
+    if isinstance(config.head, QuestionAnsweringHead):
+        raise ConfigError(
+            "config.json has architectures = ['LongformerForQuestionAnswering'], where every token of the question is "
+            "global, and edgeformer has a fixed number of global tokens. For the states alone, change it to "
+            "['LongformerModel']."
+        )
     windows = read_windows(fields, len(config.blocks))
     # In transformers, the first token is global if its state is classified; otherwise no token is.
     if isinstance(config.head, ClassificationHead) and config.head.pooling == "first":

@@ -35,6 +35,7 @@ HEAD_TENSORS = {
     "masked_lm.output.bias": "lm_head.decoder.bias|lm_head.bias",
     "classifier.dense": "classifier.dense",
     "classifier.output": "classifier.out_proj|classifier",
+    "answer_span": "qa_outputs",
 }
 
 # The pooler, and heads of other tasks, which a checkpoint may have in addition.

@@ -15,6 +15,7 @@ from edgeformer.config import (
     Pooling,
     PoolingHead,
     PoolingLayer,
+    QuestionAnsweringHead,
 )
 from edgeformer.layers import make_norm
 from edgeformer.models.stack import Run, Stack
@@ -39,6 +40,8 @@ class Encoder(Stack):
                 self.masked_lm = MaskedLM(head, hidden, self.embedding, dtype)
             case ClassificationHead() as head:
                 self.classifier = Classifier(head, hidden, dtype)
+            case QuestionAnsweringHead():
+                self.answer_span = nn.Linear(hidden, 2, dtype=dtype)
             case PoolingHead() as head:
                 self.pooler = Pooler(head, hidden, dtype)
 
@@ -47,8 +50,8 @@ class Encoder(Stack):
     ) -> tuple[Tensor, ...]:
         """Return the last states [B, S, E] and, if there is a head, its output.
 
-        A masked-LM head returns logits [B, S, V], a classification head [B, labels] or [B, S, labels], a pooling head
-        an embedding [B, D].
+        A masked-LM head returns logits [B, S, V], a classification head [B, labels] or [B, S, labels], a
+        question-answering head [B, S, 2], a pooling head an embedding [B, D].
 
         Args:
             inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
@@ -64,6 +67,8 @@ class Encoder(Stack):
             case ClassificationHead(pooling=pooling):
                 assert attention_mask is not None
                 return states, self.classifier(states if pooling is None else pool(states, attention_mask, pooling))
+            case QuestionAnsweringHead():
+                return states, self.answer_span(states)
             case PoolingHead():
                 assert attention_mask is not None
                 return states, self.pooler(states, attention_mask)

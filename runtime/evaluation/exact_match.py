@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import ClassificationHead, MaskedLMHead
+from edgeformer.config import ClassificationHead, MaskedLMHead, QuestionAnsweringHead
 from edgeformer.errors import RequestError
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Logits
@@ -183,10 +183,10 @@ class _Seq2SeqAnswers(_GeneratedAnswers):
 
 def _pick(model: Encoder, asked: list[Question], questions: Sequence[Question], batch_size: int) -> list[Answer]:
     """Pick the answer nearest to each prompt among all answers of its skill, also to questions that are not asked."""
-    if isinstance(model.config.head, ClassificationHead | MaskedLMHead):
+    if isinstance(model.config.head, ClassificationHead | MaskedLMHead | QuestionAnsweringHead):
         raise RequestError(
-            "this encoder labels texts or fills masks, and questions are for models that generate or embed: it has "
-            "no such score."
+            "this encoder labels texts, fills masks or finds answers in them, and questions are for models that "
+            "generate or embed: it has no such score."
         )
     picked: dict[Question, str] = {}
     for skill in dict.fromkeys(each.skill for each in asked):

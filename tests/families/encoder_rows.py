@@ -25,6 +25,7 @@ SIZES = {
 """Sizes under the names that most families use."""
 
 MASKED, TEXT, TOKEN = "masked_lm", "sequence_classification", "token_classification"
+ANSWER = "question_answering"
 
 ROBERTA_SIZES = SIZES | {"type_vocab_size": 1, "max_position_embeddings": 50}
 """Sizes where the first two positions are not those of tokens."""
@@ -37,6 +38,7 @@ ENCODERS = {
             "untied": {"head": MASKED, "tie_word_embeddings": False, "hidden_act": "silu", "layer_norm_eps": 1e-2},
             "text-labels": {"head": TEXT, "num_labels": 5, "type_vocab_size": 3, "hidden_act": "relu"},
             "token-labels": {"head": TOKEN, "num_labels": 4, "type_vocab_size": 1, "hidden_act": "gelu_new"},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
             "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 8},
         },
     ),
@@ -55,6 +57,7 @@ ENCODERS = {
             "masked-lm": {"head": MASKED},
             "text-labels": {"head": TEXT, "num_labels": 1},
             "sentences": {"pooling": {"mode": "cls", "normalize": False}},
+            "answers": {"head": ANSWER},
         },
     ),
     "xlm-roberta-xl": EncoderRow(
@@ -136,6 +139,7 @@ ENCODERS = {
             "untied": {"head": MASKED, "tie_word_embeddings": False, "type_vocab_size": 1, "embedding_size": 96},
             "text-labels": {"head": TEXT, "num_labels": 3, "embedding_size": 64},
             "token-labels": {"head": TOKEN, "num_labels": 4, "num_attention_heads": 8},
+            "answers": {"head": ANSWER},
         },
     ),
     "albert": EncoderRow(
@@ -146,6 +150,7 @@ ENCODERS = {
             "text-labels": {"head": TEXT, "num_labels": 3, "embedding_size": 64, "type_vocab_size": 1},
             "token-labels": {"head": TOKEN, "num_labels": 4, "num_hidden_layers": 1},
             "sentences": {"pooling": {"mode": "cls", "normalize": True}, "num_attention_heads": 8},
+            "answers": {"head": ANSWER},
         },
     ),
     "deberta": EncoderRow(
@@ -161,6 +166,7 @@ ENCODERS = {
                 "type_vocab_size": 2,
             },
             "absolute": {"relative_attention": False, "position_biased_input": True, "hidden_act": "relu"},
+            "answers": {"head": ANSWER},
         },
     ),
     "deberta-v2": EncoderRow(
@@ -219,6 +225,7 @@ ENCODERS = {
             "text-labels": {"head": TEXT, "num_labels": 3, "n_heads": 8},
             "token-labels": {"head": TOKEN, "num_labels": 4},
             "plain": {"activation": "gelu_new", "n_heads": 2},
+            "answers": {"head": ANSWER},
         },
     ),
     "modernbert": EncoderRow(

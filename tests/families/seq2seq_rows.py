@@ -137,6 +137,7 @@ FAMILIES = {
             "unequal": {"num_decoder_layers": 3, "num_layers": 1, "num_heads": 8, "d_kv": 8},
             "unscaled": {"tie_word_embeddings": False, "feed_forward_proj": "gated-silu", "layer_norm_epsilon": 1e-2},
             "buckets": {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 10},
+            "odd-buckets": {"relative_attention_num_buckets": 7, "relative_attention_max_distance": 12},
         },
         exported=("plain", "v1.1", "unequal"),
         free_heads=("v1.1",),

@@ -22,7 +22,7 @@ import onnx
 import pytest
 import torch
 import transformers
-from encoder_rows import ENCODERS, MASKED, TEXT, TOKEN, VOCABULARY
+from encoder_rows import ANSWER, ENCODERS, MASKED, TEXT, TOKEN, VOCABULARY
 from safetensors.torch import load_file, save_file
 
 from edgeformer.config import EncoderConfig, LearnedPositions
@@ -42,6 +42,7 @@ CLASSES = {
     MASKED: transformers.AutoModelForMaskedLM,
     TEXT: transformers.AutoModelForSequenceClassification,
     TOKEN: transformers.AutoModelForTokenClassification,
+    ANSWER: transformers.AutoModelForQuestionAnswering,
 }
 
 
@@ -124,6 +125,8 @@ def oracle(kind, folder, inputs):
     with torch.no_grad(), in_doubles():
         output = model(**{name: torch.from_numpy(inputs[name]) for name in names})
     expected = {"last_hidden_state": states[0], **({"logits": output.logits} if "logits" in output else {})}
+    if "start_logits" in output:
+        expected["logits"] = torch.stack([output.start_logits, output.end_logits], -1)
     return {name: tensor.numpy() for name, tensor in expected.items()}
 
 

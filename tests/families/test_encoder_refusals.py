@@ -41,9 +41,9 @@ REFUSALS = [
     ("bert", MASKED_LM | {"hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu', which is not supported here"),
     (
         "bert",
-        {"architectures": ["BertForQuestionAnswering"]},
-        r"architectures = \['BertForQuestionAnswering'\], whose head edgeformer does not have; it has those of "
-        r"BertModel, BertForMaskedLM, .*BertForTokenClassification. For the states alone, .* it to \['BertModel'\]",
+        {"architectures": ["BertForMultipleChoice"]},
+        r"architectures = \['BertForMultipleChoice'\], whose head edgeformer does not have; it has those of "
+        r"BertModel, BertForMaskedLM, .*BertForQuestionAnswering. For the states alone, .* it to \['BertModel'\]",
     ),
     ("bert", {"architectures": ["BertForPreTraining"]}, r"architectures = \['BertForPreTraining'\], whose head"),
     ("bert", {"architectures": ["BertModel", "BertForMaskedLM"]}, r"\['BertModel', 'BertForMaskedLM'\], whose head"),
@@ -61,7 +61,7 @@ REFUSALS = [
     ("xlm-roberta-xl", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
     ("xlm-roberta-xl", {"num_attention_heads": 5}, "has 5 heads, which do not divide the hidden size, 64"),
     ("camembert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key', which is"),
-    ("camembert", {"architectures": ["CamembertForQuestionAnswering"]}, "whose head edgeformer does not have"),
+    ("camembert", {"architectures": ["CamembertForMultipleChoice"]}, "whose head edgeformer does not have"),
     ("camembert", {"embedding_size": 32}, "fields that the camembert family does not know: embedding_size = 32"),
     ("data2vec-text", {"architectures": ["Data2VecTextForCausalLM"]}, "whose head edgeformer does not have"),
     ("data2vec-text", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
@@ -125,6 +125,11 @@ REFUSALS = [
     ("modernbert", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters have rope_theta; here they are given by"),
     ("modernbert", {"position_embedding_type": "sans_pos"}, "position_embedding_type = 'sans_pos', which is not"),
     ("modernbert", {"global_attn_every_n_layers": 0}, "config.json is not one of a modernbert model"),
+    (
+        "longformer",
+        {"architectures": ["LongformerForQuestionAnswering"]},
+        r"every token of the question is global, .* For the states alone, change it to \['LongformerModel'\]",
+    ),
     ("longformer", {"attention_window": 7}, "attention_window = 7; windows are positive even numbers"),
     ("longformer", {"attention_window": [8, 0, 8]}, "attention_window = 0; windows are positive even numbers"),
     ("longformer", {"attention_window": [8, 8]}, "attention_window of 2 layers and num_hidden_layers = 3"),

@@ -51,7 +51,7 @@ REFUSALS = [
     ("mt5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj = 'gated-mish', which is not supported here"),
     ("t5", {"feed_forward_proj": "gated"}, "feed_forward_proj = 'gated', which is not supported here"),
     ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder = False, which is not .*supported: True"),
-    ("t5", {"relative_attention_num_buckets": 6}, "num_buckets is 6; it must be a multiple of 4"),
+    ("t5", {"relative_attention_num_buckets": 3}, "num_buckets is 3; it must be 4 at least"),
     ("t5", {"relative_attention_max_distance": 2}, "max_distance is 2; it must be more than the"),
     *(
         ("t5gemma", {half: T5GEMMA_SIZES | changed}, message)
@@ -73,7 +73,7 @@ REFUSALS = [
     ("transformer", {"max_position_embeddings": None}, "has no max_position_embeddings; a transformer model requires"),
     ("umt5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj = 'gated-mish', which is not supported here"),
     ("umt5", {"is_encoder_decoder": False}, "is_encoder_decoder = False, which is not .*supported: True"),
-    ("umt5", {"relative_attention_num_buckets": 6}, "num_buckets is 6; it must be a multiple of 4"),
+    ("umt5", {"relative_attention_num_buckets": 3}, "num_buckets is 3; it must be 4 at least"),
     ("whisper", {"num_mel_bins": 0}, "AudioStem.mel_bins is 0; it must be positive"),
     ("whisper", {"max_source_positions": 0}, "context_length is 0; it must be positive"),
 ]  # fmt: skip

@@ -321,3 +321,10 @@ def test_a_tokenizer_that_names_no_mask_fills_none(models, monkeypatch):
     monkeypatch.setattr(ours.tokenizer, "config", {})
     with pytest.raises(RequestError, match="^the tokenizer of this model names no mask token, so there is nothing to"):
         ours.fill_mask("[MASK]")
+
+
+def test_dimensions_are_checked_before_anything_is_computed(models, monkeypatch):
+    for name in ("masked", "sentence"):
+        monkeypatch.setattr(models[name].ours, "session", None)
+        with pytest.raises(RequestError, match="dimensions is 33; it must be between 1 and 32"):
+            models[name].ours.embed(TEXTS, dimensions=33)

@@ -370,5 +370,7 @@ def test_encoders_pick_the_nearest_answer_of_the_skill(encoder):
 def test_encoders_that_do_not_embed_are_refused(encoder, monkeypatch):
     labels = replace(encoder.config, head=ClassificationHead(labels=("bad", "good"), pooling="first"))
     monkeypatch.setattr(encoder, "manifest", replace(encoder.manifest, model=labels))
-    with pytest.raises(RequestError, match="this encoder labels texts or fills masks.*it has no such score"):
+    with pytest.raises(
+        RequestError, match="this encoder labels texts, fills masks or finds answers.*it has no such score"
+    ):
         evaluate(encoder, [Question("a", "w9", "w8")])

@@ -33,6 +33,7 @@ from edgeformer.config import (
     ProportionalScaling,
     QKNormConfig,
     QueryTemperature,
+    QuestionAnsweringHead,
     RandomBlocks,
     RotaryConfig,
     Seq2SeqConfig,
@@ -135,10 +136,11 @@ def _encoder(draw: random.Random) -> EncoderConfig:
     )
 
 
-def _head(draw: random.Random) -> MaskedLMHead | ClassificationHead | PoolingHead | None:
+def _head(draw: random.Random) -> MaskedLMHead | ClassificationHead | QuestionAnsweringHead | PoolingHead | None:
     dense: Any = draw.choice([None, "tanh", "gelu"])
     heads: list[Any] = [
         None,
+        QuestionAnsweringHead(),
         PoolingHead(
             pooling=draw.choice([*get_args(Pooling), ("max", "weighted_mean")]),
             layers=(PoolingLayer(size=24, activation="tanh", residual=_maybe(draw, 0.5)),) * _maybe(draw, 0.3),
