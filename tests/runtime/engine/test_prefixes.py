@@ -120,3 +120,21 @@ def test_what_a_cancelled_request_had_run_is_kept(models):
         [found] = run(engine, [[*prompt, *begun, 7]])
     assert found.cached_tokens == len(prompt) + 20
     assert found.token_ids == model.generate([*prompt, *begun, 7], **NEW).token_ids
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "int8"}, pytest.param({"precision": "int4", "prefill": "int8"}, marks=pytest.mark.slow)],
+    ids=["int8", "prefill"],
+)
+def test_weights_that_round_by_the_run_keep_prefixes_unless_told_not_to(bundles, options):
+    """By default prefixes are kept of every bundle; without them, no text depends on what came before."""
+    model, prompts = load(bundles("llama", **options)), prompts_of()
+    with Engine(model, max_rows=1) as engine:
+        assert [each.cached_tokens for each in run(engine, prompts)] == [0, 30, 30, 30]
+    alone = [model.generate(prompt, **NEW) for prompt in prompts]
+    with Engine(model, max_rows=1, prefix_cache_bytes=0) as engine:
+        found = run(engine, prompts)
+        assert engine.statistics().prefix_bytes == 0
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    assert np.array_equal(logprobs(found), logprobs(alone)), "not a bit differs"
