@@ -45,9 +45,27 @@ void check_shape(const Level& level, int outputs, int inputs, int bits, int bloc
   CHECK(multiply(level, weights.view, x, rows, team) == y, "%s: three threads differ from one", level.name);
 }
 
+// Each row of a batch is what it is alone, bit for bit: a text must not depend on the requests beside it.
+void check_rows_alone(const Level& level, int bits, bool points) {
+  const int outputs = 70, inputs = 300;
+  const RandomWeights weights(outputs, inputs, bits, 32, points, 9);
+  const std::vector<float> x = random_activations(2 * kMostRows * inputs, 10);
+  Serial serial;
+  for (std::size_t rows : {2, 3, 4, 13, 16, 2 * kMostRows}) {
+    const std::vector<float> y = multiply(level, weights.view, x, rows, serial);
+    for (std::size_t row = 0; row < rows; row += rows < 32 ? 1 : 41) {
+      const std::vector<float> of_row(x.begin() + row * inputs, x.begin() + (row + 1) * inputs);
+      const std::vector<float> alone = multiply(level, weights.view, of_row, 1, serial);
+      CHECK(!std::memcmp(alone.data(), &y[row * outputs], outputs * sizeof(float)),
+            "%s bits=%d zero_points=%d: row %zu of %zu differs from itself alone", level.name, bits, points, row, rows);
+    }
+  }
+}
+
 void check_shapes(const Level& level) {
   for (int bits : {4, 8}) {
     for (bool points : {false, true}) {
+      check_rows_alone(level, bits, points);
       for (int block : {16, 32, 64, 128, 256}) {
         for (auto [outputs, inputs] : {std::pair{1, 8}, {33, 100}, {64, 256}, {95, 515}, {7, 1}}) {
           for (std::size_t rows : {1, 2, 5, 13}) check_shape(level, outputs, inputs, bits, block, points, rows);

@@ -27,6 +27,12 @@ class Fault(NamedTuple):
 
 ROWS = "std::min(rows, (part + 1) * tiles / parts * tile);"
 FAULTS = {
+    "rows of a batch that are rounded otherwise than one alone": Fault(
+        "quantized_linear",
+        "simd_gemm.h",
+        "V::multiply_add(exact, V::multiply(of_row, scales[half]), V::load(result))",
+        "V::multiply_add(V::multiply(exact, of_row), scales[half], V::load(result))",
+    ),
     "the scale of another token": Fault(
         "per_token_linear", "simd_per_token.h", "x.scales[row + each]", "x.scales[row]"
     ),
