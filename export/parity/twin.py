@@ -23,6 +23,7 @@ from edgeformer.export.parity.report import Check, Report
 from edgeformer.export.progress import Progress
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import Quantization
+from edgeformer.runtime.cuda_machine import driver
 from edgeformer.runtime.session import onnxruntime
 
 PROVIDER = "cpu, float32 twins of the graphs for CUDA"
@@ -36,8 +37,9 @@ Step = tuple[str, str, tuple[tuple[str, int], ...], tuple[object, ...]]
 
 
 def lacks_gpu(manifest: Manifest) -> bool:
-    """Return whether the graphs of a bundle are for CUDA, and the installed onnxruntime has none."""
-    return manifest.provider == "cuda" and "CUDAExecutionProvider" not in onnxruntime().get_available_providers()
+    """Return whether the graphs of a bundle are for CUDA, and the installed onnxruntime or the machine has none."""
+    lacks = "CUDAExecutionProvider" not in onnxruntime().get_available_providers() or driver().absent
+    return manifest.provider == "cuda" and lacks
 
 
 def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject], Report]) -> Report:

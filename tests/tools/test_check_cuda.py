@@ -66,7 +66,58 @@ def test_a_case_that_fails_keeps_what_was_found_before(tiny_checkpoint, tmp_path
 
 
 def test_a_case_that_ran_beside_the_gpu_has_not_passed():
-    case = {"exported_for": "cuda", "parity": {"passed": True}, "nodes": {"by_provider": {"CPUExecutionProvider": 9}}}
+    case = {
+        "exported_for": "cuda", "dry": False, "parity": {"passed": True}, "audit": {"verdict": "loads"},
+        "nodes": {"by_provider": {"CPUExecutionProvider": 9}},
+    }  # fmt: skip
     assert not check_cuda.passed(case)
     case["nodes"]["by_provider"]["CUDAExecutionProvider"] = 1
     assert check_cuda.passed(case)
+    assert not check_cuda.passed(case | {"audit": {"verdict": "does not load"}})
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(check_cuda, "PROMPTS", (8,))
+    monkeypatch.setattr(check_cuda, "NEW_TOKENS", 4)
+    monkeypatch.setattr(check_cuda, "ROUNDS", 1)
+    monkeypatch.setattr(check_cuda, "CASES", (("fp16", "cuda"), ("int4", "cuda"), ("fp32", "cpu")))  # CI runs all
+
+
+@without_cuda
+def test_the_dry_run_passes_without_a_gpu_and_goes_on_where_it_was_cut_off(tmp_path, few, monkeypatch):
+    output, ran, check_case = tmp_path / "cuda.json", [], check_cuda.check_case
+
+    def cut_off(model, folder, precision, provider, *, dry):
+        ran.append((precision, provider))
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return check_case(model, folder, precision, provider, dry=dry)
+
+    def run(*options):
+        return CliRunner().invoke(check_cuda.main, ["--dry-run", *options, "--output", str(output)])
+
+    monkeypatch.setattr(check_cuda, "check_case", cut_off)
+    assert run().exit_code == 1
+    assert len(json.loads(output.read_text())["cases"]) == 1
+    result = run()
+    assert result.exit_code == 0, result.output
+    assert ran == [*check_cuda.CASES[:2], *check_cuda.CASES[1:]]
+
+    data = json.loads(output.read_text())
+    assert (data["passed"], data["available"]) == (True, False)
+    assert [(case["precision"], case["exported_for"]) for case in data["cases"]] == list(check_cuda.CASES)
+    for case in data["cases"][:-1]:
+        assert case["audit"]["verdict"] == "loads"
+        assert case["parity"]["environment"]["provider"] == "cpu, float32 twins of the graphs for CUDA"
+        assert "nodes" not in case  # nothing says that CUDA ran
+    assert data["cases"][-1]["speeds"]["cpu"]["prompt_8"]["decode_tokens_per_second"] > 0
+
+
+def test_cases_of_another_run_are_not_taken(tmp_path):
+    case = {"key": "tiny", "exported_for": "cpu", "dry": False, "parity": {"passed": True}}
+    output, data = tmp_path / "cuda.json", {"environment": {"onnxruntime": "1"}, "options": {"full": True}}
+    check_cuda.write(output, data | {"cases": [case, case | {"key": "failed", "error": "CUDA"}]})
+    assert check_cuda.resumed(output, data) == {"tiny": case}
+    assert check_cuda.resumed(output, data | {"environment": {"onnxruntime": "2"}}) == {}
+    assert check_cuda.resumed(tmp_path / "none.json", data) == {}

@@ -1,15 +1,21 @@
 """Verify and measure on an NVIDIA GPU, with onnxruntime-gpu.
 
     python tools/verification/check_cuda.py --full --output cuda-check.json
+    python tools/verification/check_cuda.py --dry-run
 
-For each model the tool exports float16 and float32 for CUDA (float32 attention has no CUDA kernel and is decomposed
-into primitives) and, to compare speeds, float32 for the CPU. Each bundle is verified against float64 PyTorch on the
-provider that it was exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there and on the
-CPU (prefill and decode throughput in tokens/s).
+For each model the tool exports float16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel and is
+decomposed into primitives) and, to compare speeds, float32 for the CPU. Each bundle for CUDA is audited: every node of
+a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch on the provider that it was exported for,
+profiled, to tell which nodes onnxruntime runs on the CPU, and timed there and on the CPU (prefill and decode throughput
+in tokens/s).
 
 Everything is written to one JSON file, including failures: a machine with a GPU is rarely available, so the failure of
-one case does not stop the others. Exits with 1 unless every bundle passes where it was meant to run. If CUDA is not
-available, the file says `"available": false` and why.
+one case does not stop the others. The file is written after every case, and a run that was cut off goes on behind the
+cases that passed, if the machine, the versions and the options are the same. Exits with 1 unless every bundle passes
+where it was meant to run. If CUDA is not available, the file says `"available": false` and why.
+
+`--dry-run` takes no GPU: it does all of this but what CUDA's kernels compute. Bundles for CUDA are audited, and float32
+twins of their graphs are verified on the CPU.
 """
 
 import ctypes
@@ -29,6 +35,7 @@ import click
 import numpy as np
 import onnx
 
+from edgeformer.check import check
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
@@ -43,7 +50,9 @@ from benchmarks.environment import environment
 from checkpoints.random_checkpoint import write_checkpoint
 
 # The last case is what a user without a GPU would run.
-CASES: tuple[tuple[Precision, Provider], ...] = (("fp16", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"))
+CASES: tuple[tuple[Precision, Provider], ...] = (
+    ("fp16", "cuda"), ("int8", "cuda"), ("int4", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"),
+)  # fmt: skip
 
 PROMPTS = (128, 512)
 NEW_TOKENS = 64
@@ -100,18 +109,27 @@ def gpus() -> list[str]:
     return answer.stdout.strip().splitlines()
 
 
-def check_case(model: Path, folder: Path, precision: Precision, provider: Provider) -> dict[str, Any]:
-    """Export one bundle for `provider` into `folder`, verify, profile and time it there, and time it on the CPU.
+def check_case(
+    model: Path, folder: Path, precision: Precision, provider: Provider, *, dry: bool = False
+) -> dict[str, Any]:
+    """Export one bundle for `provider` into `folder`, audit, verify, profile and time it there, and time it on the CPU.
 
-    Returns plain data. An exception becomes the field `error`; fields found before it are kept.
+    dry: leave out what takes a GPU. Returns plain data. An exception becomes the field `error`; fields found before it
+    are kept.
     """
-    found: dict[str, Any] = {"precision": precision, "exported_for": provider}
+    found: dict[str, Any] = {"precision": precision, "exported_for": provider, "dry": dry and provider == "cuda"}
     try:
         result = export_model(model, folder, precision=precision, provider=provider, verify=None)
         found["model"] = result.manifest.source
         found["slower_forms"] = result.lowered.fallbacks
+        if provider == "cuda":
+            audit = check(folder, "cuda").cuda
+            assert audit is not None
+            found["audit"] = audit.to_json()
         # Verification runs on the provider that the manifest names.
         found["parity"] = verify(folder, against=model).to_json()
+        if found["dry"]:
+            return found
         found["nodes"] = profile(folder, provider)
         found["speeds"] = {name: speeds(folder, name) for name in dict.fromkeys((provider, "cpu"))}
     except Exception as error:
@@ -161,10 +179,12 @@ def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
 
 
 def passed(case: dict[str, Any]) -> bool:
-    """Return whether a case ran without an error, is at parity, and ran on its provider."""
+    """Return whether a case ran without an error, has its kernels, is at parity, and ran on its provider if it may."""
     if "error" in case or not case["parity"]["passed"]:
         return False
-    return case["exported_for"] == "cpu" or "CUDAExecutionProvider" in case["nodes"]["by_provider"]
+    if case["exported_for"] == "cuda" and case["audit"]["verdict"] != "loads":
+        return False
+    return case["dry"] or case["exported_for"] == "cpu" or "CUDAExecutionProvider" in case["nodes"]["by_provider"]
 
 
 def summary(case: dict[str, Any]) -> str:
@@ -172,10 +192,12 @@ def summary(case: dict[str, Any]) -> str:
     lines = [
         f"{'ok  ' if passed(case) else 'FAIL'} {case['precision']} for {case['exported_for']}, {case.get('model')}"
     ]
+    if "audit" in case:
+        lines.append(f"kernels: {case['audit']['verdict']}, by the table of onnxruntime {case['audit']['onnxruntime']}")
     if "parity" in case:
         failed = [check["name"] for check in case["parity"]["checks"] if not check["passed"]]
         errors = f"failed: {', '.join(failed)}" if failed else f"{len(case['parity']['checks'])} checks passed"
-        lines.append(f"parity: {errors}")
+        lines.append(f"parity on {case['parity']['environment']['provider']}: {errors}")
     if "nodes" in case:
         lines.append(f"nodes: {case['nodes']['by_provider']}, on the CPU {case['nodes']['on_the_cpu']}")
     for provider, measured in case.get("speeds", {}).items():
@@ -195,29 +217,52 @@ def summary(case: dict[str, Any]) -> str:
     help="A model folder. [default: random weights of the geometry tiny]",
 )
 @click.option("--full", is_flag=True, help="Also check random weights of the geometry smollm2-135m.")
+@click.option("--dry-run", is_flag=True, help="Do all that takes no GPU.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default="cuda-check.json", show_default=True, help="File to write."
 )
-def main(model: Path | None, full: bool, output: Path) -> None:
+def main(model: Path | None, full: bool, dry_run: bool, output: Path) -> None:
     """Check this machine."""
     build = onnxruntime().get_build_info()
-    data: dict[str, Any] = {"environment": environment() | {"gpus": gpus(), "onnxruntime_build": build}}
+    here = environment() | {"gpus": gpus(), "onnxruntime_build": build}
+    options = {"model": str(model), "full": full, "dry_run": dry_run}
     with tempfile.TemporaryDirectory(prefix="check_cuda.") as name:
         folder = Path(name)
         reason = unavailable(folder)
-        data |= {"available": reason is None, "reason": reason, "cases": []}
-        if reason is None:
+        data: dict[str, Any] = {"environment": here, "options": options, "available": reason is None, "reason": reason}
+        done, data["cases"] = resumed(output, data), []
+        if reason is None or dry_run:
             models = [model or make(folder, "tiny")] + ([make(folder, "smollm2-135m")] if full else [])
             for source, (precision, provider) in product(models, CASES):
-                case = check_case(source, folder / f"{source.name}-{precision}-{provider}", precision, provider)
+                key = f"{source.name}-{precision}-{provider}"
+                case = done.get(key) or check_case(source, folder / key, precision, provider, dry=dry_run)
                 click.echo(summary(case))
-                data["cases"].append(case)
-    data["passed"] = reason is None and all(map(passed, data["cases"]))
-    output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                data["cases"].append(case | {"key": key})
+                write(output, data)
+    data["passed"] = bool(data["cases"]) and all(map(passed, data["cases"]))
+    write(output, data)
     if reason is not None:
         click.echo(f"CUDA is not available: {reason}.", err=True)
     click.echo(f"written to {output}", err=True)
     sys.exit(0 if data["passed"] else 1)
+
+
+def resumed(output: Path, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the cases of an earlier run that passed, by key; none if anything but its cases differs from `data`."""
+    if not output.is_file():
+        return {}
+    earlier = json.loads(output.read_text(encoding="utf-8"))
+    if any(earlier.get(name) != value for name, value in json.loads(json.dumps(data)).items()):
+        return {}
+    return {case["key"]: case for case in earlier["cases"] if passed(case)}
+
+
+def write(output: Path, data: dict[str, Any]) -> None:
+    """Replace the file in one step, so that a run that is cut off leaves the cases before."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part = output.with_name(f"{output.name}.part")
+    part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    part.replace(output)
 
 
 def make(folder: Path, geometry: str) -> Path:
