@@ -17,9 +17,10 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import RequestError
 from edgeformer.runtime import load
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
-)
+pytestmark = [
+    pytest.mark.slow,  # a cluster starts within the seconds that Ray allows it only where the machine has nothing else
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +31,19 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     os.mkdir(f"{folder}/ray")
-    settings = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**settings, "num_cpus": 0})
-    del settings["include_dashboard"]
-    for _ in range(2):
-        cluster.add_node(**settings)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
-    del os.environ["RAY_TMPDIR"]
+    settings = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    cluster = Cluster()
+    try:
+        cluster.add_node(**{**settings, "num_cpus": 0, "include_dashboard": False})
+        for _ in range(2):
+            cluster.add_node(**settings)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ["RAY_TMPDIR"]
 
 
 def workers():

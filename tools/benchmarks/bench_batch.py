@@ -32,6 +32,8 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 
+from edgeformer.batch.options import SHARD_ROWS, BatchOptions
+from edgeformer.batch.verbs import Runner, choose_verb
 from edgeformer.runtime import Encoder, Seq2SeqLM, load
 
 WORDS = ("one", "two", "cat", "dog", "bird", "sees", "likes", "the", "a", "red", "old", "house", "friend", "runs")
@@ -223,9 +225,6 @@ def job(bundle: Path, rows: Path, output: Path) -> tuple[dict[str, Any], int]:
 
 def engine_seconds(bundle: Path, texts: Sequence[str]) -> float:
     """Return the seconds of an engine in this process for all texts, without loading."""
-    from edgeformer.batch.options import BatchOptions
-    from edgeformer.batch.verbs import Runner, choose_verb
-
     model = load(bundle, "cpu", 1)
     if isinstance(model, Encoder):
         return timed(lambda: model.embed(list(texts)))
@@ -237,7 +236,7 @@ def engine_seconds(bundle: Path, texts: Sequence[str]) -> float:
     return seconds
 
 
-def pipeline_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str]) -> float:
+def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str]) -> float:
     """Return the seconds of transformers for all texts, in batches of 8 of similar lengths, with one thread."""
     import torch
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -262,7 +261,7 @@ def pipeline_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str]) -> fl
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--rows", default=20_000, show_default=True)
+@click.option("--rows", type=click.IntRange(SHARD_ROWS + 1), default=20_000, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Folder that transformers loads, to compare with.")
 def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None) -> None:
@@ -277,7 +276,7 @@ def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None) -> None
             engine = engine_seconds(bundle, texts)
             figures = {
                 "job rows/s": rows / whole["seconds"],
-                "job rows/s after its first shard": (rows - 1024) / (whole["seconds"] - whole["startup_seconds"]),
+                "job rows/s after its first shard": (rows - SHARD_ROWS) / (whole["seconds"] - whole["startup_seconds"]),
                 "engine rows/s": rows / engine,
                 "start of the job in s": whole["startup_seconds"],
                 "memory of a worker in MB": memory / 1e6,
@@ -285,7 +284,7 @@ def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None) -> None
             }
             if checkpoint is not None:
                 part = texts[: max(rows // 20, 8)]
-                figures["transformers rows/s"] = len(part) / pipeline_seconds(checkpoint, bundle, part)
+                figures["transformers rows/s"] = len(part) / transformers_seconds(checkpoint, bundle, part)
             click.echo(json.dumps({label: round(value, 1) for label, value in figures.items()}))
 
 
