@@ -14,7 +14,7 @@ from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry, ConvState, KeyValueState
-from edgeformer.errors import MissingDependencyError
+from edgeformer.errors import MissingDependencyError, RequestError
 from edgeformer.manifest import FILE_NAME, Arithmetic, Manifest
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
 
 
 def _kernels(bundle: Path, manifest: Manifest) -> "KernelReport | None":
-    """Return which kernels the runtime would run here; None without an onnxruntime that it can use."""
+    """Return which kernels the runtime would run here; None without an onnxruntime or a GPU that it can use."""
     from edgeformer.runtime.kernel_report import report_kernels
     from edgeformer.runtime.kernels import choose_kernels
     from edgeformer.runtime.session import choose_provider
 
     try:
         return report_kernels(bundle, manifest, choose_kernels(choose_provider("auto", manifest)))
-    except MissingDependencyError:
+    except (MissingDependencyError, RequestError):  # CUDA that cannot start is an error of `load`, not of its files
         return None
 
 

@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from edgeformer.cli import info
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest import Manifest
@@ -157,6 +158,11 @@ def test_auto_does_not_leave_a_gpu_that_cannot_start(machine, gpu_package, libra
     machine(libraries)
     with pytest.raises(RequestError, match="provider cuda cannot start"):
         choose_provider("auto", bundle())
+
+
+def test_info_shows_a_bundle_where_cuda_cannot_start(machine, gpu_package):
+    machine(driver())
+    assert info._kernels(ROOT, bundle()) is None
 
 
 def test_a_gpu_without_the_library_of_its_driver_is_no_machine_without_a_gpu(machine, gpu_package, tmp_path):
