@@ -94,9 +94,12 @@ def read_folder(path: Path) -> Folder:
         raise BundleError(
             f"there is no folder {path}. Make a bundle with: edgeformer export --model MODEL --output {path}"
         )
-    files = {
-        file.relative_to(path).as_posix(): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()
-    }
+    try:
+        files = {
+            file.relative_to(path).as_posix(): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()
+        }
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.filename}: {error.strerror}.") from None
     names = [name for name in files if name.endswith(".onnx")]
     if not names and not any(name.endswith(ORT_SUFFIX) for name in files):
         raise BundleError(f"{path} has no ONNX graph (*.onnx) in it. Make a bundle with: edgeformer export")

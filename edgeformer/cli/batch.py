@@ -40,7 +40,13 @@ ENGINE_HAS_NONE = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_matc
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", metavar="INPUT")
 @click.argument("output", metavar="OUTPUT")
-@option("--verb", type=click.Choice(VERBS), topic=ROWS, help="What to do to a row. [default: what the bundle is for]")
+@option(
+    "--verb",
+    type=click.Choice(VERBS),
+    metavar="VERB",
+    topic=ROWS,
+    help=f"What to do to a row: {', '.join(VERBS)}. [default: what the bundle is for]",
+)
 @option("--column", metavar="NAME", topic=ROWS, help="Column of the prompt. [default: prompt, messages, path or text]")
 @option("--template", metavar="FILE|JINJA", topic=ROWS, help="Make the prompt from the row's columns instead.")
 @option("--prefix", metavar="TEXT", topic=ROWS, help="Put this before the names of the new columns.")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +13,8 @@ from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, requir
 from verification.clients.programs import NodeClient
 
 from edgeformer.check import check
+from edgeformer.check.folder import read_folder
+from edgeformer.errors import BundleError
 from edgeformer.runtime import load
 
 NODE, BROWSER = "transformers.js-node", "transformers.js-browser"
@@ -292,3 +295,14 @@ def test_a_folder_of_somebody_else(talker, spoil):
     report = check(spoil(talker, change))
     assert report.keeps_contract
     assert {name for name in report.clients if report.verdict(name) == "loads"} == {*ORT, GENAI}
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    """As `check /proc/1/cwd` of somebody else's process; the tests may run as root, who may read everything."""
+
+    def refuse(path, pattern):
+        raise PermissionError(13, "Permission denied", str(path / "onnx"))
+
+    monkeypatch.setattr(Path, "rglob", refuse)
+    with pytest.raises(BundleError, match=r"cannot be read: .*/onnx: Permission denied\.$"):
+        read_folder(tmp_path)
