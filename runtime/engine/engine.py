@@ -23,7 +23,7 @@ from edgeformer.runtime.engine.worker import Turns, Worker
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Text
-from edgeformer.runtime.request_values import count, flag, seconds
+from edgeformer.runtime.request_values import count, flag, is_list, seconds, shown
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 
 MOST_ROWS = 4096
@@ -135,6 +135,8 @@ class Engine:
         EngineBusyError if the queue is full.
         """
         encoder = self._require_encoder()
+        if not is_list(texts):
+            raise RequestError(f"texts is {shown(texts)}; it must be a list of texts.")
         waiting = [WaitingText(encoder.encode_text(text, truncate)) for text in texts]
         self._worker.add(waiting)
         return [text.vector for text in waiting]

@@ -96,6 +96,7 @@ CALLS = {
     "embed(prompt_name)": (lambda h, v: h["encoder"].embed("x", prompt_name=v), "prompt_name", {"None"}),
     "embed(dimensions)": (lambda h, v: h["encoder"].embed("x", dimensions=v), "dimensions", {"None", "5"}),
     "classify": (lambda h, v: h["encoder"].classify(v), "no classes", set()),
+    "answer": (lambda h, v: h["encoder"].answer(v, "x"), "no questions", set()),
     "fill_mask": (lambda h, v: h["encoder"].fill_mask(v), "no masks", set()),
     "seq2seq generate": (
         lambda h, v: h["seq2seq"].generate(v, max_new_tokens=1), "source|text", {"empty", "x", "[5 as text]"},
@@ -138,6 +139,9 @@ CALLS = {
     "add_listener": (lambda h, v: stream(h).add_listener(v), "callback", {"function"}),
     "engine embed": (lambda h, v: h["texts"].embed(v), "text", {"empty", "x", "[5 as text]"}),
     "engine embed(truncate)": (lambda h, v: h["texts"].embed("x", truncate=v), "truncate", {"True"}),
+    "submit_texts": (
+        lambda h, v: [each.result(60) for each in h["texts"].submit_texts(v)], "text", {"[]", "[5 as text]"},
+    ),
     "Engine(model)": (lambda h, v: Engine(v), "model", set()),
     "Engine(max_rows)": (lambda h, v: Engine(h["lm"], max_rows=v).close(), "max_rows", {"5"}),
     "Engine(max_queue)": (lambda h, v: Engine(h["lm"], max_queue=v).close(), "max_queue", {"5", "1e30"}),
@@ -200,7 +204,7 @@ def test_the_tests_name_every_public_call(have):
         # of the machinery behind public calls, or tested by their own files
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
-        "encode_source", "save_session", "speech_windows",
+        "encode_source", "save_session", "speech_windows", "encode_windows",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):
