@@ -369,26 +369,30 @@ def test_tables_fit_80_columns(tiny_llama_bundle):
 
 
 def in_terminal(line, words):
-    """Run a command on a pseudo-terminal and type `words`; return all that appeared."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(line[0], line)
+    """Run a command on a pseudo-terminal and type `words`; return all that appeared.
+
+    The command is started by `subprocess`, not by `pty.fork`: other tests leave threads behind, and the copy that a
+    fork makes of a process with threads may wait forever for a lock that one of them held.
+    """
+    terminal, other = pty.openpty()
+    process = subprocess.Popen(line, stdin=other, stdout=other, stderr=other, start_new_session=True)
+    os.close(other)
     shown = b""
-    for word in [*words, None]:
-        while word is None or not shown.endswith(b"> "):
-            if not select.select([terminal], [], [], 60)[0]:
-                break
-            try:
-                piece = os.read(terminal, 4096)
-            except OSError:  # the process has closed its end
-                piece = b""
-            if not piece:
-                break
-            shown += piece
-        if word is not None:
-            os.write(terminal, word)
-    os.close(terminal)
-    return shown.decode().replace("\r\n", "\n"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        for word in [*words, None]:
+            while word is None or not shown.endswith(b"> "):
+                assert select.select([terminal], [], [], 240)[0], f"nothing in 240 s behind {shown!r}"
+                try:
+                    shown += os.read(terminal, 4096)
+                except OSError:  # the process has closed its end
+                    break
+            if word is not None:
+                os.write(terminal, word)
+        return shown.decode().replace("\r\n", "\n"), process.wait(timeout=240)
+    finally:
+        os.close(terminal)
+        process.kill()
+        process.wait()
 
 
 def test_a_conversation_in_a_terminal_remembers_its_turns(tiny_llama_bundle):
