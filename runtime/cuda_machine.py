@@ -18,8 +18,10 @@ WINDOWS = os.name == "nt"
 DRIVER = "nvcuda.dll" if WINDOWS else "libcuda.so.1"
 
 RELEASES = {12: 525, 13: 580}
-"""First release of the NVIDIA driver for Linux that runs any minor version of CUDA, by CUDA's major version (release
-notes of CUDA, table of minor version compatibility)."""
+"""First release of the NVIDIA driver that runs any minor version of CUDA, by CUDA's major version.
+
+Source: the table of docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+"""
 
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE, which `cuInit` returns where there is a driver and no GPU, or none is visible."""
@@ -143,7 +145,7 @@ def libraries(ort: Any, wanted: str) -> Libraries:
     found = runtime is not None and runtime.cudaRuntimeGetVersion(ctypes.byref(number)) == 0
     return Libraries(
         cuda=(f"{number.value // 1000}.{number.value // 10 % 100}" if found else major) if runtime else None,
-        cudnn=_cudnn_version(cudnn) if cudnn is not None else None,
+        cudnn=_cudnn_version(cudnn),
         missing=tuple(name for name in names if loaded[name] is None),
     )
 
@@ -155,7 +157,10 @@ def _names(major: int) -> tuple[str, ...]:
     return (f"libcudart.so.{major}", f"libcublasLt.so.{major}", f"libcublas.so.{major}", "libcurand.so.10")
 
 
-def _cudnn_version(cudnn: Any) -> str:
+def _cudnn_version(cudnn: Any) -> str | None:
+    """Return the version of a library; None if there is none, or one that is only called cuDNN, as in a simulation."""
+    if cudnn is None or not hasattr(cudnn, "cudnnGetVersion"):
+        return None
     cudnn.cudnnGetVersion.restype = ctypes.c_size_t
     number = cudnn.cudnnGetVersion()  # 90100 is 9.1.0
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

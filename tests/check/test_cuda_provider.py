@@ -78,6 +78,20 @@ def test_onnxruntime_places_nodes_where_the_audit_says(simulated, tmp_path, mode
         assert audit_graph("graph", proto, kernel_table()).findings == ()
 
 
+@needs_the_wheel
+@pytest.mark.slow
+def test_a_model_loads_and_generates_on_simulated_cuda(simulated, tmp_path):
+    """Nothing that a kernel computes is right, so the tokens mean nothing; that every call works does."""
+    export_model("tiny-llama", tmp_path / "bundle", precision="fp16", provider="cuda", verify=None)
+    printed = simulated.python(
+        "from edgeformer.runtime import load\n"
+        f"model = load({str(tmp_path / 'bundle')!r}, provider='cuda')\n"
+        "result = model.generate([1, 2, 3], max_new_tokens=4, ignore_eos=True)\n"
+        "print(model.provider, len(result.token_ids))\n"
+    )
+    assert printed == "cuda 4\n"
+
+
 def test_rows_of_the_table_are_joined_only_where_they_accept_the_same():
     rows = [(1, None, {"T": ("a",), "U": ("x",)}), (1, None, {"T": ("b",), "U": ("x",)}), (1, 2, {"T": ("a",)})]
     assert merged(rows) == [(1, None, {"T": ("a", "b"), "U": ("x",)}), (1, 2, {"T": ("a",)})]

@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 from verification import check_cuda
 
+from edgeformer.runtime.cuda_machine import Driver
+
 without_cuda = pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this onnxruntime has CUDA"
 )
@@ -27,12 +29,9 @@ def test_without_cuda_it_says_what_is_missing_and_invents_nothing(tmp_path):
     assert data["environment"]["torch"]
 
 
-def test_a_machine_without_the_nvidia_driver_says_so(monkeypatch):
-    def absent(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(check_cuda.ctypes, "CDLL", absent)
-    assert "cannot be loaded" in check_cuda.driver_problem()
+def test_a_driver_without_a_gpu_is_reported_as_the_runtime_reports_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_cuda, "driver", lambda: Driver(problem="the NVIDIA driver finds no GPU"))
+    assert check_cuda.unavailable(tmp_path).endswith("the NVIDIA driver finds no GPU")
 
 
 def test_one_case_exports_verifies_profiles_and_times(tiny_checkpoint, tmp_path, monkeypatch):

@@ -18,9 +18,7 @@ where it was meant to run. If CUDA is not available, the file says `"available":
 twins of their graphs are verified on the CPU.
 """
 
-import ctypes
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -41,6 +39,7 @@ from edgeformer.export import export_model
 from edgeformer.export.parity import verify
 from edgeformer.manifest import Precision, Provider
 from edgeformer.runtime import load
+from edgeformer.runtime.cuda_machine import driver
 from edgeformer.runtime.session import onnxruntime, open_session, profiled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
@@ -69,8 +68,8 @@ def unavailable(folder: Path) -> str | None:
             f"onnxruntime {ort.__version__} has no CUDAExecutionProvider (it has {', '.join(available)}): install "
             "onnxruntime-gpu in the place of onnxruntime; both are one module, and the last one installed wins"
         )
-    if problem := driver_problem():
-        missing.append(f"no NVIDIA GPU: {problem}")
+    if problem := driver().problem:
+        missing.append(problem)
     if missing:
         return "; ".join(missing)
     # Both are installed; only a session shows whether their versions are compatible.
@@ -83,20 +82,6 @@ def unavailable(folder: Path) -> str | None:
     except EdgeformerError as error:
         return str(error)
     return None
-
-
-def driver_problem() -> str | None:
-    """Return the NVIDIA driver's error, or None if it has a device."""
-    library = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
-    try:
-        cuda = ctypes.CDLL(library)
-    except OSError:
-        return f"the driver's {library} cannot be loaded"
-    if status := cuda.cuInit(0):
-        return f"the driver does not start (cuInit returned {status})"
-    count = ctypes.c_int()
-    cuda.cuDeviceGetCount(ctypes.byref(count))
-    return None if count.value else "the driver knows no device"
 
 
 def gpus() -> list[str]:

@@ -1,6 +1,7 @@
 """Libraries with the names of CUDA's, TensorRT's and the driver's, for an unpacked wheel of onnxruntime-gpu."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,13 @@ PROVIDERS = ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_tenso
 
 GIVES_HANDLE = ("Create", "Create_v2")
 """Endings of functions whose first argument is where to write a handle."""
+
+DRIVER = """
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+"""
+"""C functions of a driver that runs CUDA 13.0 and has one GPU, as `runtime.c` has them."""
 
 HEURISTIC = "cublasLtMatmulAlgoGetHeuristic"
 """cuBLASLt's choice of kernels, of which the provider wants one. Its arguments end with results and their count."""
@@ -38,8 +46,7 @@ def build_libraries(modules: Path, folder: Path) -> Path:
     needed, symbols = _needed(modules / "onnxruntime" / "capi")
     for library in sorted(needed):
         source, versions = folder / f"{library}.c", folder / f"{library}.map"
-        own = RUNTIME.read_text() if library.startswith("libcudart.") else _source(symbols[library])
-        source.write_text(own)
+        source.write_text(_source_of(library, symbols[library]))
         # Symbols of CUDA's libraries have a version, which is the name of the library; it does no harm to others.
         versions.write_text(f"{library} {{ *; }};\n")
         _run(
@@ -82,6 +89,15 @@ def _needed(capi: Path) -> tuple[set[str], dict[str, set[str]]]:
                 unversioned.add(name)
     # Nothing tells which library of the driver's and TensorRT's has a symbol without a version, so all of them have it.
     return libraries, symbols | dict.fromkeys(libraries - symbols.keys(), unversioned)
+
+
+def _source_of(library: str, symbols: set[str]) -> str:
+    """The C code of a library."""
+    if library.startswith("libcudart."):
+        return RUNTIME.read_text()
+    if library.startswith("libcuda."):
+        return DRIVER + _source(symbols - set(re.findall(r"cu\w+", DRIVER)))
+    return _source(symbols)
 
 
 def _source(symbols: Iterable[str]) -> str:

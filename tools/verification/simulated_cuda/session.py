@@ -23,17 +23,27 @@ class SimulatedCuda:
 
     def ask(self, action: str, given: Any = None) -> Any:
         """Return the answer of an action of child.py. Raises RuntimeError with what it wrote if it failed."""
+        return json.loads(self._run(action, [str(CHILD), action], json.dumps(given)).splitlines()[-1])
+
+    def python(self, code: str) -> str:
+        """Return what a Python program prints whose onnxruntime has simulated CUDA.
+
+        The program may import edgeformer. Raises RuntimeError with what it wrote if it failed.
+        """
+        return self._run("the program", ["-c", code])
+
+    def _run(self, what: str, arguments: list[str], given: str = "") -> str:
         done = subprocess.run(
-            [sys.executable, str(CHILD), action],
-            input=json.dumps(given),
+            [sys.executable, *arguments],
+            input=given,
             env=self._environment,
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{action} failed with {done.returncode}: {done.stderr[-2000:]}")
-        return json.loads(done.stdout.splitlines()[-1])
+            raise RuntimeError(f"{what} failed with {done.returncode}: {done.stderr[-2000:]}")
+        return done.stdout
 
     def close(self) -> None:
         """Remove the libraries, and what was unpacked."""
