@@ -42,11 +42,16 @@ def _raise(error):
     raise error
 
 
+def _compute_for_ever():
+    while True:
+        pass
+
+
 OUTCOMES = {
     "ok": lambda: None,
     "error": lambda: _raise(BundleError("the bundle is damaged.")),
     "raw": lambda: _raise(KeyError("name")),
-    "hang": lambda: time.sleep(60),
+    "hang": lambda: _compute_for_ever(),
     "memory": lambda: bytearray(700 << 20),
     "crash": lambda: os.abort(),
     "escape": lambda: SECRET.exists() and SECRET.open().close(),
@@ -60,12 +65,23 @@ def test_every_kind_of_fault_is_found_and_the_run_goes_on(tmp_path):
     def task(case):
         return tmp_path, OUTCOMES[kinds[case]]
 
-    found = list(run_cases(range(len(kinds)), task, Limits(seconds=4, address_space=4 << 30, peak=500 << 20)))
+    found = list(run_cases(range(len(kinds)), task, Limits(seconds=2, address_space=4 << 30, peak=500 << 20)))
     assert [verdict.kind for verdict in found] == kinds
     assert [verdict.case for verdict in found] == list(range(len(kinds)))
     assert set(FAULTS) - {"long"} == set(OUTCOMES) - {"ok", "error"}
     raw = next(verdict for verdict in found if verdict.kind == "raw")
     assert "KeyError at tests/tools/test_fuzz.py" in raw.detail
+
+
+def test_time_that_a_case_waits_is_not_time_that_it_computes(tmp_path):
+    """A busy machine makes every case wait; one that waits for ever hangs all the same."""
+
+    def verdict(asleep, waiting):
+        (found,) = run_cases([0], lambda case: (tmp_path, lambda: time.sleep(asleep)), Limits(1, waiting))
+        return found.kind, found.detail
+
+    assert verdict(asleep=2.5, waiting=600) == ("ok", "")
+    assert verdict(asleep=600, waiting=2) == ("hang", "over 2 s")
 
 
 def test_an_error_that_cites_a_file_is_no_sentence(tmp_path, monkeypatch):

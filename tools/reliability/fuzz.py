@@ -81,7 +81,7 @@ def merged(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 @click.option("--start", type=int, help="Number of the first case. [default: behind those in --output, or 0]")
 @click.option("--target", "names", multiple=True, type=click.Choice(list(TARGETS)), help="[default: all]")
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file that this run continues and updates.")
-@click.option("--seconds", default=10.0, show_default=True, help="Time that a case may take.")
+@click.option("--seconds", default=10.0, show_default=True, help="Processor time that a case may take.")
 def main(
     bundles: Path, cases: int, start: int | None, names: tuple[str, ...], output: Path | None, seconds: float
 ) -> None:

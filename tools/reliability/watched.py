@@ -11,6 +11,7 @@ import select
 import signal
 import sys
 import sysconfig
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ ROOT = Path(__file__).parents[2]
 
 LONGEST = 4000
 """Characters of an error that still is a clear one; an error that holds a file's content is none."""
+
+LOOK = 0.5
+"""Seconds between two looks at the processor time of a case."""
 
 _FORBIDDEN = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "socket.connect", "pickle.find_class")
 _SYSTEM = (
@@ -63,10 +67,13 @@ FAULTS = ("raw", "long", "hang", "memory", "crash", "escape")
 class Limits(NamedTuple):
     """Limits of a case.
 
-    seconds: that it may take. address_space: bytes that it may ask for. peak: bytes that it may use at once.
+    seconds: of processor time that it may take; on a busy machine, a slow case is none that hangs. waiting: seconds on
+    the wall until one that computes nothing hangs, too. address_space: bytes that it may ask for. peak: bytes that it
+    may use at once.
     """
 
     seconds: float = 10.0
+    waiting: float = 300.0
     address_space: int = 3 << 30
     peak: int = 1 << 30
 
@@ -106,28 +113,55 @@ def _one_process(
     os.close(writing)
     done = 0
     with os.fdopen(reading, "rb", buffering=0) as pipe:
-        pending = b""
+        pending, watch = b"", _Stopwatch(process)
         try:
             while done < len(cases):
-                ready, _, _ = select.select([pipe], [], [], limits.seconds)
+                ready, _, _ = select.select([pipe], [], [], LOOK)
+                hangs = "" if ready else watch.over(limits)
+                if not ready and not hangs:
+                    continue
                 chunk = pipe.read(1 << 16) if ready else b""
                 if not chunk:
-                    kind, detail = ("hang", f"over {limits.seconds:g} s") if not ready else ("crash", "")
-                    if not ready:
+                    if hangs:
                         os.kill(process, signal.SIGKILL)
                     status = os.waitpid(process, 0)[1]
                     process = 0
-                    yield Verdict(cases[done], kind, detail or f"ended with {os.waitstatus_to_exitcode(status)}", 0)
+                    detail = hangs or f"ended with {os.waitstatus_to_exitcode(status)}"
+                    yield Verdict(cases[done], "hang" if hangs else "crash", detail, 0)
                     return
                 *lines, pending = (pending + chunk).split(b"\n")
                 for line in lines:
                     done += 1
                     yield Verdict(*json.loads(line))
+                watch.start()
         finally:
             if process:
                 if done < len(cases):
                     os.kill(process, signal.SIGKILL)
                 os.waitpid(process, 0)
+
+
+class _Stopwatch:
+    """The time that a process has computed, and the time that has passed, since the last verdict."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew."""
+        self._passed, self._computed = time.monotonic(), self._processor_seconds()
+
+    def over(self, limits: Limits) -> str:
+        """Return which limit is passed; empty if none is."""
+        if self._processor_seconds() - self._computed > limits.seconds:
+            return f"over {limits.seconds:g} s of processor time"
+        return f"over {limits.waiting:g} s" if time.monotonic() - self._passed > limits.waiting else ""
+
+    def _processor_seconds(self) -> float:
+        """Return the seconds that all threads of the process have computed (fields 14 and 15 of its stat, proc(5))."""
+        fields = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _child(
