@@ -49,6 +49,9 @@ TEXT_CONFIGS = [
 ]
 """Files with the options of the first module; early versions named the file after the kind of model."""
 
+NO_LIMIT = 10**9
+"""Numbers of this size and more stand for no limit of tokens."""
+
 _INSTEAD = "To pool the states in another way than the model was made for, choose --pooling mean or --pooling first."
 
 
@@ -197,13 +200,33 @@ def read_prompts(folder: Path) -> TextPrompts | None:
     return TextPrompts(by_name=prompts, default=default) if prompts else None
 
 
+def _text_options(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file with the options of the transformer in `folder`, and what it holds; nothing where none is."""
+    path = next((folder / name for name in TEXT_CONFIGS if (folder / name).is_file()), folder / TEXT_CONFIGS[0])
+    return path, read_document(path, dict) if path.is_file() else {}
+
+
+def lowers_case(folder: Path) -> bool:
+    """Return whether sentence-transformers lowers the case of texts first. folder: that of the transformer."""
+    path, options = _text_options(folder)
+    lowers = options.get("do_lower_case", False)
+    if not isinstance(lowers, bool):
+        raise ConfigError(f"{path} has do_lower_case = {shown(lowers)}; it must be true or false.")
+    return lowers
+
+
 def read_max_length(folder: Path) -> int | None:
     """Return the number of tokens to which sentence-transformers truncates a text; None if the folder has no limit.
 
-    folder: that of the transformer.
+    It is max_seq_length of its own files, or else model_max_length of the tokenizer. folder: that of the transformer.
     """
-    paths = [folder / name for name in TEXT_CONFIGS if (folder / name).is_file()]
-    length = read_document(paths[0], dict).get("max_seq_length") if paths else None
+    path, options = _text_options(folder)
+    length = options.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
-        raise ConfigError(f"{paths[0]} has max_seq_length = {shown(length)}; it must be a positive number, or null.")
+        raise ConfigError(f"{path} has max_seq_length = {shown(length)}; it must be a positive number, or null.")
+    tokenizer = folder / "tokenizer_config.json"
+    if length is None and tokenizer.is_file():
+        limit = read_object(tokenizer).get("model_max_length")
+        # A number like 1e30 stands for no limit.
+        length = int(limit) if isinstance(limit, int | float) and 1 <= limit < NO_LIMIT else None
     return length

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
-from edgeformer.families import REFUSED, Family, has_family, read_model_config, text_config
+from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
 from edgeformer.manifest import SpecialTokens
@@ -175,7 +175,9 @@ def open_source(
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_stored_positions(found, family, config)
         return ModelSource(**vars(found), family=family, config=config)
-    family, config = read_model_config(found.hf_config | {"architectures": None}, context_length)
+    alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
+    plain = found.hf_config | {"architectures": None if alone is None else [alone]}
+    family, config = read_model_config(plain, context_length)
     if not isinstance(config, EncoderConfig):
         raise ConfigError(
             f"{found.origin} is no encoder ({found.hf_config['model_type']}), and only an encoder's states are pooled. "
@@ -183,6 +185,8 @@ def open_source(
         )
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
+    if family.encoder_class is not None:  # positions that are relative have no last one
+        length = longest or config.context_length
     config = replace(config, head=pooled.head, context_length=length)
     family = replace(family, tensors={**family.tensors, **POOLED_LAYERS})
     return ModelSource(**vars(found), family=family, config=config, pooled_layers=pooled.layers)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from edgeformer import computed_tensors, mxfp4
-from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import AttentionConfig, DeltaNetConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import LazyWeights, is_stacked
 from edgeformer.families import Family, find_tensors
@@ -126,8 +126,10 @@ class CheckpointWeights(LazyWeights):
             if place.tensor in self._stored and place.tensor not in self._expected:
                 copies.setdefault(first_names[name], []).append(place.tensor)
         # Where nothing is tied, neither are a shared embedding that no half has and a second bias of a head.
+        # An encoder alone has one embedding, whatever the halves of its encoder-decoder had.
         tied = any("embedding" in name for name in first_names.values())
-        for name in self._shapes if tied else ():
+        alone = ("embedding.weight",) if isinstance(self._config, EncoderConfig) else ()
+        for name in self._shapes if tied else alone:
             others = [other for other in family.other_names(name, self._stored) if other not in self._expected]
             copies.setdefault(name, []).extend(other for other in others if family.ignores(other))
         return copies

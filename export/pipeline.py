@@ -16,7 +16,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from edgeformer import __version__
-from edgeformer.clients.files import copy_files, write_files
+from edgeformer.clients.files import copy_files, lower_case, write_files
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ParityError
 from edgeformer.export.adapter_graph import ADAPTER_GRAPH, write_adapter_graph, write_adapters
@@ -225,6 +225,8 @@ def package(export: Export) -> Manifest:
     """Copy the files that belong to the model, and describe the bundle."""
     plan, provenance, model_spec = export.plan, export.model.provenance, export.model.model_spec
     copy_files(plan.deployment, provenance.folder, export.folder)
+    if provenance.lower_case:
+        lower_case(export.folder / "tokenizer.json")
     named = ort_name if plan.deployment.ort_format else str
     is_seq2seq = model_spec.task == "seq2seq-lm"
     packages = ["torch", "onnx", "onnx-ir", "onnxscript", *([provenance.backend] if provenance.backend else [])]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry
+from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest, Provider
 from edgeformer.runtime.buffer import Rows
 from edgeformer.runtime.dynamic_cache import DynamicCache
@@ -154,12 +155,21 @@ class Decoder(ABC):
         self._run(session, self._new_binding(session, ids, logits[None], row), np.ones(ids.shape, np.bool_), row)
 
     def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> Logits:
-        """Append right-padded prompts [B, S] of lengths [B] to empty rows in one run; return logits [B, S, V]."""
+        """Append right-padded prompts [B, S] of lengths [B] to empty rows in one run; return logits [B, S, V].
+
+        Raises RequestError for rows that have tokens: onnxruntime's GroupQueryAttention takes several tokens behind a
+        past of one row only.
+        """
         return self._run_batch(tokens, np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None])
 
     def _run_batch(self, tokens: NDArray[np.int64], new: Mask) -> Logits:
         """Append padded prompts [B, S] to empty rows in one run; new: bool [B, S], False at padding."""
-        assert not self.lengths.any(), "only empty rows take a padded batch"
+        if self.lengths.any():
+            raise RequestError(
+                f"the rows have {', '.join(map(str, self.lengths))} tokens, and a batch of {tokens.shape[1]} tokens a "
+                "row goes into empty rows only. Append them row by row (prefill), or one token to each row "
+                "(decode_one_token)."
+            )
         self._check_room(tokens.shape[1])
         tokens = np.ascontiguousarray(tokens)
         logits = np.empty((*tokens.shape, self._vocab_size), self._logits_dtype)

@@ -14,7 +14,7 @@ from huggingface_hub.utils import filter_repo_objects
 
 from edgeformer.config import MaskedLMHead, PoolingHead
 from edgeformer.errors import ConfigError
-from edgeformer.sentence_transformers import read_pooling
+from edgeformer.sentence_transformers import lowers_case, read_pooling
 from edgeformer.source import HUB_CONFIGS, open_source
 
 SIZES = {
@@ -216,6 +216,29 @@ def test_states_are_pooled_whatever_head_the_checkpoint_has(make_folder, tmp_pat
 )
 def test_texts_are_as_long_as_sentence_transformers_lets_them_be(make_folder, text, wished, length):
     assert open_source(make_folder(text=text), wished).config.context_length == length
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "length"),
+    [
+        (None, 20, 20),
+        (None, 20.0, 20),
+        (None, 10**30, 48),
+        (None, 1e30, 48),
+        (None, None, 48),
+        ({"max_seq_length": 32}, 20, 32),
+        ({"max_seq_length": None}, 20, 20),
+    ],
+)
+def test_the_limit_of_the_tokenizer_is_read_where_there_is_no_other(make_folder, text, limit, length):
+    folder = make_folder(text=text)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
+    assert open_source(folder).config.context_length == length
+
+
+def test_do_lower_case_is_true_or_false(make_folder):
+    with pytest.raises(ConfigError, match=r"sentence_bert_config\.json has do_lower_case = 'yes'; it must be true or"):
+        lowers_case(make_folder(text={"do_lower_case": "yes"}))
 
 
 def test_only_a_sentence_encoder_is_cut_to_that_length(make_folder):

@@ -10,6 +10,7 @@ from edgeformer.clients.genai import genai_config, runs_in_genai
 from edgeformer.clients.model_card import model_card
 from edgeformer.clients.transformers_js import with_transformers_js_config
 from edgeformer.deployment import Deployment
+from edgeformer.json_document import read_object
 from edgeformer.manifest import Manifest
 
 
@@ -20,6 +21,19 @@ def copy_files(deployment: Deployment, source: Path | None, folder: Path) -> Non
     for name in deployment.copied_files:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
+
+
+def lower_case(path: Path) -> None:
+    """Make a tokenizer.json lower the case of texts first, as sentence-transformers does, unless it does already."""
+    if not path.is_file():
+        return
+    content = read_object(path)
+    normalizer = content.get("normalizer")
+    steps = normalizer["normalizers"] if normalizer and normalizer["type"] == "Sequence" else [normalizer]
+    if not any(step and step["type"] == "Lowercase" for step in steps):
+        steps = [{"type": "Lowercase"}, *filter(None, steps)]
+        content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+        _write_json(path, content)
 
 
 def write_files(

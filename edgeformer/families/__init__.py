@@ -14,7 +14,7 @@ from typing import Any
 
 from edgeformer import schema
 from edgeformer.accounting import account
-from edgeformer.config import ModelConfig
+from edgeformer.config import ModelConfig, Seq2SeqConfig
 from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
 from edgeformer.families._family import Computed, Family, Fields
@@ -98,6 +98,8 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             config = family.read_config(fields, context_length)
             fields.finish()
             config = _checked(config)
+            if isinstance(config, Seq2SeqConfig) and data.get("architectures") == [family.encoder_class]:
+                return family.encoder_alone(), config.encoder
     except ContextLengthError:
         raise
     except ConfigError as error:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_type_hints
 
@@ -165,6 +165,7 @@ class Family:
             checkpoints). It is not read, but compared with what the config determines.
         stored_positions: tensor of the checkpoint that replaces sinusoidal positions where it is stored, by stack.
         zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
+        encoder_class: transformers' class of the encoder alone, of families of encoder-decoders that have one.
         nested: whether the checkpoint holds other models beside this one, which has a prefix there (`_nested.py`).
     """
 
@@ -178,12 +179,22 @@ class Family:
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
     stored_positions: Mapping[str, str] = field(default_factory=dict)
     zero_if_absent: tuple[str, ...] = ()
+    encoder_class: str | None = None
     nested: bool = False
 
     @property
     def is_decoder(self) -> bool:
         """Whether every model of the family is a causal language model, by the type that `read_config` returns."""
         return get_type_hints(self.read_config)["return"] is DecoderConfig
+
+    def encoder_alone(self) -> "Family":
+        """Return how to read the encoder of an encoder-decoder, also from a checkpoint that has the decoder, too."""
+        half = "encoder."
+        return replace(
+            self,
+            tensors={ours[len(half) :]: theirs for ours, theirs in self.tensors.items() if ours.startswith(half)},
+            ignored_tensors=(*self.ignored_tensors, r"decoder\..*", r"lm_head\.weight"),
+        )
 
     def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
         """Return where the checkpoint stores each parameter; stored: names of all tensors of the checkpoint."""

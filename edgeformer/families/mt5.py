@@ -21,4 +21,5 @@ FAMILY = Family(
     # Defaults of transformers' config class.
     defaults={"feed_forward_proj": "gated-gelu"},
     ignored_tensors=IGNORED,
+    encoder_class="MT5EncoderModel",
 )

@@ -42,4 +42,5 @@ FAMILY = replace(
         for half in ("encoder", "decoder")
     },
     defaults={"feed_forward_proj": "gated-gelu"},
+    encoder_class="UMT5EncoderModel",
 )

@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from edgeformer.config import DecoderConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Provenance
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest import TextModelOf
 from edgeformer.model_spec import model_spec_of
-from edgeformer.sentence_transformers import read_prompts
+from edgeformer.sentence_transformers import lowers_case, read_prompts
 from edgeformer.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.weights import CheckpointWeights
 
@@ -58,9 +58,15 @@ def open_checkpoint(
             generation=source.generation_defaults(),
             merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
             prompts=read_prompts(source.modules),
+            lower_case=_pools(source) and lowers_case(source.folder),
             text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),
     )
+
+
+def _pools(source: ModelSource) -> bool:
+    """Return whether a model makes one vector of a text, as sentence-transformers does."""
+    return isinstance(source.config, EncoderConfig) and isinstance(source.config.head, PoolingHead)
 
 
 def _open_adapter(name: str, folder: Path, weights: Mapping[str, Tensor]) -> OpenedAdapter:

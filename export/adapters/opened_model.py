@@ -21,7 +21,7 @@ class Provenance:
     find as config.json. generation: fields of generation_config.json that an encoder-decoder generates with. backend:
     the library that has the module, where it is neither ours nor the user's. text_model_of: the bigger model that this
     is the text model of. merged_adapter: the LoRA adapter that is merged into the weights. prompts: of a sentence
-    encoder.
+    encoder. lower_case: whether the tokenizer is to lower the case of texts, too.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Provenance:
     text_model_of: TextModelOf | None = None
     merged_adapter: AdapterOrigin | None = None
     prompts: TextPrompts | None = None
+    lower_case: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

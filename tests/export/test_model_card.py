@@ -245,6 +245,11 @@ def test_the_card_does_not_promise_what_transformers_js_cannot_load(bundles):
     assert "```js" not in (bundles["llama-static"] / "README.md").read_text()
 
 
+def test_the_card_says_what_a_batch_may_not_do(bundles):
+    says = {name: "several tokens of several rows" in (bundles[name] / "README.md").read_text() for name in MODELS}
+    assert {name for name, said in says.items() if said} == {"llama", "bart", "whisper"}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_first_line_is_in_the_card_and_can_be_typed(bundles, name, tmp_path):
     manifest = load(bundles[name]).manifest

@@ -49,6 +49,7 @@ ENCODERS = {
             "text-labels": {"head": TEXT, "num_labels": 3, "pad_token_id": 0, "layer_norm_eps": 1e-2},
             "token-labels": {"head": TOKEN, "type_vocab_size": 2, "num_labels": 7},
             "untied": {"head": MASKED, "tie_word_embeddings": False},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "xlm-roberta": EncoderRow(
@@ -67,6 +68,7 @@ ENCODERS = {
             "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "num_attention_heads": 8},
             "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2, "pad_token_id": 0},
             "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_hidden_layers": 2},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "camembert": EncoderRow(
@@ -75,6 +77,7 @@ ENCODERS = {
             "masked-lm": {"head": MASKED},
             "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "hidden_act": "relu"},
             "token-labels": {"head": TOKEN, "num_labels": 5, "pad_token_id": 0},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "data2vec-text": EncoderRow(
@@ -83,6 +86,7 @@ ENCODERS = {
             "masked-lm": {"head": MASKED, "layer_norm_eps": 1e-5},
             "text-labels": {"head": TEXT, "num_labels": 2, "num_attention_heads": 2},
             "token-labels": {"head": TOKEN, "num_labels": 3, "type_vocab_size": 2},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "roberta-prelayernorm": EncoderRow(
@@ -91,6 +95,7 @@ ENCODERS = {
             "masked-lm": {"head": MASKED},
             "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "hidden_act": "silu"},
             "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "megatron-bert": EncoderRow(
@@ -99,6 +104,7 @@ ENCODERS = {
             "masked-lm": {"head": MASKED},
             "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 1, "hidden_act": "gelu_new"},
             "token-labels": {"head": TOKEN, "num_labels": 4, "num_attention_heads": 2},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "ernie": EncoderRow(
@@ -107,6 +113,7 @@ ENCODERS = {
             "masked-lm": {"head": MASKED, "type_vocab_size": 4, "hidden_act": "relu"},
             "text-labels": {"head": TEXT, "num_labels": 3},
             "token-labels": {"head": TOKEN, "num_labels": 4, "type_vocab_size": 1},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "nomic_bert": EncoderRow(
@@ -130,6 +137,7 @@ ENCODERS = {
                 "head": TOKEN, "num_labels": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
             },
             "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 2},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "electra": EncoderRow(
@@ -190,6 +198,7 @@ ENCODERS = {
                 "pooling": {"mode": "mean", "normalize": True}, "position_biased_input": True, "pos_att_type": "p2c",
                 "num_attention_heads": 8,
             },
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "mpnet": EncoderRow(
@@ -199,6 +208,7 @@ ENCODERS = {
             "text-labels": {"head": TEXT, "num_labels": 3, "hidden_act": "relu", "num_attention_heads": 2},
             "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2},
             "sentences": {"pooling": {"mode": "mean", "normalize": True}, "num_attention_heads": 8},
+            "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
     "eurobert": EncoderRow(

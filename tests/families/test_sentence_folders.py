@@ -127,6 +127,31 @@ def test_vectors_differ_where_the_weights_of_a_layer_do(folders):
     assert before.shape == (len(TEXTS), 32)
 
 
+@pytest.mark.parametrize("normalizer", ["plain", "none", "sequence", "lowers-already"])
+def test_the_case_of_texts_is_lowered_where_the_library_does(folders, tmp_path, normalizer):
+    folder = tmp_path / "lower"
+    shutil.copytree(folders("mean").folder, folder)
+    steps = {"type": "Prepend", "prepend": "a "}, {"type": "Replace", "pattern": {"String": "X"}, "content": "y"}
+    chosen = {
+        "plain": steps[0],
+        "none": None,
+        "sequence": {"type": "Sequence", "normalizers": list(steps)},
+        "lowers-already": {"type": "Sequence", "normalizers": [steps[1], {"type": "Lowercase"}]},
+    }
+    tokenizer = json.loads((folder / "tokenizer.json").read_text()) | {"normalizer": chosen[normalizer]}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    options = json.loads((folder / "sentence_bert_config.json").read_text())
+    vectors = {}
+    for lowers in (False, True):
+        (folder / "sentence_bert_config.json").write_text(json.dumps(options | {"do_lower_case": lowers}))
+        theirs = SentenceTransformer(str(folder), device="cpu")
+        ours = load(export_model(folder, tmp_path / f"bundle-{lowers}", verify=None).path)
+        texts = ["The X and THE Y", "xX in XXL"]
+        vectors[lowers] = ours.embed(texts)
+        np.testing.assert_allclose(vectors[lowers], theirs.encode(texts), atol=1e-5)
+    assert (np.abs(vectors[True] - vectors[False]).max() > 1e-2) == (normalizer != "lowers-already")
+
+
 PROMPTS = {"query": "query: ", "document": "", "clustering": "Identify the topic: "}
 
 

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 from edgeformer.accounting import cache_element_bytes
 from edgeformer.contract import CacheGeometry
+from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.benchmarking.costs import Costs
@@ -48,6 +49,28 @@ def test_chunks_batches_and_rows_alone_come_to_the_same_text(model):
         text.append(int(logits.argmax()))
         logits = decoder.decode_one_token(text[-1:])[0]
     assert text == alone[0]
+
+
+def test_a_batch_of_chunks_behind_a_past_is_refused(model):
+    decoder = model.new_decoder(3, 40)
+    first = np.array([prompt[:9] for prompt in PROMPTS])
+    decoder.prefill_batch(first, [9, 9, 9])
+    with pytest.raises(RequestError, match=r"^the rows have 9, 9, 9 tokens, and a batch of 4 tokens a row goes into"):
+        decoder.prefill_batch(first[:, :4], [4, 4, 4])
+    for row in range(3):  # what it says to do instead
+        decoder.prefill(row, first[row, :4])
+    assert decoder.lengths.tolist() == [13, 13, 13]
+
+
+def test_onnxruntime_refuses_such_a_batch_itself(model):
+    """If this fails, the sentence in the model card and the refusal above have no reason any more."""
+    decoder = model.new_decoder(3, 40)
+    first = np.array([prompt[:9] for prompt in PROMPTS])
+    decoder.prefill_batch(first, [9, 9, 9])
+    logits = np.empty((*first.shape, model.manifest.vocab_size), np.float32)
+    binding = decoder._new_binding(model.session, first, logits)
+    with pytest.raises(BundleError, match="GroupQueryAttention.*batch_size must be 1"):
+        decoder._run(model.session, binding, np.ones(first.shape, bool))
 
 
 def test_rows_move_and_go_back(model):
