@@ -10,7 +10,7 @@ sentence-transformers 6.
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from edgeformer.config import Activation, Pooling, PoolingHead, PoolingLayer
 from edgeformer.errors import ConfigError, shown
@@ -198,6 +198,31 @@ def read_prompts(folder: Path) -> TextPrompts | None:
     if default is not None and default not in prompts:
         raise ConfigError(f"{path} has default_prompt_name = {shown(default)}; it must be one of its prompts, or null.")
     return TextPrompts(by_name=prompts, default=default) if prompts else None
+
+
+def read_score(folder: Path, hf_config: dict[str, Any]) -> Literal["identity", "sigmoid"] | None:
+    """Return what a cross-encoder does with its logits; None for what the library does where nothing is said.
+
+    config_sentence_transformers.json says it where modules.json is beside it, or else config.json, in one of two
+    fields. The library, too, calls no
+    class outside of torch that a file names. Raises ConfigError for another function than these two.
+    """
+    path = folder / "config_sentence_transformers.json"
+    options = read_object(path) if path.is_file() and (folder / "modules.json").is_file() else {}
+    own = hf_config.get("sentence_transformers")
+    name = options.get("activation_fn") or (own if isinstance(own, dict) else {}).get("activation_fn")
+    name = name or hf_config.get("sbert_ce_default_activation_function")
+    if not name or not str(name).startswith("torch."):
+        return None
+    match str(name).rpartition(".")[2]:
+        case "Identity":
+            return "identity"
+        case "Sigmoid":
+            return "sigmoid"
+        case _:
+            raise ConfigError(
+                f"the scores of {folder.name} go through {shown(name)}; edgeformer has Identity and Sigmoid."
+            )
 
 
 def _text_options(folder: Path) -> tuple[Path, dict[str, Any]]:

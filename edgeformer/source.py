@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.config import EncoderConfig, LearnedPositions, ModelConfig, Pooling
+from edgeformer.config import ClassificationHead, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
 from edgeformer.manifest import SpecialTokens
-from edgeformer.sentence_transformers import choose_pooling, read_max_length, transformer_folder
+from edgeformer.sentence_transformers import choose_pooling, read_max_length, read_score, transformer_folder
 from edgeformer.weight_map import read_weight_map
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def open_source(
     if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
-        config = _with_stored_positions(found, family, config)
+        config = _with_score(found, _with_stored_positions(found, family, config))
         return ModelSource(**vars(found), family=family, config=config)
     alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
     plain = found.hf_config | {"architectures": None if alone is None else [alone]}
@@ -190,6 +190,13 @@ def open_source(
     config = replace(config, head=pooled.head, context_length=length)
     family = replace(family, tensors={**family.tensors, **POOLED_LAYERS})
     return ModelSource(**vars(found), family=family, config=config, pooled_layers=pooled.layers)
+
+
+def _with_score(found: FoundModel, config: ModelConfig) -> ModelConfig:
+    """Return a config whose classes of texts are scored as a cross-encoder of sentence-transformers scores them."""
+    if not isinstance(config, EncoderConfig) or not isinstance(config.head, ClassificationHead):
+        return config
+    return replace(config, head=replace(config.head, score=read_score(found.modules, found.hf_config)))
 
 
 def _with_stored_positions(found: FoundModel, family: Family, config: ModelConfig) -> ModelConfig:

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.encoder import Class, Encoder, Filling
+from edgeformer.runtime.cross_encoder import Ranked
+from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.engine import Engine, EngineBusyError, EngineStatistics, EngineStream
 from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream, TokenEvent
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.kernel_report import KernelReport
+from edgeformer.runtime.labels import Class, Filling
 from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.question_answering import Answer
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.speculation import SpeculationStatistics
 from edgeformer.runtime.token_logprobs import TokenLogprobs
+from edgeformer.runtime.token_spans import Span
 from edgeformer.runtime.tokenizer import Message
 
 if TYPE_CHECKING:
@@ -54,8 +57,10 @@ __all__ = [
     "LogitsProcessor",
     "Manifest",
     "Message",
+    "Ranked",
     "RequestError",
     "Seq2SeqLM",
+    "Span",
     "SpeculationStatistics",
     "TokenEvent",
     "TokenLogprobs",

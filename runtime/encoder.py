@@ -1,19 +1,21 @@
 """Embed texts, classify them, and fill masks with an encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead, QuestionAnsweringHead
-from edgeformer.config.model import ProblemType
 from edgeformer.errors import RequestError
+from edgeformer.runtime.cross_encoder import Ranked, best_documents, score_of
 from edgeformer.runtime.encoder_outputs import check_length, pad_right
+from edgeformer.runtime.labels import Class, Filling, label_probabilities, softmax
 from edgeformer.runtime.model import Model, Text, is_batch
 from edgeformer.runtime.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
 from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
+from edgeformer.runtime.text_prompts import choose_prompt
+from edgeformer.runtime.token_spans import AGGREGATIONS, Aggregation, Span, find_spans
 
 Pair = tuple[str, str]
 """Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
@@ -23,29 +25,6 @@ Encoded = tuple[list[int], list[int]]
 
 BATCH = 32
 """Texts per run, unless the call says otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Class:
-    """A label and its probability.
-
-    The probabilities of all labels sum to 1. Where labels apply or not by themselves (`problem_type` is
-    `multi_label_classification`), and of a model with a single label, each is the probability that the label applies.
-    Of a `regression` it is no probability, but the number that the model computes.
-    """
-
-    label: str
-    probability: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filling:
-    """A token for a mask: its id, its text, its probability, and the whole text with it in the mask's place."""
-
-    token_id: int
-    token: str
-    probability: float
-    text: str
 
 
 class Encoder(Model):
@@ -119,26 +98,11 @@ class Encoder(Model):
         if it has one; pairs and token ids stay as they are then. Raises RequestError for an unknown name, for both at
         once, and for a prompt before anything but a text.
         """
-        own = self.manifest.prompts
-        for name, value in (("prompt", prompt), ("prompt_name", prompt_name)):
-            if value is not None and not isinstance(value, str):
-                raise RequestError(f"{name} is {shown(value)}; it must be a text.")
-            if value is not None:
-                text_or_ids(name, value)
-        if prompt is not None and prompt_name is not None:
-            raise RequestError("prompt and prompt_name are both given. Give one of them.")
-        chosen, requested = prompt, prompt is not None or prompt_name is not None
-        if prompt_name is not None:
-            known = {} if own is None else own.by_name
-            if prompt_name not in known:
-                names = ", ".join(map(repr, known)) or "none"
-                raise RequestError(f"prompt_name is {prompt_name!r}; the model's prompts are {names}.")
-            chosen = known[prompt_name]
-        elif prompt is None and own is not None and own.default is not None:
-            chosen = own.by_name[own.default]
+        chosen = choose_prompt(self.manifest.prompts, prompt, prompt_name)
         if not chosen:
             return texts
         given = list(texts) if self.is_list(texts) else [texts]
+        requested = prompt is not None or prompt_name is not None
         if requested and not all(isinstance(text, str) for text in given):
             raise RequestError("a prompt goes before texts, and not before pairs or token ids.")
         prompted = [f"{chosen}{text}" if isinstance(text, str) else text for text in given]
@@ -169,10 +133,69 @@ class Encoder(Model):
         logits = self._by_length(texts, batch_size, self._token_logits if head.pooling is None else self._logits)
         rows = [logits] if not self.is_list(texts) else list(logits)
         if head.pooling is None:
-            found = [[_classes(head.labels, token)[0] for token in row] for row in rows]
+            found = [[label_probabilities(head.labels, token)[0] for token in row] for row in rows]
         else:
-            found = [_classes(head.labels, row, head.problem_type) for row in rows]
+            found = [label_probabilities(head.labels, row, head.problem_type) for row in rows]
         return found if self.is_list(texts) else found[0]
+
+    def spans(
+        self, texts: str | Sequence[str], *, aggregation: Aggregation = "simple", batch_size: int = BATCH
+    ) -> list[Span] | list[list[Span]]:
+        """Return the labelled spans of a text, in its order; for a list of texts, a list each.
+
+        Neighbouring tokens of one label are a span, as transformers' pipeline joins them; what is labelled O is none.
+        aggregation: what labels a word of several tokens: each token by itself (`simple`), its `first` token, the
+        `average` of all, or the token that is surest (`max`). Raises RequestError for a model that labels no tokens.
+        """
+        head = self.config.head
+        if not isinstance(head, ClassificationHead) or head.pooling is not None:
+            raise RequestError(f"this model labels no tokens. {self._abilities()}")
+        if aggregation not in AGGREGATIONS:
+            raise RequestError(f"aggregation is {shown(aggregation)}; it must be one of {', '.join(AGGREGATIONS)}.")
+        given = [text_or_ids("text", text) for text in (texts if self.is_list(texts) else [texts])]
+        if not all(isinstance(text, str) for text in given):
+            raise RequestError("spans are parts of texts, and not of token ids. Give texts.")
+        logits = self._by_length(given, batch_size, self._token_logits)
+        tokenizer = self.require_tokenizer()
+        found = [
+            find_spans(tokenizer, str(text), softmax(rows), head.labels, aggregation)
+            for text, rows in zip(given, logits, strict=True)
+        ]
+        return found if self.is_list(texts) else found[0]
+
+    def score(
+        self, pairs: Pair | Sequence[Pair], *, batch_size: int = BATCH, truncate: bool = True
+    ) -> NDArray[np.float32]:
+        """Return the scores that a cross-encoder gives to pairs of texts: float32 [N], or a number for one pair.
+
+        A model of several labels gives one score for each: [N, labels]. They are those of sentence-transformers'
+        CrossEncoder. truncate: cut long pairs to what the tokenizer allows, the longer text first. Raises RequestError
+        for a model without classes of texts, and for what is no pair.
+        """
+        head = self.config.head
+        if not isinstance(head, ClassificationHead) or head.pooling is None:
+            raise RequestError(f"this model scores no pairs. {self._abilities()}")
+        for pair in pairs if self.is_list(pairs) else [pairs]:
+            if not _is_pair(pair):
+                raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
+        longest = min(self.config.context_length, self.require_tokenizer().max_length)
+        return score_of(head, self._by_length(pairs, batch_size, self._logits, truncate, longest))
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, top_k: int | None = None, batch_size: int = BATCH
+    ) -> list[Ranked]:
+        """Return documents by their scores as answers to a query, the best first, as CrossEncoder.rank does.
+
+        top_k: how many, None for all. Raises RequestError for a model that does not have exactly one label.
+        """
+        head = self.config.head
+        if not isinstance(head, ClassificationHead) or head.pooling is None or len(head.labels) != 1:
+            raise RequestError(f"this model ranks nothing, since it does not give one score. {self._abilities()}")
+        if not is_list(documents):
+            raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
+        most = len(documents) if top_k is None else count("top_k", top_k)
+        scores = self.score([(query, document) for document in documents], batch_size=batch_size)
+        return best_documents(documents, scores, most)
 
     def answer(
         self,
@@ -222,7 +245,7 @@ class Encoder(Model):
         if len(places) != 1:
             raise RequestError(f"the text has {len(places)} masks; give it one {name}.")
         logits = self.run([ids], ["logits"])["logits"][0, places[0]]
-        probabilities = _softmax(logits)
+        probabilities = softmax(logits)
         best = np.argsort(-logits, kind="stable")[:top_k].tolist()
         return [
             Filling(
@@ -234,14 +257,17 @@ class Encoder(Model):
             for token in best
         ]
 
-    def encode_text(self, text: Text | Pair, truncate: bool = False) -> Encoded:
-        """Return the token ids and types of a text or a pair, as `embed` runs it. Raises RequestError as it does."""
+    def encode_text(self, text: Text | Pair, truncate: bool = False, max_length: int | None = None) -> Encoded:
+        """Return the token ids and types of a text or a pair, as `embed` runs it. Raises RequestError as it does.
+
+        max_length: tokens to cut to, by default all that the model has positions for.
+        """
         if _is_pair(text):
             for part in text:
                 text_or_ids("text", part)
         if truncate and (isinstance(text, str) or _is_pair(text)):
             parts = [text_or_ids("text", text)] if isinstance(text, str) else text
-            ids, types = self.require_tokenizer().encode_truncated(parts, self.config.context_length)
+            ids, types = self.require_tokenizer().encode_truncated(parts, max_length or self.config.context_length)
             self.encode(ids, "text")
         elif _is_pair(text):
             ids, types = self.require_tokenizer().encode_pair(*text)
@@ -257,14 +283,19 @@ class Encoder(Model):
         return is_batch(texts) and not _is_pair(texts)
 
     def _by_length(
-        self, texts: Any, batch_size: int, run: Callable[[list[Encoded]], Any], truncate: bool = False
+        self,
+        texts: Any,
+        batch_size: int,
+        run: Callable[[list[Encoded]], Any],
+        truncate: bool = False,
+        max_length: int | None = None,
     ) -> Any:
         """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
         count("batch_size", batch_size)
         flag("truncate", truncate)
         if not self.is_list(texts):
-            return run([self.encode_text(texts, truncate)])[0]
-        encoded = [self.encode_text(text, truncate) for text in texts]
+            return run([self.encode_text(texts, truncate, max_length)])[0]
+        encoded = [self.encode_text(text, truncate, max_length) for text in texts]
         order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
         results: list[Any] = [None] * len(encoded)
         for batch in _pieces(order, batch_size):
@@ -314,23 +345,3 @@ def _is_pair(text: Any) -> bool:
 def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _classes(
-    labels: Sequence[str], logits: NDArray[np.float32], problem_type: ProblemType | None = None
-) -> list[Class]:
-    """Return all labels by falling logit, as transformers' pipelines compute their probabilities."""
-    if problem_type == "regression":
-        probabilities = logits.astype(np.float64)
-    elif problem_type == "multi_label_classification" or len(labels) == 1:
-        probabilities = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))  # the sigmoid, which cannot overflow so
-    else:
-        probabilities = _softmax(logits)
-    order = np.argsort(-logits, kind="stable").tolist()
-    return [Class(label=labels[index], probability=float(probabilities[index])) for index in order]
-
-
-def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    exponentials = np.exp(logits.astype(np.float64) - logits.max())
-    probabilities: NDArray[np.float64] = exponentials / exponentials.sum()
-    return probabilities

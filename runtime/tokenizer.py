@@ -115,6 +115,18 @@ class Tokenizer:
         token = _content(self.config.get(name))
         return token if isinstance(token, str) else None
 
+    @property
+    def max_length(self) -> int:
+        """The tokens of a text by `model_max_length` of tokenizer_config.json; a very large number for no limit."""
+        limit = self.config.get("model_max_length")
+        return int(limit) if isinstance(limit, int | float) and 1 <= limit < LARGEST_ID else LARGEST_ID
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id of the token for what has none, by tokenizer_config.json or else the model; None without one."""
+        name = self.special_token("unk_token") or getattr(self.backend.model, "unk_token", None)
+        return None if name is None else self.backend.token_to_id(name)
+
     @cached_property
     def vocabulary(self) -> list[bytes]:
         """The bytes of each token id, which may be a part of a character; special tokens are spelled as their names."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", "language")
 """Options, by their parameters, that only bundles of encoder-decoders take."""
 
+ENCODER_OPTIONS = ("question", "aggregation")
+"""Options that only bundles of some encoders take."""
+
 CHAT = "Chat"
 
 
@@ -48,6 +51,10 @@ CHAT = "Chat"
     help="Language spoken in the recording. [default: the one that the model detects]",
 )  # fmt: skip
 @option("--question", metavar="TEXT", help="Find the answer to this question in PROMPT (question-answering models).")
+@option(
+    "--aggregation", type=click.Choice(["simple", "first", "average", "max"]),
+    help="Join labelled tokens to spans (models that label tokens): what labels a word of several tokens.",
+)  # fmt: skip
 @execution_options
 @json_option
 def run_command(
@@ -60,6 +67,7 @@ def run_command(
     as_json: bool,
     draft: Path | None,
     question: str | None,
+    aggregation: str | None,
     **options: Any,
 ) -> None:
     """Run the model in BUNDLE on PROMPT (or standard input).
@@ -73,12 +81,15 @@ def run_command(
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
-    _check_options(model, chat, system, options if question is None else options | {"question": question})
+    labels = {
+        name: value for name, value in (("question", question), ("aggregation", aggregation)) if value is not None
+    }
+    _check_options(model, chat, system, options | labels)
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
     match model:
         case Encoder():
-            _label(model, prompt or "", question, as_json)
+            _label(model, prompt or "", question, aggregation, as_json)
         case Seq2SeqLM():
             _write(model, prompt or "", options, as_json)
         case CausalLM() if prompt is None:
@@ -98,13 +109,17 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
         case Encoder():
-            answers = model.config.head is not None and model.config.head.kind == "question_answering"
-            foreign = [name for name in given if name != "question" or not answers]
+            head = model.config.head
+            takes = {"question"} if head is not None and head.kind == "question_answering" else set()
+            takes |= (
+                {"aggregation"} if head is not None and head.kind == "classification" and not head.pooling else set()
+            )
+            foreign = [name for name in given if name not in takes]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else ["language"]
-            foreign = [name for name in given if name in ("chat", "system", "adapter", "question", *languages)]
+            foreign = [name for name in given if name in ("chat", "system", "adapter", *ENCODER_OPTIONS, *languages)]
         case _:
-            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, "question")]
+            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
     if foreign:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
         raise RequestError(f"{names}: not for a bundle of this kind ({model.manifest.task}).")
@@ -112,8 +127,11 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
         raise click.UsageError("--system is for --chat.")
 
 
-def _label(model: "Encoder", text: str, question: str | None, as_json: bool) -> None:
-    """Print the tokens that fill the mask of `text`, its labels, or its answer to a question, the most likely first."""
+def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, as_json: bool) -> None:
+    """Print the tokens that fill the mask of `text`, its labels, or its answer to a question, the most likely first.
+
+    Labelled spans come in the order of the text.
+    """
     head = model.config.head
     if head is None or head.kind == "pooling":
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} TEXT…")
@@ -125,6 +143,9 @@ def _label(model: "Encoder", text: str, question: str | None, as_json: bool) -> 
     elif head.kind == "masked_lm":
         found = model.fill_mask(text)
         rows = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
+    elif aggregation is not None:
+        found = model.spans(text, aggregation=aggregation)
+        rows = [(f"{each.score:.3f}", each.label, each.text) for each in found]
     else:
         found = model.classify(text)
         rows = [(f"{each.probability:.3f}", each.label) for each in found]

@@ -215,6 +215,8 @@ class ClassificationHead:
         norm: normalizes the output of the dense layer.
         problem_type: how logits are read: as those of one label among all, of labels that each apply or not, or as
             numbers. None: a single label applies or not, of several one does. It changes nothing in a graph.
+        score: what a cross-encoder does with logits to score two texts. None: `sigmoid` of a single label, `identity`
+            of several. It changes nothing in a graph.
     """
 
     kind: Literal["classification"] = "classification"
@@ -225,6 +227,7 @@ class ClassificationHead:
     norm: NormConfig | None = None
     bias: bool = True
     problem_type: ProblemType | None = None
+    score: Literal["identity", "sigmoid"] | None = None
 
     def __post_init__(self) -> None:
         check(len(self.labels) > 0, self, "labels", "at least one label")

@@ -26,6 +26,8 @@ WITHOUT_EFFECT = {
     # Of transformers 2 to 4.
     "_num_labels", "finetuning_task", "num_labels", "output_past", "prefix", "sep_token_id", "tf_legacy_loss",
     "torchscript", "use_bfloat16", "xla_device",
+    # Of sentence-transformers: what a cross-encoder does with logits; `source.py` reads them.
+    "sbert_ce_default_activation_function", "sentence_transformers",
 }  # fmt: skip
 
 # Fields of transformers 2 to 4 that older files hold, whether or not a model reads them, at these values.

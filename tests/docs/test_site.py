@@ -45,7 +45,21 @@ def test_nothing_is_fetched_from_another_server(site):
 
 def test_the_command_line_reference_has_every_command_and_its_options(site):
     text = page(site, "reference/cli")
-    for name in ("export", "run", "embed", "bench", "eval", "optimize", "verify", "check", "info", "models", "serve"):
+    for name in (
+        "export",
+        "run",
+        "embed",
+        "score",
+        "rank",
+        "bench",
+        "eval",
+        "optimize",
+        "verify",
+        "check",
+        "info",
+        "models",
+        "serve",
+    ):
         assert f'id="{name}"' in text
     assert "<code>--precision</code>" in text and "<code>--max-new-tokens</code>" in text
     assert "<code>--target</code>" not in text  # a name of before, which help hides, too

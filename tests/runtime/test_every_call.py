@@ -97,6 +97,9 @@ CALLS = {
     "embed(dimensions)": (lambda h, v: h["encoder"].embed("x", dimensions=v), "dimensions", {"None", "5"}),
     "classify": (lambda h, v: h["encoder"].classify(v), "no classes", set()),
     "answer": (lambda h, v: h["encoder"].answer(v, "x"), "no questions", set()),
+    "spans": (lambda h, v: h["encoder"].spans(v), "labels no tokens", set()),
+    "score": (lambda h, v: h["encoder"].score(v), "scores no pairs", set()),
+    "rank": (lambda h, v: h["encoder"].rank("x", v), "ranks nothing", set()),
     "fill_mask": (lambda h, v: h["encoder"].fill_mask(v), "no masks", set()),
     "seq2seq generate": (
         lambda h, v: h["seq2seq"].generate(v, max_new_tokens=1), "source|text", {"empty", "x", "[5 as text]"},
