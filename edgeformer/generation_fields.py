@@ -18,6 +18,12 @@ GENERATION_FIELDS = (
 )  # fmt: skip
 """Fields that the runtime reads; Whisper and models for several tasks have more than `GenerationConfig`."""
 
+SPEECH_FIELDS = (
+    "alignment_heads", "compression_ratio_threshold", "condition_on_prev_tokens", "logprob_threshold",
+    "max_initial_timestamp_index", "no_speech_threshold", "prev_sot_token_id", "return_timestamps",
+)  # fmt: skip
+"""More fields that a speech model is transcribed by, and that no other model has."""
+
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "constraints": ([],), "diversity_penalty": (0,), "dola_layers": (), "force_words_ids": ([],),
     "guidance_scale": (1,), "max_time": (), "num_beam_groups": (0, 1), "num_return_sequences": (1,),

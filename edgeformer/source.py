@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgeformer.config import ClassificationHead, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
-from edgeformer.generation_fields import GENERATION_FIELDS, unsupported_fields
+from edgeformer.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
 from edgeformer.manifest import SpecialTokens
 from edgeformer.sentence_transformers import choose_pooling, read_max_length, read_score, transformer_folder
@@ -109,7 +109,7 @@ class FoundModel:
             )
         kept = {name: self.hf_config.get(name) for name in ("decoder_start_token_id", "task_specific_params")}
         found = kept | {name: value for name, value in generation.items() if value is not None}
-        return {name: found[name] for name in GENERATION_FIELDS if found.get(name) is not None}
+        return {name: found[name] for name in (*GENERATION_FIELDS, *SPEECH_FIELDS) if found.get(name) is not None}
 
     def _generation_config(self) -> dict[str, Any] | None:
         path = self.folder / "generation_config.json"

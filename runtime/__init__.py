@@ -27,6 +27,7 @@ from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.question_answering import Answer
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.speculation import SpeculationStatistics
+from edgeformer.runtime.speech import Segment, SpeechConfig, Transcript
 from edgeformer.runtime.token_logprobs import TokenLogprobs
 from edgeformer.runtime.token_spans import Span
 from edgeformer.runtime.tokenizer import Message
@@ -59,11 +60,14 @@ __all__ = [
     "Message",
     "Ranked",
     "RequestError",
+    "Segment",
     "Seq2SeqLM",
     "Span",
     "SpeculationStatistics",
+    "SpeechConfig",
     "TokenEvent",
     "TokenLogprobs",
+    "Transcript",
     "benchmark",
     "load",
     "load_causal_lm",

@@ -7,6 +7,7 @@ It needs numpy and the standard library only; other formats of sound files must 
 
 import io
 import wave
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,9 @@ WINDOW = 400
 
 HOP = 160
 """Samples from one frame to the next: 10 ms, so that a second has 100 frames."""
+
+# Frames that are transformed at a time: their spectra take 15 MB in float64, however long the recording.
+_BLOCK = 3_000
 
 # Sample rates (Hz) of sound files that exist; a damaged header must not make us allocate gigabytes.
 _RATES = range(1_000, 768_001)
@@ -97,7 +101,7 @@ def resample(samples: ArrayLike, from_rate: int, to_rate: int = SAMPLE_RATE) -> 
     A low-pass in the frequency domain keeps everything up to 95% of the lower rate's band, and nothing above the band.
     Raises RequestError for samples that are not mono finite floats, and for rates outside 1 kHz to 768 kHz.
     """
-    checked = _check_samples(samples)
+    checked = check_samples(samples)
     for name, rate in (("from_rate", from_rate), ("to_rate", to_rate)):
         if rate not in _RATES:
             raise RequestError(f"{name} is {rate} Hz; it must be between {_RATES[0]} and {_RATES[-1]}.")
@@ -129,6 +133,16 @@ def _low_pass(limit: float, seconds: int) -> NDArray[np.float64]:
     return 0.5 - 0.5 * np.cos(np.pi * slope)
 
 
+@dataclass(frozen=True, eq=False)
+class Spectrogram:
+    """A window of sound as the encoder takes it: `log_mel` values [mel_bins, frames]."""
+
+    features: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return self.features.shape[1]
+
+
 def log_mel(samples: ArrayLike, mel_bins: int, seconds: int = 30) -> NDArray[np.float32]:
     """Return Whisper's input, float32 [mel_bins, 100 * seconds], for mono floats [N] at 16 kHz, between -1 and 1.
 
@@ -138,23 +152,37 @@ def log_mel(samples: ArrayLike, mel_bins: int, seconds: int = 30) -> NDArray[np.
 
     Source: arXiv 2212.04356, section 2.2; `WhisperFeatureExtractor` of transformers.
     """
-    checked = _check_samples(samples)
+    checked = check_samples(samples)
     for name, value in (("mel_bins", mel_bins), ("seconds", seconds)):
         if value < 1:
             raise RequestError(f"{name} is {value}; it must be at least 1.")
 
-    # float64 from here: power 80 dB below a loud tone must not be lost in the rounding of the transform.
-    sound = np.zeros(seconds * SAMPLE_RATE)
+    sound = np.zeros(seconds * SAMPLE_RATE, np.float32)
     kept = checked[: len(sound)]
     sound[: len(kept)] = kept
+    return _log_mel_of(sound, mel_bins)
+
+
+def log_mel_whole(samples: ArrayLike, mel_bins: int) -> NDArray[np.float32]:
+    """Return `log_mel` of a whole recording, neither padded nor cut: float32 [mel_bins, N // HOP].
+
+    Values are clipped below the loudest of the recording. It must be longer than half a WINDOW. Errors: as `log_mel`.
+    """
+    return _log_mel_of(check_samples(samples), mel_bins)
+
+
+def _log_mel_of(sound: Samples, mel_bins: int) -> NDArray[np.float32]:
     # The middle of frame i is sample i * HOP; one more frame would fit at the end, but Whisper drops it.
     mirrored = np.pad(sound, WINDOW // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[:-1:HOP]  # [frames, WINDOW]
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP][: len(sound) // HOP]  # [frames, WINDOW]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)  # periodic: sample WINDOW would be 0 again
-    spectrum = np.fft.rfft(frames * hann)  # [frames, frequencies]
-    power = spectrum.real**2 + spectrum.imag**2
-    mel = mel_filters(mel_bins) @ power.T  # [mel_bins, frames]
-    levels = np.log10(np.maximum(mel, 1e-10))
+    levels = np.empty((mel_bins, len(frames)))
+    for start in range(0, len(frames), _BLOCK):
+        # float64: power 80 dB below a loud tone must not be lost in the rounding of the transform.
+        spectrum = np.fft.rfft(frames[start : start + _BLOCK] * hann)  # [frames, frequencies]
+        power = spectrum.real**2 + spectrum.imag**2
+        mel = mel_filters(mel_bins) @ power.T  # [mel_bins, frames]
+        levels[:, start : start + _BLOCK] = np.log10(np.maximum(mel, 1e-10))
     levels = np.maximum(levels, levels.max() - 8)
     return ((levels + 4) / 4).astype(np.float32)
 
@@ -181,7 +209,7 @@ def _mel_to_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(mel > 15, 1000 * 6.4 ** ((mel - 15) / 27), 1000 * mel / 15)
 
 
-def _check_samples(samples: ArrayLike) -> Samples:
+def check_samples(samples: ArrayLike) -> Samples:
     """Return mono sound as float32 [N]. Raises RequestError for anything else."""
     array = np.asarray(samples)
     if array.ndim != 1:

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.audio import load_audio, log_mel
+from edgeformer.runtime.audio import Spectrogram, load_audio, log_mel
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
 from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice, check_tensors
-from edgeformer.runtime.speech import window_seconds
+from edgeformer.runtime.speech.prompt import window_seconds
 
-Source = Text | Path | NDArray[np.floating[Any]]
-"""A text or its token ids; of a speech model, a WAV file or mono samples [N] at 16 kHz."""
+Source = Text | Path | NDArray[np.floating[Any]] | Spectrogram
+"""A text or its token ids; of a speech model, a WAV file, mono samples [N] at 16 kHz, or a window's spectrogram."""
 
 
 class EncoderDecoder(Model):
@@ -90,7 +90,12 @@ class EncoderDecoder(Model):
         audio = self._encoder_config.audio
         assert audio is not None
         samples = [load_audio(each) if isinstance(each, str | Path) else each for each in recordings]
-        features = np.stack([log_mel(each, audio.mel_bins, self.window_seconds) for each in samples])
+        features = np.stack(
+            [
+                each.features if isinstance(each, Spectrogram) else log_mel(each, audio.mel_bins, self.window_seconds)
+                for each in samples
+            ]
+        )
         mask = np.ones((len(recordings), self._encoder_config.context_length), np.int64)
         return {"input_features": features.astype(CACHE_DTYPES[self.manifest.arithmetic])}, mask
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, cast, overload
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
-from edgeformer.runtime.audio import SAMPLE_RATE, load_audio
+from edgeformer.runtime.audio import check_samples, load_audio
 from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.generate import Generation, GenerationStream, run_rows
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
@@ -17,7 +16,7 @@ from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import is_batch
 from edgeformer.runtime.seq2seq_requests import Request, max_new_tokens, search_beams, start_rows
-from edgeformer.runtime.speech import speech_prompt
+from edgeformer.runtime.speech import Runs, SpeechConfig, SpeechModel, Transcript, transcribe
 
 
 class Seq2SeqLM(EncoderDecoder):
@@ -222,47 +221,91 @@ class Seq2SeqLM(EncoderDecoder):
         start = None if plan.start is None else [plan.start]
         return [plan.encode(tokenizer, each) for each in texts], start, options
 
-    def speech_windows(self, samples: NDArray[Any]) -> list[NDArray[Any]]:
-        """Divide samples [N] at 16 kHz into the windows that the encoder takes, one after the other."""
-        window = self.window_seconds * SAMPLE_RATE
-        return [samples[start : start + window] for start in range(0, max(len(samples), 1), window)]
-
     def transcribe(
         self,
         recording: str | Path | ArrayLike,
         language: str | None = None,
         task: str = "transcribe",
         *,
+        speech: SpeechConfig | None = None,
         config: GenerationConfig | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> str:
-        """Transcribe a recording (a WAV file, or mono samples [N] at 16 kHz), in windows of 30 seconds.
+        """Return the text of `transcript`, whose arguments and errors these are."""
+        return self.transcript(
+            recording, language, task, speech=speech, config=config, logits_processors=logits_processors, **options
+        ).text
+
+    def transcript(
+        self,
+        recording: str | Path | ArrayLike,
+        language: str | None = None,
+        task: str = "transcribe",
+        *,
+        speech: SpeechConfig | None = None,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Transcript:
+        """Transcribe a recording of any length (a WAV file, or mono samples [N] at 16 kHz); return text and segments.
 
         language: a code (en, de…); by default the model detects it in the first window. task: `transcribe`, or
-        `translate` into English. The other arguments are those of `generate`. Raises RequestError for a language that
-        the model does not have, for samples that are not sound, and for a model that is not a speech model.
+        `translate` into English. speech: how windows follow one another, and what happens to unlikely texts. The other
+        arguments are those of `generate`. Raises RequestError for a language that the model does not have, for samples
+        that are not sound, and for a model that is not a speech model.
         """
         if not self.is_speech:
             raise RequestError("this model takes text, not speech. Use generate or translate.")
         self.require_tokenizer()
         _want_one(options)
-        samples = load_audio(recording) if isinstance(recording, str | Path) else np.asarray(recording)
-        pieces = self.speech_windows(samples)
+        samples = load_audio(recording) if isinstance(recording, str | Path) else check_samples(recording)
+        own = self.generation_config.replaced_by(config).override(options)
+        runs = self.transcription(samples, language, task, speech, own, logits_processors)
+        try:
+            window = next(runs)
+            while True:
+                result = self.generate(
+                    window.source, prompt=window.prompt, config=window.config, logits_processors=window.processors
+                )
+                window = runs.send(result)
+        except StopIteration as done:
+            found: Transcript = done.value
+            return found
 
-        def detect_language(languages: Sequence[int]) -> int:
-            decoder = self.new_decoder(self.run_encoder([pieces[0]]), len(start))
-            logits = decoder.prefill(0, start)
-            return max(languages, key=lambda token: logits[token])
+    def transcription(
+        self,
+        samples: NDArray[Any],
+        language: str | None,
+        task: str,
+        speech: SpeechConfig | None,
+        config: GenerationConfig,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> Runs:
+        """Return the runs that `transcript` takes: a generator of windows, which is sent the `Generation` of each."""
+        if speech is not None and not isinstance(speech, SpeechConfig):
+            raise RequestError(f"speech is {request_values.shown(speech)}; it must be a SpeechConfig, or None.")
+        return transcribe(self._speech, samples, language, task, speech or SpeechConfig(), config, processors)
 
-        start = self.start_prompt(None)
-        prompt = speech_prompt(self.manifest.generation, start, language, task, detect_language)
-        results = [
-            self.generate(piece, prompt=prompt, config=config, logits_processors=logits_processors, **options)
-            for piece in pieces
-        ]
-        texts = [(result.text or "").strip() for result in results]
-        return " ".join(text for text in texts if text)
+    @property
+    def writes_times(self) -> bool:
+        """Whether this is a speech model that writes the times of segments."""
+        return self.is_speech and self._speech.first_time is not None
+
+    @property
+    def _speech(self) -> SpeechModel:
+        audio = self._encoder_config.audio
+        assert audio is not None
+        return SpeechModel(
+            tokenizer=self.require_tokenizer(),
+            generation=self.manifest.generation,
+            start=self.start_prompt(None),
+            end=(self.manifest.tokens.eos or (0,))[0],
+            vocab_size=self.manifest.vocab_size,
+            context_length=self.manifest.context_length,
+            mel_bins=audio.mel_bins,
+            seconds=self.window_seconds,
+        )
 
     def _is_batch(self, source: Source | Sequence[Source]) -> TypeGuard[Sequence[Source]]:
         return isinstance(source, list | tuple) if self.is_speech else is_batch(source)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from edgeformer.runtime.model import Model
 
 
-SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", "language")
+SPEECH_OPTIONS = ("language", "task", "subtitles")
+"""Options, by their parameters, that only bundles of speech models take."""
+
+SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", *SPEECH_OPTIONS)
 """Options, by their parameters, that only bundles of encoder-decoders take."""
 
 ENCODER_OPTIONS = ("question", "aggregation")
@@ -49,6 +52,14 @@ CHAT = "Chat"
 @option(
     "--language", topic=ENCODER_DECODERS,
     help="Language spoken in the recording. [default: the one that the model detects]",
+)  # fmt: skip
+@option(
+    "--task", type=click.Choice(["transcribe", "translate"]), topic=ENCODER_DECODERS,
+    help="Write the language spoken in the recording, or English. [default: transcribe]",
+)  # fmt: skip
+@option(
+    "--subtitles", type=click.Choice(["srt", "vtt"]), topic=ENCODER_DECODERS,
+    help="Print the transcript as subtitles, with its times.",
 )  # fmt: skip
 @option("--question", metavar="TEXT", help="Find the answer to this question in PROMPT (question-answering models).")
 @option(
@@ -116,7 +127,7 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             )
             foreign = [name for name in given if name not in takes]
         case Seq2SeqLM():
-            languages = ["source_language", "target_language"] if model.is_speech else ["language"]
+            languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
             foreign = [name for name in given if name in ("chat", "system", "adapter", *ENCODER_OPTIONS, *languages)]
         case _:
             foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
@@ -158,12 +169,8 @@ def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, 
 def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bool) -> None:
     """Transcribe a recording, translate if languages are given, or else generate; print text as it is generated."""
     languages = {name: options.pop(name) for name in ("source_language", "target_language") if name in options}
-    language = options.pop("language", None)
     if model.is_speech:
-        if not source:
-            raise RequestError("there is no recording; give the path of a WAV file.")
-        text = model.transcribe(source, language, **options)
-        print_json({"text": text}) if as_json else click.echo(text)
+        _transcribe(model, source, options, as_json)
     elif languages:
         text = model.translate(source, **languages, **options)
         print_json({"text": text}) if as_json else click.echo(text)
@@ -172,3 +179,22 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
         print_json(asdict(result)) if as_json else click.echo(result.text)
     else:
         show(model.stream(source, **options))
+
+
+def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_json: bool) -> None:
+    """Print what is said in a recording: as text, as subtitles, or with all segments."""
+    from edgeformer.runtime import SpeechConfig
+    from edgeformer.runtime.speech import subtitles
+
+    if not recording:
+        raise RequestError("there is no recording; give the path of a WAV file.")
+    form = options.pop("subtitles", None)
+    if form and as_json:
+        raise click.UsageError("--json has the times already; leave --subtitles out.")
+    language, task = options.pop("language", None), options.pop("task", "transcribe")
+    speech = SpeechConfig(timestamps=True if form or (as_json and model.writes_times) else None)
+    found = model.transcript(recording, language, task, speech=speech, **options)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        click.echo(subtitles(found.segments, form).rstrip("\n") if form else found.text)

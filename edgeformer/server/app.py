@@ -19,7 +19,7 @@ from edgeformer.server.responses import responses
 from edgeformer.server.served import ServedModels
 from edgeformer.server.state import State
 from edgeformer.server.texts import detokenize, embeddings, list_models, show_model, tokenize
-from edgeformer.server.transcriptions import transcriptions
+from edgeformer.server.transcriptions import transcriptions, translations
 
 ROUTES = [
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
@@ -27,6 +27,7 @@ ROUTES = [
     Route("/v1/responses", responses, methods=["POST"]),
     Route("/v1/embeddings", embeddings, methods=["POST"]),
     Route("/v1/audio/transcriptions", transcriptions, methods=["POST"]),
+    Route("/v1/audio/translations", translations, methods=["POST"]),
     Route("/v1/models", list_models),
     Route("/v1/models/{name}", show_model),
     Route("/tokenize", tokenize, methods=["POST"]),

@@ -1,7 +1,7 @@
-"""The route /v1/audio/transcriptions: a recording, sent as a form, becomes its text. Its windows run together."""
+"""The routes /v1/audio/transcriptions and /v1/audio/translations: a recording, sent as a form, becomes its text."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import Generation, GenerationConfig, Seq2SeqLM
-from edgeformer.runtime.audio import SAMPLE_RATE, decode_wav, resample
-from edgeformer.runtime.speech import speech_prompt
+from edgeformer.runtime import Generation, Seq2SeqLM, SpeechConfig, Transcript
+from edgeformer.runtime.audio import decode_wav, resample
+from edgeformer.runtime.speech import SubtitleFormat, Window, subtitles
+from edgeformer.runtime.speech.prompt import needs_language
 from edgeformer.server.answers import unless_gone
 from edgeformer.server.api_errors import ApiError
 from edgeformer.server.generating import keep_text, submit
 from edgeformer.server.served import ServedModel
 from edgeformer.server.state import record_of, state_of
 
-FORMATS = ("json", "text", "verbose_json")
-"""Values of `response_format`; srt and vtt need times, which the runtime does not compute."""
+FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+"""Values of `response_format`."""
+
+TIMED = ("srt", "verbose_json", "vtt")
+"""Formats that hold the times of segments."""
 
 NEUTRAL: dict[str, tuple[str, ...]] = {
     "prompt": ("",),
@@ -47,72 +51,88 @@ class Transcription:
 
 
 async def transcriptions(request: Request) -> Response:
-    """Return the text of a recording, a WAV file in a form."""
+    """Return the text of a recording, a WAV file in a form, in the language that is spoken."""
+    return await _answer(request, "transcribe")
+
+
+async def translations(request: Request) -> Response:
+    """Return the text of a recording, a WAV file in a form, in English."""
+    return await _answer(request, "translate")
+
+
+async def _answer(request: Request, task: str) -> Response:
     state, record = state_of(request), record_of(request)
     body = await _read_form(request)
     served = state.models.find(body.model)
     served.require_speech()
-    model = served.model
-    assert isinstance(model, Seq2SeqLM)
     samples = await state.in_thread(_samples_of, body)
-    windows = model.speech_windows(samples)
-    prompt, language = await _prompt_of(request, served, windows[0], body.language)
-    config = model.generation_config.override({"num_beams": 1, "temperature": body.temperature})
-    results = await _generated(request, served, windows, config, prompt=prompt)
-    text = " ".join(text for result in results if (text := (result.text or "").strip()))
-    keep_text(state, record, "answer", text)
-    if body.response_format == "text":
-        return PlainTextResponse(text + "\n")
-    if body.response_format == "json":
-        return JSONResponse({"text": text})
-    duration = len(samples) / SAMPLE_RATE
-    return JSONResponse({"task": "transcribe", "language": language, "duration": duration, "text": text})
+    transcript = await _transcribe(request, served, samples, body, task)
+    keep_text(state, record, "answer", transcript.text)
+    return _response(transcript, body.response_format)
 
 
-async def _generated(
-    request: Request, served: ServedModel, windows: list[NDArray[np.float32]], config: GenerationConfig, **keywords: Any
-) -> list[Generation]:
-    """Return what the model generates for each window."""
+async def _transcribe(
+    request: Request, served: ServedModel, samples: NDArray[np.float32], body: Transcription, task: str
+) -> Transcript:
+    """Run the windows of a recording, one after the other, beside the requests of other clients."""
+    model, state = served.model, state_of(request)
+    assert isinstance(model, Seq2SeqLM)
+    try:
+        needs_language(model.manifest.generation, body.language, task)
+    except RequestError as error:
+        raise ApiError(400, str(error), param="language") from None
+    config = replace(model.generation_config, num_beams=1, temperature=body.temperature)
+    speech = SpeechConfig(timestamps=True if body.response_format in TIMED and model.writes_times else None)
+    if body.response_format in get_args(SubtitleFormat) and not model.writes_times:
+        message = f"response_format is {body.response_format!r}, and this model writes no times; it must be json, text"
+        raise ApiError(400, f"{message} or verbose_json.", param="response_format")
+    runs = model.transcription(samples, body.language, task, speech, config)
+    # Spectrograms are computed here, which takes its time: the loop must go on.
+    step = await state.in_thread(_next, runs, None)
+    while isinstance(step, Window):
+        step = await state.in_thread(_next, runs, await _generated(request, served, step))
+    return step
+
+
+def _next(runs: Any, result: Generation | None) -> Window | Transcript:
+    """Return the next run of a transcription, or its result: a thread can raise no StopIteration to the loop."""
+    try:
+        found: Window | Transcript = next(runs) if result is None else runs.send(result)
+    except StopIteration as done:
+        found = done.value
+    return found
+
+
+def _response(transcript: Transcript, form: str) -> Response:
+    if form == "text":
+        return PlainTextResponse(transcript.text + "\n")
+    if form in get_args(SubtitleFormat):
+        return PlainTextResponse(subtitles(transcript.segments, cast(SubtitleFormat, form)))
+    if form == "json":
+        return JSONResponse({"text": transcript.text})
+    segments = []
+    for number, segment in enumerate(transcript.segments):
+        values = asdict(segment)
+        segments.append({"id": number, "tokens": values.pop("token_ids"), **values})
+    head = {"task": transcript.task, "language": transcript.language, "duration": transcript.duration}
+    return JSONResponse({**head, "text": transcript.text, "segments": segments})
+
+
+async def _generated(request: Request, served: ServedModel, window: Window) -> Generation:
+    """Return what the model generates for a window."""
     record = record_of(request)
-    results: dict[int, Generation] = {}
+    results: list[Generation] = []
 
     async def collect() -> None:
         async for progress in answers.progress():
             if progress.result is not None:
-                results[progress.choice] = progress.result
+                results.append(progress.result)
 
-    with await submit(request, served, windows, [config], **keywords) as answers:
-        record.prompt_tokens = 0  # what was submitted are samples, and no tokens
+    keywords = {"prompt": window.prompt, "logits_processors": window.processors}
+    with await submit(request, served, [window.source], [window.config], **keywords) as answers:
+        record.prompt_tokens = 0  # what was submitted are frames, and no tokens
         await unless_gone(request, collect())
-    return [results[place] for place in range(len(windows))]
-
-
-async def _prompt_of(
-    request: Request, served: ServedModel, window: NDArray[np.float32], language: str | None
-) -> tuple[list[int], str]:
-    """Return the decoder's first tokens and the code of the language, which the model hears if none is given."""
-    model = served.model
-    assert isinstance(model, Seq2SeqLM)
-    generation, start = model.manifest.generation, model.start_prompt(None)
-    codes = {token: name.strip("<|>") for name, token in (generation.get("lang_to_id") or {}).items()}
-    heard = None
-    if language is None and codes:
-
-        def only_languages(ids: Any, logits: Any) -> Any:
-            kept = np.full_like(logits, -np.inf)
-            kept[list(codes)] = logits[list(codes)]
-            return kept
-
-        # A config of its own, because the model's suppresses these tokens.
-        config = GenerationConfig(max_new_tokens=1)
-        keywords = {"prompt": start, "logits_processors": [only_languages]}
-        [result] = await _generated(request, served, [window], config, **keywords)
-        heard = codes[result.token_ids[0]]
-    try:
-        spoken = language or heard
-        return speech_prompt(generation, start, spoken, "transcribe", lambda languages: languages[0]), spoken or "en"
-    except RequestError as error:
-        raise ApiError(400, str(error), param="language") from None
+    return results[0]
 
 
 def _samples_of(body: Transcription) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from edgeformer.runtime.generate import Row, run_rows
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.sampling import Sampling
 from edgeformer.runtime.seq2seq import Seq2SeqLM
-from edgeformer.runtime.speech import window_seconds
+from edgeformer.runtime.speech.prompt import window_seconds
 from edgeformer.runtime.streaming import TextStream
 
 PROMPTS = (128, 512)

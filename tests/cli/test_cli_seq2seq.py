@@ -4,6 +4,7 @@ import functools
 import json
 import shlex
 import wave
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,8 @@ import tokenizers
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
-from edgeformer.runtime import load
+from edgeformer.runtime import SpeechConfig, load
+from edgeformer.runtime.speech import subtitles
 
 SPECIAL = {
     "t5": ["<pad>", "</s>", "<unk>"],
@@ -54,7 +56,8 @@ MODELS = {
 }  # fmt: skip
 SPEECH = {
     "lang_to_id": {"<|en|>": 60, "<|de|>": 61}, "task_to_id": {"transcribe": 62, "translate": 63},
-    "suppress_tokens": [60, 61, 62, 63], "decoder_start_token_id": 2, "eos_token_id": 0, "pad_token_id": 0,
+    "suppress_tokens": [60, 61, 62, 63], "no_timestamps_token_id": 55,
+    "decoder_start_token_id": 2, "eos_token_id": 0, "pad_token_id": 0,
 }  # fmt: skip
 
 
@@ -229,7 +232,21 @@ def test_run_transcribes_a_recording(bundle, recording):
         expected = model.transcribe(recording, language, max_new_tokens=6, num_beams=2)
         line = ["run", bundle, recording, "--language", language, "-n", 6, "--num-beams", 2]
         assert run(*line).stdout == expected + "\n"
-        assert json.loads(run(*line, "--json").stdout) == {"text": expected}
+        told = model.transcript(
+            recording, language, speech=SpeechConfig(timestamps=True), max_new_tokens=6, num_beams=2
+        )  # fmt: skip
+        assert json.loads(run(*line, "--json").stdout) == asdict(told) and told.text == expected
+
+
+@of("whisper")
+def test_run_prints_subtitles_and_translates(bundle, recording):
+    model, speech = load(bundle), SpeechConfig(timestamps=True)
+    for form in ("srt", "vtt"):
+        found = run("run", bundle, recording, "-n", 6, "--language", "de", "--task", "translate", "--subtitles", form)
+        expected = model.transcript(recording, "de", "translate", speech=speech, max_new_tokens=6).segments
+        assert found.stdout == subtitles(expected, form) and "00:00:00" in found.stdout
+    refused = run("run", bundle, recording, "--subtitles", "srt", "--json")
+    assert (refused.exit_code, "--json has the times already; leave --subtitles out." in refused.stderr) == (2, True)
 
 
 @of("whisper")

@@ -131,6 +131,7 @@ CALLS = {
     "translate(target_language)": (
         lambda h, v: h["seq2seq"].translate("x", "de", v, max_new_tokens=1), "language|translate", set(),
     ),
+    "transcript": (lambda h, v: h["seq2seq"].transcript(v), "takes text, not speech", set()),
     "transcribe": (lambda h, v: h["seq2seq"].transcribe(v), "takes text, not speech", set()),
     "uses_beam_search": (lambda h, v: h["seq2seq"].uses_beam_search(v), "config", {"None"}),
     "submit": (lambda h, v: h["engine"].submit(v, max_new_tokens=1).finish(60), "prompt", {"x"}),
@@ -207,7 +208,7 @@ def test_the_tests_name_every_public_call(have):
         # of the machinery behind public calls, or tested by their own files
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
-        "encode_source", "save_session", "speech_windows", "encode_windows",
+        "encode_source", "save_session", "transcription", "encode_windows",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):

@@ -10,10 +10,12 @@ import openai
 import pytest
 import tokenizers
 from running_server import running
+from speech_model import speech_model
 
 from edgeformer.export import export_model
-from edgeformer.runtime import load
+from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.audio import SAMPLE_RATE
+from edgeformer.runtime.speech import subtitles
 
 WORDS = 100
 NAMES = ["endoftext", "startoftranscript", "en", "de", "fr", "translate", "transcribe", "notimestamps"]
@@ -61,6 +63,12 @@ def create(server):
         yield client.audio.transcriptions.create
 
 
+@pytest.fixture(scope="module")
+def translate(server):
+    with server.openai() as client:
+        yield client.audio.translations.create
+
+
 def recording(path, seconds, seed=0):
     """Write a WAV file of tones that come and go."""
     random = np.random.default_rng(seed)
@@ -74,8 +82,9 @@ def recording(path, seconds, seed=0):
     return path
 
 
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # of OpenAI's client: its route of translations
 @pytest.mark.parametrize("language", ["de", None])
-def test_a_recording_of_several_windows_is_what_transcribe_returns(create, whisper, tmp_path, language):
+def test_a_recording_of_several_windows_is_what_transcribe_returns(create, translate, whisper, tmp_path, language):
     model = load(whisper, "cpu", 1)
     texts = set()
     for seed, seconds in enumerate((0.7, 3.2)):
@@ -83,6 +92,7 @@ def test_a_recording_of_several_windows_is_what_transcribe_returns(create, whisp
         options = {} if language is None else {"language": language}
         answer = create(model="whisper", file=file, **options)
         assert answer.text == model.transcribe(file, language, num_beams=1)
+        assert translate(model="whisper", file=file).text == model.transcribe(file, None, "translate", num_beams=1)
         texts.add(answer.text)
     assert len(texts) == 2 and all(len(text) > 10 for text in texts)
 
@@ -96,10 +106,30 @@ def test_formats_are_a_text_and_what_is_known_of_it(create, tmp_path):
     assert create(model="whisper", file=file, response_format="verbose_json").language in ("en", "de", "fr")
 
 
+def test_segments_have_the_times_that_the_model_writes(make_model, tmp_path):
+    model = speech_model(make_model, tmp_path)
+    file = recording(tmp_path / "a.wav", 2.5)
+    expected = model.ours.transcript(file, "en", speech=SpeechConfig(timestamps=True))
+    with running([model.path]) as server, server.openai() as client:
+
+        def create(**options):
+            return client.audio.transcriptions.create(model="whisper", file=file, language="en", **options)
+
+        found = create(response_format="verbose_json")
+        assert [(each.start, each.end, each.text, each.tokens) for each in found.segments] == [
+            (each.start, each.end, each.text, each.token_ids) for each in expected.segments
+        ]
+        assert found.text == expected.text == create().text
+        for form in ("srt", "vtt"):
+            assert create(response_format=form) == subtitles(expected.segments, form)
+
+
 REFUSED = [
     ({"model": "tiny-llama"}, "model", "it answers at /v1/chat/completions"),
     ({"language": "xx"}, "language", "this model has no language 'xx'; it has de, en, fr"),
-    ({"response_format": "srt"}, "response_format", "must be one of json, text, verbose_json"),
+    ({"response_format": "srt"}, "response_format", "this model writes no times; it must be json, text or verbose_"),
+    ({"response_format": "ass"}, "response_format", "must be one of json, text, srt, verbose_json, vtt"),
+    ({"timestamp_granularities": ["word"]}, "timestamp_granularities[]", "'timestamp_granularities[]' is not supp"),
     ({"temperature": 9}, "temperature", "it must be 0 to 2"),
     ({"prompt": "Hello"}, "prompt", "'prompt' is not supported"),
     ({"extra_body": {"beams": 3}}, "beams", "is no field of this request"),

@@ -1,0 +1,26 @@
+"""How recordings become texts: the prompt of a speech model, the rules of its timestamps, and its windows.
+
+`transcription.transcribe` says which runs of the model a recording needs, one after the other; whoever drives it
+(`Seq2SeqLM`, the server) runs them.
+"""
+
+from edgeformer.runtime.speech.config import SpeechConfig
+from edgeformer.runtime.speech.prompt import FRAMES_PER_SECOND, window_seconds
+from edgeformer.runtime.speech.subtitles import SubtitleFormat, subtitles
+from edgeformer.runtime.speech.transcript import Segment, Transcript
+from edgeformer.runtime.speech.transcription import Recording, Runs, SpeechModel, Window, transcribe
+
+__all__ = [
+    "FRAMES_PER_SECOND",
+    "Recording",
+    "Runs",
+    "Segment",
+    "SpeechConfig",
+    "SpeechModel",
+    "SubtitleFormat",
+    "Transcript",
+    "Window",
+    "subtitles",
+    "transcribe",
+    "window_seconds",
+]

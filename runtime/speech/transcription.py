@@ -1,0 +1,335 @@
+"""Transcribe a recording of any length: which runs of a speech model it takes, one after the other.
+
+    runs = transcribe(model, samples, ...)      # a generator of `Window`s, which is sent the `Generation` of each
+    start, prompt, decode until the text is likely enough, divide at times, move to the end of the last whole segment
+
+Nothing here runs a model, so that `Seq2SeqLM` and the server share it. Source: arXiv 2212.04356, section 4.5, and
+`WhisperForConditionalGeneration.generate` of transformers 5.23, whose tokens and times these are.
+"""
+
+import math
+import zlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime.audio import SAMPLE_RATE, Spectrogram, log_mel, log_mel_whole
+from edgeformer.runtime.generate import Generation
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.logits_processors import LogitsProcessor
+from edgeformer.runtime.speech.config import SpeechConfig
+from edgeformer.runtime.speech.prompt import FRAMES_PER_SECOND, needs_language, speech_prompt
+from edgeformer.runtime.speech.timestamps import FRAMES_PER_TIME, SECONDS_PER_TIME, Piece, TimestampRules, divide
+from edgeformer.runtime.speech.transcript import Segment, Transcript
+from edgeformer.runtime.tokenizer import Tokenizer
+
+CONTINUED_BELOW = 0.5
+"""Temperature from which on a window's text is too uncertain for the next one to continue. Source: as above."""
+
+
+class Window(NamedTuple):
+    """A run of the model that a transcription needs: `generate` takes these."""
+
+    source: Spectrogram
+    prompt: list[int]
+    config: GenerationConfig
+    processors: Sequence[LogitsProcessor]
+
+
+Runs = Generator[Window, Generation, Transcript]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechModel:
+    """The facts of a model that a transcription needs.
+
+    generation: of the manifest. start: the start token. end: the end token. seconds: of a window.
+    """
+
+    tokenizer: Tokenizer
+    generation: Mapping[str, Any]
+    start: list[int]
+    end: int
+    vocab_size: int
+    context_length: int
+    mel_bins: int
+    seconds: int
+
+    @cached_property
+    def first_time(self) -> int | None:
+        """The token of the time 0.00; None if the model has no tokens of times."""
+        silent = self.generation.get("no_timestamps_token_id")
+        return None if silent is None or silent + 1 >= self.vocab_size else silent + 1
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens without the times between them."""
+        first = self.vocab_size if self.first_time is None else self.first_time
+        return self.tokenizer.decode([token for token in tokens if token < first]).strip()
+
+
+class Recording:
+    """The spectrogram of a recording. whole: as one, of which windows are cut; else window by window.
+
+    samples: [N] at 16 kHz. The loudest sound, to which others are compared, is that of the whole recording or of each
+    window. As in transformers, only a whole recording longer than a window ends with its last frame.
+    """
+
+    def __init__(self, samples: Any, mel_bins: int, seconds: int, whole: bool):
+        self.window_frames = seconds * FRAMES_PER_SECOND
+        self.samples = len(samples)
+        step = seconds * SAMPLE_RATE
+        if whole and self.samples > step:
+            self.features = log_mel_whole(samples, mel_bins)
+        else:
+            pieces = [samples[start : start + step] for start in range(0, max(self.samples, 1), step)]
+            self.features = np.concatenate([log_mel(piece, mel_bins, seconds) for piece in pieces], axis=1)
+        self.frames = self.features.shape[1]
+
+    def window(self, frame: int) -> Spectrogram:
+        """Return the window that begins at a frame; behind the end of the recording it is 0."""
+        kept = self.features[:, frame : frame + self.window_frames]
+        return Spectrogram(np.pad(kept, ((0, 0), (0, self.window_frames - kept.shape[1]))))
+
+
+def transcribe(
+    model: SpeechModel,
+    samples: Any,
+    language: str | None,
+    task: str,
+    speech: SpeechConfig,
+    config: GenerationConfig,
+    processors: Sequence[LogitsProcessor] = (),
+) -> Runs:
+    """Yield the runs of the model that a recording needs, be sent the result of each, and return the transcript.
+
+    samples: [N] at 16 kHz. language: a code, or None for the one that the model detects in the first window. task:
+    `transcribe`, or `translate` into English. Raises RequestError for what the model does not have.
+    """
+    speech = speech.completed(model.generation)
+    needs_language(model.generation, language, task)  # refuses before anything runs
+    timestamps = _writes_times(model, len(samples), speech)
+    if timestamps and config.stop:
+        raise RequestError("stop texts do not work with times of segments; use timestamps=False.")
+    recording = Recording(samples, model.mel_bins, model.seconds, whole=timestamps)
+    if needs_language(model.generation, language, task):
+        language = yield from _hear(model, recording)
+    first = speech_prompt(model.generation, model.start, language, task, timestamps)
+    job = _Job(model, recording, first, speech, config, processors, timestamps)
+    segments = yield from job.run()
+    if timestamps:
+        text = model.text_of([token for segment in segments for token in segment.token_ids])
+    else:
+        text = " ".join(segment.text for segment in segments if segment.text)
+    spoken = language or ("en" if task == "transcribe" else None)
+    said = [segment for segment in segments if segment.text]
+    return Transcript(
+        text=text, language=spoken, task=task, duration=recording.samples / SAMPLE_RATE, segments=said
+    )  # fmt: skip
+
+
+def _writes_times(model: SpeechModel, samples: int, speech: SpeechConfig) -> bool:
+    """Return whether the model is to write times. Raises RequestError if it cannot and is asked to."""
+    if speech.timestamps is None:
+        return model.first_time is not None and samples > model.seconds * SAMPLE_RATE
+    if speech.timestamps and model.first_time is None:
+        raise RequestError("this model writes no times: its generation_config.json names no tokens of times.")
+    return speech.timestamps
+
+
+def _hear(model: SpeechModel, recording: Recording) -> Generator[Window, Generation, str]:
+    """Return the code of the language that is spoken in the first window."""
+    last = _LastLogits()
+    # A config of its own, because the model's suppresses these tokens.
+    yield Window(recording.window(0), model.start, GenerationConfig(max_new_tokens=1), [last])
+    languages: Mapping[str, int] = model.generation["lang_to_id"]
+    return max(languages, key=lambda name: last.logits[languages[name]]).strip("<|>")
+
+
+class _LastLogits:
+    """A logits processor that keeps the logits [V] of the last step, and changes nothing."""
+
+    logits: NDArray[np.float32]
+
+    def __call__(self, token_ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        self.logits = logits.copy()
+        return logits
+
+
+class _Likelihood:
+    """A logits processor that sums the log-probabilities of the tokens that are chosen, and changes nothing."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._last: NDArray[np.float64] | None = None
+
+    def __call__(self, token_ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._count(token_ids)
+        exact = logits.astype(np.float64)
+        exact -= exact.max()
+        self._last = exact - np.log(np.exp(exact).sum())
+        return logits
+
+    def mean(self, tokens: Sequence[int]) -> float:
+        """Return the mean log-probability of all tokens, the end token included."""
+        self._count(tokens)
+        return self._sum / len(tokens)
+
+    def _count(self, tokens: Any) -> None:
+        if self._last is not None:
+            self._sum += float(self._last[tokens[-1]])
+
+
+class _Attempt(NamedTuple):
+    """The text of a window. tokens: without the end token. repeats, unlikely: by the thresholds."""
+
+    tokens: list[int]
+    text: str | None
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    repeats: bool
+    unlikely: bool
+
+
+class _Job:
+    """A transcription whose options are known. first: the prompt of a window that continues none."""
+
+    def __init__(
+        self,
+        model: SpeechModel,
+        recording: Recording,
+        first: list[int],
+        speech: SpeechConfig,
+        config: GenerationConfig,
+        processors: Sequence[LogitsProcessor],
+        timestamps: bool,
+    ):
+        self._model, self._recording, self._first, self._speech = model, recording, first, speech
+        self._config, self._processors, self._timestamps = config, processors, timestamps
+
+    def run(self) -> Generator[Window, Generation, list[Segment]]:
+        """Return the segments of all windows, those without a text included."""
+        recording, segments, frame = self._recording, list[Segment](), 0
+        continues = bool(self._speech.condition_on_prev_tokens)
+        while frame < recording.frames:
+            frames = min(recording.frames - frame, recording.window_frames)
+            source = recording.window(frame)
+            prompt = [*self._before(segments), *self._first] if continues else self._first
+            attempt, no_speech = yield from self._decode(source, prompt)
+            continues = bool(self._speech.condition_on_prev_tokens) and attempt.temperature < CONTINUED_BELOW
+            threshold = self._speech.no_speech_threshold
+            if threshold is not None and no_speech is not None and no_speech > threshold:
+                frame += frames
+                continue
+            pieces, moved = self._divided(attempt.tokens, frames)
+            segments += [self._segment(piece, frame, attempt, no_speech) for piece in pieces]
+            frame += moved or frames
+        return segments
+
+    def _divided(self, tokens: list[int], frames: int) -> tuple[list[Piece], int]:
+        if not self._timestamps or self._model.first_time is None:
+            return [Piece(0, frames // FRAMES_PER_TIME, tokens)], frames
+        return divide(tokens, self._model.first_time, frames)
+
+    def _segment(self, piece: Piece, frame: int, attempt: _Attempt, no_speech: float | None) -> Segment:
+        seconds = frame / FRAMES_PER_SECOND
+        text = self._model.text_of(piece.tokens) if self._timestamps else (attempt.text or "").strip()
+        end = seconds + piece.end * SECONDS_PER_TIME
+        return Segment(
+            start=seconds + piece.start * SECONDS_PER_TIME,
+            end=end if self._timestamps else min(end, self._recording.samples / SAMPLE_RATE),
+            text=text,
+            token_ids=piece.tokens,
+            temperature=attempt.temperature,
+            avg_logprob=attempt.avg_logprob,
+            compression_ratio=attempt.compression_ratio,
+            no_speech_prob=no_speech,
+            seek=frame,
+        )
+
+    def _before(self, segments: Sequence[Segment]) -> list[int]:
+        """Return the prompt of what was said before: the last tokens behind their start token; empty for nothing."""
+        if not segments:
+            return []
+        said: list[int] = []
+        first_time = self._model.first_time
+        for segment in segments:
+            tokens = segment.token_ids
+            cut = first_time is not None and len(tokens) > 2 and tokens[-2] >= first_time
+            said += tokens[:-1] if cut else tokens  # the second of two times begins what was cut off
+        start = self._model.generation.get("prev_sot_token_id")
+        if start is None and len(self._config.suppress_tokens) >= 2:
+            start = self._config.suppress_tokens[-2]
+        kept = said[-(self._model.context_length // 2 - 1) :]
+        return kept if start is None else [start, *kept]
+
+    def _decode(
+        self, source: Spectrogram, prompt: list[int]
+    ) -> Generator[Window, Generation, tuple[_Attempt, float | None]]:
+        """Draw a window's text until it is likely enough; return it, and the probability that nothing is said."""
+        no_speech: float | None = None
+        for temperature in (self._config.temperature, *self._speech.fallback_temperatures):
+            attempt = yield from self._attempt(source, prompt, temperature)
+            if attempt.unlikely and self._speech.no_speech_threshold is not None:
+                if no_speech is None:
+                    no_speech = yield from self._silence(source, prompt)
+                if no_speech > self._speech.no_speech_threshold:
+                    return attempt, no_speech
+            if not (attempt.unlikely or attempt.repeats):
+                break
+        return attempt, no_speech if attempt.unlikely else None
+
+    def _attempt(
+        self, source: Spectrogram, prompt: list[int], temperature: float
+    ) -> Generator[Window, Generation, _Attempt]:
+        likelihood = _Likelihood()
+        processors: list[LogitsProcessor] = [*self._processors, likelihood]
+        if self._timestamps and self._model.first_time is not None:
+            latest = self._model.generation.get("max_initial_timestamp_index")
+            rules = TimestampRules(self._model.first_time, self._model.end, len(prompt), latest)
+            processors.insert(0, rules)
+        config = self._limited(replace(self._config, temperature=temperature), len(prompt))
+        if temperature:
+            config = replace(config, num_beams=1)
+        result = yield Window(source, prompt, config, processors)
+        tokens = result.token_ids
+        logprob = likelihood.mean(tokens) if result.score is None else result.score
+        ratio = _compression_ratio(tokens, self._model.vocab_size)
+        speech = self._speech
+        return _Attempt(
+            tokens[:-1] if result.finish_reason == "eos" else tokens,
+            result.text,
+            temperature,
+            logprob,
+            ratio,
+            repeats=speech.compression_ratio_threshold is not None and ratio > speech.compression_ratio_threshold,
+            unlikely=speech.logprob_threshold is not None and logprob < speech.logprob_threshold,
+        )
+
+    def _silence(self, source: Spectrogram, prompt: list[int]) -> Generator[Window, Generation, float]:
+        """Return the probability of the token of no speech after the start token."""
+        last = _LastLogits()
+        started = prompt[: len(prompt) - len(self._first) + 1]
+        yield Window(source, started, GenerationConfig(max_new_tokens=1), [last])
+        exact = np.exp(last.logits.astype(np.float64) - last.logits.max())
+        return float(exact[self._model.generation["no_timestamps_token_id"] - 1] / exact.sum())
+
+    def _limited(self, config: GenerationConfig, prompt: int) -> GenerationConfig:
+        """Return a config in which max_length does not count the prompt, as in transformers' Whisper."""
+        if config.max_new_tokens is not None or config.max_length is None:
+            return config
+        context = self._model.context_length
+        length = min(config.max_length + min(context // 2 - 1, prompt), context)
+        return replace(config, max_new_tokens=max(length - prompt, 1))
+
+
+def _compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
+    """Return by how much zlib shortens token ids as bytes. Source: `_retrieve_compression_ratio` of transformers."""
+    width = int(math.log2(vocab_size) / 8) + 1
+    content = b"".join(token.to_bytes(width, "little") for token in tokens)
+    return len(content) / len(zlib.compress(content))
