@@ -1,218 +1,83 @@
 """`edgeformer.json`, the manifest of a bundle: its files, its model, and the options of its export.
 
 The exporter writes it last, so that a folder without one is no bundle. File names in it are relative to the folder and
-may not point outside.
+may not point outside. `manifest_parts.py` has what its fields are made of.
 """
 
-import hashlib
 import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from edgeformer import schema
 from edgeformer.cache_scales import CacheScales
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheForm, CacheGeometry
 from edgeformer.errors import BundleError, ConfigError, shown
 from edgeformer.json_document import is_contained, is_inside, read_object
-from edgeformer.quantization import Quantization, Smoothing, WeightFormat
+from edgeformer.manifest_parts import (
+    AdapterGraph,
+    AdapterOrigin,
+    Arithmetic,
+    Backend,
+    BundledAdapter,
+    CachePrecision,
+    DeploymentName,
+    FileEntry,
+    LeftOut,
+    OpSet,
+    Precision,
+    Prefill,
+    PrefillChoice,
+    PrefillGraph,
+    Provider,
+    ScaledOutputs,
+    SpecialTokens,
+    StoredWeight,
+    Task,
+    TextModelOf,
+    TextPrompts,
+    arithmetic_of,
+    sha256,
+)
+from edgeformer.quantization import Quantization, Smoothing
+
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA_VERSION",
+    "AdapterGraph",
+    "AdapterOrigin",
+    "Arithmetic",
+    "Backend",
+    "BundledAdapter",
+    "CachePrecision",
+    "DeploymentName",
+    "FileEntry",
+    "LeftOut",
+    "Manifest",
+    "OpSet",
+    "Precision",
+    "Prefill",
+    "PrefillChoice",
+    "PrefillGraph",
+    "Provider",
+    "ScaledOutputs",
+    "SpecialTokens",
+    "StoredWeight",
+    "Task",
+    "TextModelOf",
+    "TextPrompts",
+    "arithmetic_of",
+    "sha256",
+]
 
 FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 5
 """Version of the fields that are written; manifests of versions 3 and 4 are still read."""
 
-Arithmetic = Literal["fp32", "fp16"]
-"""Data type of activations, and of caches and weights that are not quantized."""
-Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-"""Data type of weights. With bf16 all arithmetic is float32; int8 and int4 have a `Quantization`."""
-Prefill = Literal["int8"]
-PrefillChoice = Literal["int8", "none"]
-CachePrecision = Literal["int8"]
-Provider = Literal["cpu", "cuda"]
-OpSet = Literal["ort", "standard", "portable"]
-Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
-DeploymentName = Literal["server", "desktop", "web", "mobile"]
-"""Where a bundle can be made to run; `edgeformer.deployment` says what each implies."""
-Backend = Literal["transformers"]
-"""Libraries whose own modules can be exported by module patching."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """Size and SHA-256 of one file."""
-
-    bytes: int
-    sha256: str
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaledOutputs:
-    """A factor that a pass has folded into the weights of the first `outputs` outputs of a matrix product."""
-
-    outputs: int
-    factor: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredWeight:
-    """How one tensor of a graph was made from parameters.
-
-    Attributes:
-        parameters: names of the parameters, concatenated along the last axis of the tensor.
-        transposed: whether each parameter was transposed first.
-        scaled: a factor that was applied to the concatenated matrix.
-        quantized: the format in which the matrix is stored; None where it is not quantized.
-        part: which part of the quantized matrix the tensor is: integers, scales or zero_points.
-        columns: whether the matrix is quantized by columns instead of rows.
-        interleaved: the parameters [X, out, …] of X experts are joined along axis 1 instead, and their entries
-            alternate.
-    """
-
-    parameters: tuple[str, ...]
-    transposed: bool
-    scaled: ScaledOutputs | None = None
-    quantized: WeightFormat | None = None
-    part: str | None = None
-    columns: bool = False
-    interleaved: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrefillGraph:
-    """The prefill graph: a second graph of a decoder, with weights in a format that is faster for many tokens.
-
-    It returns logits of the last token only, [B, 1, V], and shares the embedding and the head with the decode graph.
-
-    Attributes:
-        graph: path of the graph in the bundle.
-        from_tokens: number of tokens per run, over all rows, from which it is faster than the decode graph; measured
-            on the machine of the export.
-        quantization: the quantization config of its weights.
-    """
-
-    graph: str
-    from_tokens: int
-    quantization: Quantization
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
-    """Token ids that generation needs: each of `eos` ends a text; `bos` and `pad` may be absent."""
-
-    eos: tuple[int, ...]
-    bos: int | None
-    pad: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """Tensors of a checkpoint that its text model does not have: their modality, number, and parameters."""
-
-    modality: str
-    tensors: int
-    parameters: int
-
-    def __str__(self) -> str:
-        tensors = "1 tensor" if self.tensors == 1 else f"{self.tensors:,} tensors"
-        return f"{self.modality} ({tensors}, {self.parameters / 1e6:,.1f} M parameters)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextModelOf:
-    """The bigger model whose text model was exported, and what was left out of it.
-
-    Attributes:
-        model_type: the bigger model's.
-        left_out: by modality; empty where its checkpoint holds the text model alone.
-    """
-
-    model_type: str
-    left_out: tuple[LeftOut, ...]
-
-    def __str__(self) -> str:
-        parts = "; ".join(map(str, self.left_out)) or "nothing, for the checkpoint holds no more"
-        return f"text model of {self.model_type}; left out: {parts}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterOrigin:
-    """A LoRA adapter that a bundle was made with.
-
-    Attributes:
-        name: of its folder.
-        kind: what it is, for people, such as `LoRA of rank 8`.
-        base: the model that it was trained on, as its config names it.
-        config_sha256, weights_sha256: of adapter_config.json and adapter_model.safetensors.
-    """
-
-    name: str
-    kind: str
-    base: str | None
-    config_sha256: str
-    weights_sha256: str
-
-    def __str__(self) -> str:
-        trained_on = "" if self.base is None else f", trained on {self.base}"
-        return f"{self.name} ({self.kind}{trained_on})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterGraph:
-    """The graph that takes a LoRA adapter as inputs, over the weights of the decode graph.
-
-        y = W x + B (A x)      inputs SITE.lora_A [adapter_rows, in, rank] and SITE.lora_B [adapter_rows, rank, out]
-
-    The first axis is 1, for an adapter of all rows, or the batch. The ranks of the sites are free.
-
-    Attributes:
-        graph: path of the graph in the bundle.
-        sites: the adapted matrices by the name of their site, each with the parameters that it was joined from; B has
-            the factor of its first outputs already.
-    """
-
-    graph: str
-    sites: dict[str, StoredWeight]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BundledAdapter:
-    """A LoRA adapter of a bundle, kept apart from the weights.
-
-    Attributes:
-        name: by which requests choose it.
-        file: path in the bundle of a safetensors file with the inputs of the adapter graph, for one row.
-        origin: what it was made from.
-    """
-
-    name: str
-    file: str
-    origin: AdapterOrigin
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextPrompts:
-    """Texts that a sentence encoder was trained to find before others, such as `query: `.
-
-    Attributes:
-        by_name: each of them.
-        default: the name of the one that is used where none is named; None for none.
-    """
-
-    by_name: dict[str, str]
-    default: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.default is not None and self.default not in self.by_name:
-            known = ", ".join(self.by_name) or "none"
-            raise ConfigError(f"the default prompt {shown(self.default)} is none of the model's prompts: {known}.")
+MODELS: dict[Task, type[Any]] = {"causal-lm": DecoderConfig, "seq2seq-lm": Seq2SeqConfig, "encoder": EncoderConfig}
+"""The config of each task's model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +164,8 @@ class Manifest:
                 raise BundleError(
                     f"{FILE_NAME} names the file {shown(name)}, which is outside the bundle. Do not trust it."
                 )
+        if self.model is not None and not isinstance(self.model, MODELS[self.task]):
+            raise ConfigError(f"the task is {self.task}, and the model is one of another task.")
 
     @classmethod
     def read(cls, folder: str | Path) -> "Manifest":
@@ -396,16 +263,6 @@ class Manifest:
                 problems.append(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
         if problems:
             raise BundleError(f"the bundle {folder} is damaged: {'; '.join(problems)}. Copy or export it again.")
-
-
-def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
-    """Return the data type in which a graph computes.
-
-    Graphs whose weights are stored in fewer bits compute in the fastest data type of the provider.
-    """
-    if precision in ("fp32", "fp16"):
-        return precision
-    return "fp16" if provider == "cuda" else "fp32"
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:

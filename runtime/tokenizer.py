@@ -64,7 +64,12 @@ class Tokenizer:
         Raises RequestError for anything but a text.
         """
         text = request_values.text("text", text)
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:  # of a file that could be read, and names tokens that it does not have
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise BundleError(f"the tokenizer cannot encode the text: {error}. Copy tokenizer.json again.") from error
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second.

@@ -201,3 +201,23 @@ def test_a_tokenizer_that_cannot_be_copied_is_one_sentence(monkeypatch):
     monkeypatch.setattr(tokenizer, "tokenizers", SimpleNamespace(Tokenizer=SimpleNamespace(from_str=fail)))
     with pytest.raises(BundleError, match="the tokenizer cannot be copied, so it cuts no texts: Token `x` out of"):
         spoilt.encode_truncated(["a text"], 3)
+
+
+def test_a_tokenizer_that_cannot_encode_is_one_sentence(monkeypatch):
+    class Panic(BaseException):
+        """As the extension of `tokenizers` raises them."""
+
+    def fail(text, add_special_tokens):
+        raise Panic("no entry found for key")
+
+    spoilt = tokenizer.Tokenizer(PRESETS / "tiny-embed")
+    monkeypatch.setattr(spoilt, "backend", SimpleNamespace(encode=fail))
+    with pytest.raises(BundleError, match="the tokenizer cannot encode the text: no entry found for key"):
+        spoilt.encode("a text")
+
+
+def test_a_model_of_another_task_is_one_sentence(bundle):
+    manifest = json.loads((bundle / FILE_NAME).read_text())
+    (bundle / FILE_NAME).write_text(json.dumps(manifest | {"task": "encoder"}))
+    with pytest.raises(BundleError, match="is damaged: the task is encoder, and the model is one of another task"):
+        load(bundle)
