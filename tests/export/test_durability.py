@@ -23,12 +23,12 @@ with staged(Path(sys.argv[1]), overwrite=False) as folder:
 """
 
 
-def traced(tmp_path):
-    """The system calls of a process that writes a bundle, or None where processes cannot be traced."""
+def traced(tmp_path, program=PROGRAM):
+    """The system calls of a process that writes, by default a bundle, or None where processes cannot be traced."""
     if shutil.which("strace") is None:
         return None
     line = ["strace", "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2", "-o", tmp_path / "trace"]
-    line += [sys.executable, "-c", PROGRAM, tmp_path / "bundle"]
+    line += [sys.executable, "-c", program, tmp_path / "bundle"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     return (tmp_path / "trace").read_text().splitlines() if done.returncode == 0 else None
 
@@ -79,3 +79,21 @@ def test_a_bundle_comes_back_if_its_successor_cannot_take_its_place(bundle, monk
         replace(bundle)
     assert sorted(path.name for path in bundle.iterdir()) == names
     assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+
+
+SHARD = """
+import sys
+from edgeformer.batch.storage import Folder
+Folder(sys.argv[1]).write("part-00000000", b"rows")
+"""
+
+
+def test_a_shard_of_a_batch_job_reaches_the_disk_before_it_gets_its_name(tmp_path):
+    calls = traced(tmp_path, SHARD)
+    if calls is None:
+        pytest.skip("2026-11-24: strace is not installed, or may not trace here")
+    calls = [call for call in calls if str(tmp_path) in call]
+    (named,) = (place for place, call in enumerate(calls) if "rename" in call and '/part-00000000"' in call)
+    synced = [re.search(r"fsync\(\d+<([^>]*)>\)\s*= 0", call) for call in calls]
+    assert [Path(found[1]).suffix for found in synced[:named] if found] == [".tmp"]
+    assert [found[1] for found in synced[named:] if found] == [str(tmp_path / "bundle")], "and the name, behind it"

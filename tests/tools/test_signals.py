@@ -44,15 +44,15 @@ def test_every_ending_is_told_from_others(code, number, stderr, kind):
 
 
 def test_what_is_not_whole_is_found(bundles, tmp_path):
-    assert signals._half(bundles) == ""
-    assert signals._half(tmp_path) == "the bundle that was there is gone"
+    assert signals.half(bundles) == ""
+    assert signals.half(tmp_path) == "the bundle that was there is gone"
     shutil.copytree(bundles / "tiny-llama", tmp_path / "tiny-llama")
-    assert signals._half(tmp_path) == ""
+    assert signals.half(tmp_path) == ""
     (tmp_path / "made").mkdir()
-    assert "made is not a bundle" in signals._half(tmp_path)
+    assert "made is not a bundle" in signals.half(tmp_path)
     (tmp_path / "made").rename(tmp_path / ".made.x.partial")
-    assert signals._half(tmp_path) == ".made.x.partial was left behind"
-    assert signals._half(tmp_path, leftovers=True) == ""
+    assert signals.half(tmp_path) == ".made.x.partial was left behind"
+    assert signals.half(tmp_path, leftovers=True) == ""
     weights = tmp_path / "tiny-llama" / "onnx" / "model.onnx_data"
     weights.write_bytes(bytes(weights.stat().st_size))
-    assert "model.onnx_data is not what the manifest says" in signals._half(tmp_path, leftovers=True)
+    assert "model.onnx_data is not what the manifest says" in signals.half(tmp_path, leftovers=True)

@@ -86,8 +86,8 @@ def run_case(line: list[str], bundles: Path, number: int, delay: float) -> Endin
             process.communicate()
             return Ending("hang", f"over {LONGEST:g} s after signal {number}")
         killed = process.returncode == -signal.SIGKILL
-        if half := _half(folder, leftovers=killed) or (killed and _run_again(line, folder)):
-            return Ending("half", half)
+        if wrong := half(folder, leftovers=killed) or (killed and _run_again(line, folder)):
+            return Ending("half", wrong)
         return judge(process.returncode, number, stderr)
 
 
@@ -115,10 +115,10 @@ def _run_again(line: list[str], folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "edgeformer", *line, *more], cwd=folder, capture_output=True, text=True, env=environment
     )
-    return _half(folder) or ("" if done.returncode == 0 else f"it does not run again: {done.stderr[-500:]}")
+    return half(folder) or ("" if done.returncode == 0 else f"it does not run again: {done.stderr[-500:]}")
 
 
-def _half(folder: Path, leftovers: bool = False) -> str:
+def half(folder: Path, leftovers: bool = False) -> str:
     """Return what is not whole in a folder of bundles; empty if all are. leftovers: temporary folders may lie there."""
     if not (folder / "tiny-llama").is_dir():
         return "the bundle that was there is gone"

@@ -1,6 +1,6 @@
 """Write the table of figures of docs/reference/reliability.md from what the tools of this folder wrote.
 
-python tools/reliability/table.py fuzz*.json --signals signals.json --kills kills.json [--write PAGE]
+python tools/reliability/table.py fuzz*.json --signals signals.json --kills kills.json --faults faults.json [--write P]
 """
 
 import json
@@ -41,7 +41,25 @@ def rows_of_fuzz(results: dict[str, Any]) -> list[str]:
     return rows
 
 
-def table(fuzz: dict[str, Any], signals: dict[str, Any] | None, kills: dict[str, Any] | None) -> str:
+def rows_of_faults(result: dict[str, Any]) -> list[str]:
+    """Return a row for each command of faults.py."""
+    lines = ["", "| SIGKILL at any moment, or a disk full at any byte | cases | killed | refused | done | faults |"]
+    lines.append("|---|" + "---:|" * 5)
+    counts = {tuple(name.split()): count for name, count in result["counts"].items()}
+    for command in sorted({name for name, _ in counts}):
+        every = {kind: count for (name, kind), count in counts.items() if name == command}
+        ends = [every.get(kind, 0) for kind in ("killed", "refused", "done")]
+        figures = [sum(every.values()), *ends, sum(every.values()) - sum(ends)]
+        lines.append(f"| `{command}` | " + " | ".join(map(str, figures)) + " |")
+    return lines
+
+
+def table(
+    fuzz: dict[str, Any],
+    signals: dict[str, Any] | None,
+    kills: dict[str, Any] | None,
+    faults: dict[str, Any] | None = None,
+) -> str:
     """Return the tables in Markdown."""
     head = "| files with seeded faults | cases | worked | one sentence | tracebacks | longer than a sentence | hangs | "
     lines = [head + "too much memory | crashes | escapes | peak MiB |", "|---|" + "---:|" * 10, *rows_of_fuzz(fuzz), ""]
@@ -52,6 +70,7 @@ def table(fuzz: dict[str, Any], signals: dict[str, Any] | None, kills: dict[str,
             lines.append(
                 f"- {title} at a random moment: {sum(result['counts'].values())} cases, {faults} faults ({counts})."
             )
+    lines += [] if faults is None else rows_of_faults(faults)
     return "\n".join(lines) + "\n"
 
 
@@ -59,13 +78,16 @@ def table(fuzz: dict[str, Any], signals: dict[str, Any] | None, kills: dict[str,
 @click.argument("fuzz", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--signals", type=click.Path(path_type=Path), help="What signals.py wrote.")
 @click.option("--kills", type=click.Path(path_type=Path), help="What signals.py --kill wrote.")
+@click.option("--faults", type=click.Path(path_type=Path), help="What faults.py wrote.")
 @click.option("--write", "page", type=click.Path(path_type=Path), help="Page whose table is replaced. [default: print]")
-def main(fuzz: tuple[Path, ...], signals: Path | None, kills: Path | None, page: Path | None) -> None:
+def main(
+    fuzz: tuple[Path, ...], signals: Path | None, kills: Path | None, faults: Path | None, page: Path | None
+) -> None:
     """Write the table of figures."""
     results: dict[str, Any] = {}
     for file in fuzz:
         results |= json.loads(file.read_text())
-    more = [None if file is None else json.loads(file.read_text()) for file in (signals, kills)]
+    more = [None if file is None else json.loads(file.read_text()) for file in (signals, kills, faults)]
     text = table({name: results[name] for name in WORDS if name in results}, *more)
     if page is None:
         click.echo(text)
