@@ -7,6 +7,7 @@ Source: sentence_transformers/sentence_transformer/modules/pooling.py and base/m
 sentence-transformers 6.
 """
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,7 +116,7 @@ def read_pooling(folder: Path) -> PooledStates | None:
 def _read_modules(folder: Path) -> list[tuple[str, str]]:
     """Return class and folder of each module; none where there is no list of modules."""
     path = folder / "modules.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         return []
     listed = read_document(path, list)
     if not all(isinstance(module, dict) and isinstance(module.get("type"), str) for module in listed):
@@ -127,7 +128,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def _read_options(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"there is no {path}, which modules.json lists. Download the folder again.")
     options: dict[str, Any] = read_document(path, dict)
     return options
@@ -188,7 +189,7 @@ def _read_layer(path: Path) -> PoolingLayer:
 def read_prompts(folder: Path) -> TextPrompts | None:
     """Return the prompts of a folder of sentence-transformers; None where it has none. Raises ConfigError."""
     path = folder / "config_sentence_transformers.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     options = read_object(path)
     prompts = options.get("prompts") or {}
@@ -208,7 +209,7 @@ def read_score(folder: Path, hf_config: dict[str, Any]) -> Literal["identity", "
     class outside of torch that a file names. Raises ConfigError for another function than these two.
     """
     path = folder / "config_sentence_transformers.json"
-    options = read_object(path) if path.is_file() and (folder / "modules.json").is_file() else {}
+    options = read_object(path) if os.path.isfile(path) and os.path.isfile(folder / "modules.json") else {}
     own = hf_config.get("sentence_transformers")
     name = options.get("activation_fn") or (own if isinstance(own, dict) else {}).get("activation_fn")
     name = name or hf_config.get("sbert_ce_default_activation_function")
@@ -227,8 +228,8 @@ def read_score(folder: Path, hf_config: dict[str, Any]) -> Literal["identity", "
 
 def _text_options(folder: Path) -> tuple[Path, dict[str, Any]]:
     """Return the file with the options of the transformer in `folder`, and what it holds; nothing where none is."""
-    path = next((folder / name for name in TEXT_CONFIGS if (folder / name).is_file()), folder / TEXT_CONFIGS[0])
-    return path, read_document(path, dict) if path.is_file() else {}
+    path = next((folder / name for name in TEXT_CONFIGS if os.path.isfile(folder / name)), folder / TEXT_CONFIGS[0])
+    return path, read_document(path, dict) if os.path.isfile(path) else {}
 
 
 def lowers_case(folder: Path) -> bool:
@@ -250,7 +251,7 @@ def read_max_length(folder: Path) -> int | None:
     if length is not None and (type(length) is not int or length < 1):
         raise ConfigError(f"{path} has max_seq_length = {shown(length)}; it must be a positive number, or null.")
     tokenizer = folder / "tokenizer_config.json"
-    if length is None and tokenizer.is_file():
+    if length is None and os.path.isfile(tokenizer):
         limit = read_object(tokenizer).get("model_max_length")
         # A number like 1e30 stands for no limit.
         length = int(limit) if isinstance(limit, int | float) and 1 <= limit < NO_LIMIT else None

@@ -264,7 +264,7 @@ def find_model(model: str | Path) -> FoundModel:
 
 def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None) -> FoundModel:
     modules, folder = folder, transformer_folder(folder)
-    if not (folder / "config.json").is_file():
+    if not os.path.isfile(folder / "config.json"):  # also of a name that no file can have
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
     hf_config = read_object(folder / "config.json")
     preset_file = folder / "preset.json"

@@ -35,9 +35,10 @@ class Buffer:
         if value is None:
             try:
                 value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
+            except MemoryError as error:
+                raise _not_allocated(shape, error) from error
             except onnxruntime_errors() as error:
-                size = " x ".join(f"{each:,}" for each in shape)
-                raise RequestError(f"a cache of {size} numbers cannot be allocated: {error}") from error
+                raise _not_allocated(shape, error) from error
         self._value = value
 
     @classmethod
@@ -101,3 +102,8 @@ class Buffer:
                 own[...] = content
         else:
             self._value.update_inplace(np.ascontiguousarray(content))
+
+
+def _not_allocated(shape: tuple[int, ...], error: Exception) -> RequestError:
+    size = " x ".join(f"{each:,}" for each in shape)
+    return RequestError(f"a cache of {size} numbers cannot be allocated: {error}")

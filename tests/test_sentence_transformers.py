@@ -260,3 +260,13 @@ def test_all_of_it_is_downloaded():
 def test_it_is_read_without_torch():
     code = "import sys, edgeformer.source, edgeformer.sentence_transformers; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_module_in_a_folder_that_no_system_has_is_missing(make_folder, number):
+    folder = make_folder()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[number]["path"] = "a" * 300
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="a{300}"):
+        open_source(folder)

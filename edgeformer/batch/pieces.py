@@ -114,7 +114,10 @@ def _files(url: str) -> tuple[Any, list[str], str]:
     """Return the file system, the files and the kind of an input, which is a file, a folder or a pattern."""
     files, path = open_url(url)
     if any(character in path for character in "*?["):
-        paths = sorted(files.glob(path))
+        try:
+            paths = sorted(files.glob(path))
+        except ValueError as error:
+            raise RequestError(f"the pattern {url} cannot be read: {error}.") from None
     elif files.isdir(path):
         paths = sorted(name for name in files.find(path) if not name.rpartition("/")[2].startswith((".", "_")))
     else:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,6 +86,10 @@ class Folder:
         return "decoder" if self.main.pasts else "encoder"
 
 
+MOST_FILES = 10_000
+"""Files in a folder at most; a bundle has about thirty."""
+
+
 def read_folder(path: Path) -> Folder:
     """Return the facts about a folder.
 
@@ -95,9 +100,10 @@ def read_folder(path: Path) -> Folder:
             f"there is no folder {path}. Make a bundle with: edgeformer export --model MODEL --output {path}"
         )
     try:
-        files = {
-            file.relative_to(path).as_posix(): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()
-        }
+        found = sorted(islice(path.rglob("*"), MOST_FILES + 1))
+        if len(found) > MOST_FILES:
+            raise BundleError(f"{path} has more than {MOST_FILES:,} files in it. Give the folder of one model.")
+        files = {file.relative_to(path).as_posix(): file.stat().st_size for file in found if file.is_file()}
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.filename}: {error.strerror}.") from None
     names = [name for name in files if name.endswith(".onnx")]

@@ -86,8 +86,9 @@ def listen(options: ServerOptions) -> socket.socket:
     """Return a socket that listens. Raises RequestError where that is not possible."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
+        options.host.encode("idna")  # as `bind` does, after a socket was opened, which it would leave open
         return socket.create_server((options.host, options.port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise RequestError(
             f"port {options.port} of {options.host} cannot be listened at: {reason}. Choose another with --port."

@@ -238,3 +238,8 @@ def test_options_and_columns_are_checked(embed, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "output": 1}\n')
     with pytest.raises(RequestError, match="has a column 'output' already. Give the new ones other names: --prefix"):
         run(embed, tmp_path / "rows.jsonl", tmp_path / "out")
+
+
+def test_a_pattern_that_is_none_is_refused(tmp_path):
+    with pytest.raises(RequestError, match=r"the pattern .*2\*\*63 cannot be read: Invalid pattern"):
+        scan(str(tmp_path / "2**63"), 8)

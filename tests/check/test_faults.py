@@ -306,3 +306,11 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rglob", refuse)
     with pytest.raises(BundleError, match=r"cannot be read: .*/onnx: Permission denied\.$"):
         read_folder(tmp_path)
+
+
+def test_a_folder_of_everything_is_not_read_through(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeformer.check.folder.MOST_FILES", 3)
+    for name in range(4):
+        (tmp_path / f"{name}.txt").touch()
+    with pytest.raises(BundleError, match="has more than 3 files in it. Give the folder of one model"):
+        read_folder(tmp_path)

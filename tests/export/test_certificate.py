@@ -13,6 +13,7 @@ import matplotlib
 import pytest
 
 from edgeformer import schema
+from edgeformer.errors import ExportError
 from edgeformer.export.parity.certificate import page as certificate
 from edgeformer.export.parity.certificate.page import figure, paragraph, plots, summary, worst_check, write_certificate
 from edgeformer.export.parity.report import Check, Curve, Greedy, Report, Rounding, StateError
@@ -454,3 +455,11 @@ def test_a_browser_renders_the_page_without_the_network(tmp_path):
     page.write_text(re.sub("<meta http-equiv.*?>", "", page.read_text(encoding="utf-8")), encoding="utf-8")
     dom, asked = browse(page, tmp_path / "asking")
     assert asked == {"http://tracker.example/x.png"} and "<title>ran" in dom
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "a" * 300], ids=["no folder", "too long"])
+def test_a_certificate_that_cannot_be_written_is_one_sentence(tmp_path, name):
+    with pytest.raises(
+        ExportError, match=r"^the certificate cannot be written to .*: (File exists|File name too long)\.$"
+    ):
+        write_certificate(report(), tmp_path / name, "a model")

@@ -1,6 +1,7 @@
 """Memory that a graph reads and writes in place: whole, or one row of it."""
 
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -8,6 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from edgeformer.errors import RequestError
 from edgeformer.runtime.buffer import Buffer
 
 ROWS, SHAPE = 3, (3, 2, 4)
@@ -99,3 +101,13 @@ def test_a_graph_reads_and_writes_one_row(doubling, row):
     session.run_with_iobinding(binding)
     assert (target.host() == expected).all()
     assert (source.host() == filled(dtype).host()).all()
+
+
+def test_memory_that_there_is_none_of_is_one_sentence(monkeypatch):
+    def fail(*arguments):
+        raise MemoryError("std::bad_alloc")
+
+    fake = SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_shape_and_type=fail))
+    monkeypatch.setattr("edgeformer.runtime.buffer.onnxruntime", lambda: fake)
+    with pytest.raises(RequestError, match=r"a cache of 3 x 2 x 4 numbers cannot be allocated: std::bad_alloc"):
+        Buffer(SHAPE, np.float32, "cpu")

@@ -19,6 +19,7 @@ from edgeformer.errors import RequestError
 from edgeformer.server.answers import Wakes
 from edgeformer.server.options import ServerOptions, read_api_key
 from edgeformer.server.records import LOG
+from edgeformer.server.run import listen
 
 QUESTION = [{"role": "user", "content": "What is 345 + 278?"}]
 TALE = {"prompt": "Once upon a time", "max_tokens": 900, "min_tokens": 900, "stream": True}
@@ -292,3 +293,8 @@ def test_tokens_of_one_step_wake_the_loop_once():
         return len(calls)
 
     assert asyncio.run(woken()) == 2
+
+
+def test_a_host_that_is_no_name_is_one_sentence():
+    with pytest.raises(RequestError, match="cannot be listened at: "):
+        listen(ServerOptions(host="\udcff\udcfe", port=0))

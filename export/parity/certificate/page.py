@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from edgeformer import schema
+from edgeformer.errors import ExportError, shown
 from edgeformer.export.parity.certificate import plots
 from edgeformer.export.parity.certificate.drawing import Picture
 from edgeformer.export.parity.report import Check, Report, Rounding
@@ -52,16 +53,19 @@ class Section:
 def write_certificate(report: Report, folder: Path, title: str) -> None:
     """Write report.json, report.html and the page's pictures as PNG files into a folder, which is made if absent.
 
-    title: the name of the bundle. Raises ValueError for a report without checks.
+    title: the name of the bundle. Raises ValueError for a report without checks, and ExportError where it cannot write.
     """
     pictures = {section: section.draw(report, section.title) for section in sections(report)}
     page = _page(report, title, pictures)
-    folder.mkdir(parents=True, exist_ok=True)
-    for section, picture in pictures.items():
-        (folder / f"{section.name}.png").write_bytes(picture.png)
     text = json.dumps(report.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / JSON_FILE).write_text(text + "\n", encoding="utf-8")
-    (folder / PAGE_FILE).write_text(page, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for section, picture in pictures.items():
+            (folder / f"{section.name}.png").write_bytes(picture.png)
+        (folder / JSON_FILE).write_text(text + "\n", encoding="utf-8")
+        (folder / PAGE_FILE).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ExportError(f"the certificate cannot be written to {shown(str(folder))}: {error.strerror}.") from error
 
 
 def summary(report: Report) -> dict[str, Any]:
