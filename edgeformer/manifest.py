@@ -164,8 +164,10 @@ class Manifest:
                 raise BundleError(
                     f"{FILE_NAME} names the file {shown(name)}, which is outside the bundle. Do not trust it."
                 )
-        if self.model is not None and not isinstance(self.model, MODELS[self.task]):
-            raise ConfigError(f"the task is {self.task}, and the model is one of another task.")
+        # A module that is not edgeformer's is a decoder; the runtime reads the config of the other kinds.
+        if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
+            has = "there is no model" if self.model is None else "the model is one of another task"
+            raise ConfigError(f"the task is {self.task}, and {has}.")
 
     @classmethod
     def read(cls, folder: str | Path) -> "Manifest":

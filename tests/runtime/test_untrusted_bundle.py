@@ -216,8 +216,16 @@ def test_a_tokenizer_that_cannot_encode_is_one_sentence(monkeypatch):
         spoilt.encode("a text")
 
 
-def test_a_model_of_another_task_is_one_sentence(bundle):
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"task": "encoder"}, "the model is one of another task"),
+        ({"task": "encoder", "model": None}, "there is no model"),
+        ({"task": "seq2seq-lm", "model": None}, "there is no model"),
+    ],
+)
+def test_a_model_of_another_task_is_one_sentence(bundle, change, what):
     manifest = json.loads((bundle / FILE_NAME).read_text())
-    (bundle / FILE_NAME).write_text(json.dumps(manifest | {"task": "encoder"}))
-    with pytest.raises(BundleError, match="is damaged: the task is encoder, and the model is one of another task"):
+    (bundle / FILE_NAME).write_text(json.dumps(manifest | change))
+    with pytest.raises(BundleError, match=f"is damaged: the task is {change['task']}, and {what}"):
         load(bundle)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from reliability import fuzz as fuzzing
 from reliability import mutations
+from reliability.table import table
 from reliability.targets import TARGETS, Target
 from reliability.watched import FAULTS, Limits, run_cases
 
@@ -121,3 +122,13 @@ def test_results_add_up(tmp_path):
     assert {key: entry["count"] for key, entry in parts["faults"].items()} == {
         key: entry["count"] for key, entry in whole["faults"].items()
     }
+
+
+def test_the_table_has_every_kind_of_figures():
+    fuzz = {"config": {"counts": {"ok": 2, "error": 5, "raw": 1}, "peak_bytes": 3 << 20}}
+    signals = {"counts": {"ended": 9, "raw": 1}}
+    faults = {"counts": {"export killed": 4, "export half": 1}}
+    text = table(fuzz, signals, None, faults)
+    assert "| config.json | 8 | 2 | 5 | 1 | 0 | 0 | 0 | 0 | 0 | 3 |" in text
+    assert "- SIGINT or SIGTERM at a random moment: 10 cases, 1 faults (9 ended, 1 raw)." in text
+    assert "| `export` | 5 | 4 | 0 | 0 | 1 |" in text

@@ -65,10 +65,10 @@ def table(
     lines = [head + "too much memory | crashes | escapes | peak MiB |", "|---|" + "---:|" * 10, *rows_of_fuzz(fuzz), ""]
     for title, result in (("SIGINT or SIGTERM", signals), ("SIGKILL while writing", kills)):
         if result is not None:
-            faults = sum(result["counts"].get(kind, 0) for kind in ("raw", "code", "half", "hang"))
+            wrong = sum(result["counts"].get(kind, 0) for kind in ("raw", "code", "half", "hang"))
             counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result["counts"].items()))
             lines.append(
-                f"- {title} at a random moment: {sum(result['counts'].values())} cases, {faults} faults ({counts})."
+                f"- {title} at a random moment: {sum(result['counts'].values())} cases, {wrong} faults ({counts})."
             )
     lines += [] if faults is None else rows_of_faults(faults)
     return "\n".join(lines) + "\n"
