@@ -2,10 +2,14 @@
 
 import json
 
+import numpy as np
+import onnx
 import pytest
 from benchmarks import bench_kernels
+from benchmarks.bandwidth import MemoryReader
 from benchmarks.bench_decode import Run
 from click.testing import CliRunner
+from onnx import helper, numpy_helper
 
 from edgeformer.runtime import kernels
 
@@ -39,7 +43,30 @@ def test_three_contenders_are_loaded_with_their_switches(tiny_bundle, monkeypatc
 
 def test_speedups_are_of_one_round():
     runs = {"functions": [Run([1, 2, 3], 2.0, 4.0)], "kernels": [Run([1, 2, 3], 1.0, 1.0)]}
-    data = bench_kernels.report(runs, 10**9)
+    data = bench_kernels.report(runs, 10**9, [4e9])
     assert (data["kernels"]["prefill_speedup"]["median"], data["kernels"]["decode_speedup"]["median"]) == (2, 4)
     assert data["functions"]["decode_speedup"] is None
     assert data["kernels"]["bytes_per_second"] == pytest.approx(2e9)
+    assert data["kernels"]["fraction_of_bandwidth"]["median"] == pytest.approx(0.5)
+
+
+def test_a_step_reads_all_weights_and_one_row_of_a_table(tmp_path):
+    weight = numpy_helper.from_array(np.zeros((8, 4), np.float32), "weight")
+    table = numpy_helper.from_array(np.zeros((100, 8), np.float32), "table")
+    tied = numpy_helper.from_array(np.zeros((8, 8), np.float32), "tied")
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"]),
+        helper.make_node("Gather", ["tied", "ids"], ["z"]),
+        helper.make_node("MatMul", ["x", "weight"], ["y"]),
+        helper.make_node("MatMul", ["z", "tied"], ["w"]),
+    ]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [], [], [weight, table, tied])), tmp_path / "model.onnx")
+    assert bench_kernels.step_bytes(tmp_path / "model.onnx") == 4 * (8 * 4 + 8 * 8)
+    onnx.save(
+        onnx.load(tmp_path / "model.onnx"), tmp_path / "external.onnx", save_as_external_data=True, size_threshold=0
+    )
+    assert bench_kernels.step_bytes(tmp_path / "external.onnx") == 4 * (8 * 4 + 8 * 8)
+
+
+def test_memory_is_read_by_several_threads():
+    assert MemoryReader(2, 1 << 20)() > 0

@@ -10,18 +10,22 @@ Three sessions of the same graph continue the same prompt, with the same number 
 - team: with the library on a team of threads of its own, and one thread for onnxruntime (EDGEFORMER_KERNELS=team).
 
 An end-of-text token never ends a run. Each has its own tokens, since kernels round otherwise. Prints ms of the prompt
-and of a decode step, GB/s of weights that a step reads, and the speedup over the functions within a round.
+and of a decode step, the speedup over the functions within a round, and GB/s of weights that a step reads. Each round
+also reads plain memory with the same number of threads (bandwidth.py), and a step's rate is compared with that.
 """
 
 import json
 import os
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
 import numpy as np
+import onnx
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load
@@ -30,9 +34,10 @@ from edgeformer.runtime.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
+from benchmarks.bandwidth import MemoryReader
 from benchmarks.bench_decode import Run, edgeformer_loop
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import Spread, cell, compare, report_console, run_interleaved
 
 SWITCHES = {"functions": "0", "kernels": "session", "team": "team"}
 """The value of EDGEFORMER_KERNELS with which each contender is loaded."""
@@ -58,10 +63,24 @@ def open_contenders(bundle: Path, threads: int) -> dict[str, CausalLM]:
     return models
 
 
-def report(runs: dict[str, list[Run]], weight_bytes: int) -> dict[str, Any]:
+def step_bytes(graph: Path) -> int:
+    """Return the bytes of weights that a decode step reads: all but those of tables, of which it takes one row."""
+    model = onnx.load(graph, load_external_data=False)
+    weights = {weight.name: weight for weight in model.graph.initializer}
+    tables = {name for node in model.graph.node if node.op_type.startswith("Gather") for name in node.input}
+    others = {name for node in model.graph.node if not node.op_type.startswith("Gather") for name in node.input}
+    return sum(_stored_bytes(weights[name]) for name in weights if name in others or name not in tables)
+
+
+def _stored_bytes(weight: onnx.TensorProto) -> int:
+    places = {entry.key: entry.value for entry in weight.external_data}
+    return int(places["length"]) if "length" in places else len(weight.raw_data)
+
+
+def report(runs: dict[str, list[Run]], weight_bytes: int, bandwidths: list[float]) -> dict[str, Any]:
     """Return seconds, rates, and speedups over the functions within a round, as plain data.
 
-    weight_bytes: what a decode step reads.
+    weight_bytes: what a decode step reads. bandwidths: bytes per second of plain memory, of each round.
     """
     data: dict[str, Any] = {name: {} for name in runs}
     phases = {
@@ -73,8 +92,13 @@ def report(runs: dict[str, list[Run]], weight_bytes: int) -> dict[str, Any]:
         times, ratios = compare(measured, "functions")
         for name, spread in times.items():
             data[name] |= {f"{phase}_seconds": spread, f"{phase}_speedup": ratios.get(name)}
-    for figures in data.values():
-        figures["bytes_per_second"] = weight_bytes / figures["decode_seconds"]["median"]
+    for name, done in runs.items():
+        rates = [weight_bytes / phases["decode"](run) for run in done]
+        fractions = [rate / plain for rate, plain in zip(rates, bandwidths, strict=True)]
+        data[name] |= {
+            "bytes_per_second": median(rates),
+            "fraction_of_bandwidth": asdict(Spread.of(fractions)),
+        }
     return data
 
 
@@ -84,7 +108,7 @@ def print_report(data: dict[str, Any]) -> None:
         "{bundle}, {precision}: {prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds}"
     )
     table = Table(title=title.format(**data), title_justify="left", caption="speedup: over the functions")
-    for column in ("", "prefill ms", "speedup", "ms a step", "speedup", "GB/s"):
+    for column in ("", "prefill ms", "speedup", "ms a step", "speedup", "GB/s", "of plain reading"):
         table.add_column(column, justify="right" if column else "left")
     for name, figures in data["contenders"].items():
         times = [{k: 1000 * v for k, v in figures[f"{phase}_seconds"].items()} for phase in ("prefill", "decode")]
@@ -95,9 +119,12 @@ def print_report(data: dict[str, Any]) -> None:
             cell(times[1], 2),
             cell(figures["decode_speedup"], 2),
             f"{figures['bytes_per_second'] * 1e-9:.1f}",
+            cell(figures["fraction_of_bandwidth"], 2),
         )
     console = report_console()
     console.print(table)
+    plain = {side: value * 1e-9 for side, value in data["memory_bytes_per_second"].items()}
+    console.print(f"plain reading of memory: {cell(plain, 1)} GB/s")
     console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
 
 
@@ -114,7 +141,9 @@ def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, 
     models = open_contenders(bundle, threads)
     manifest = models["kernels"].manifest
     ids = np.random.default_rng(0).integers(0, manifest.vocab_size, prompt).tolist()
-    runs = run_interleaved({name: partial(edgeformer_loop(model), ids, new) for name, model in models.items()}, rounds)
+    loops = {name: partial(edgeformer_loop(model), ids, new) for name, model in models.items()}
+    runs: dict[str, list[Any]] = run_interleaved({**loops, "memory": MemoryReader(threads)}, rounds)
+    bandwidths: list[float] = runs.pop("memory")
     data = {
         "bundle": manifest.name,
         "precision": manifest.precision,
@@ -122,7 +151,8 @@ def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, 
         "new_tokens": new,
         "rounds": rounds,
         "threads": threads,
-        "contenders": report(runs, (bundle / f"{manifest.graph}_data").stat().st_size),
+        "memory_bytes_per_second": asdict(Spread.of(bandwidths)),
+        "contenders": report(runs, step_bytes(bundle / manifest.graph), bandwidths),
         "environment": environment(),
     }
     if as_json:
