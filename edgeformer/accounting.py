@@ -31,7 +31,7 @@ from edgeformer.config import (
 )
 from edgeformer.manifest import Arithmetic, Manifest
 
-ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2}
+ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of one element."""
 
 

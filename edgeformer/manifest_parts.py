@@ -8,10 +8,11 @@ from typing import Literal
 from edgeformer.errors import ConfigError, shown
 from edgeformer.quantization import Quantization, WeightFormat
 
-Arithmetic = Literal["fp32", "fp16"]
+Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-"""Data type of weights. With bf16 all arithmetic is float32; int8 and int4 have a `Quantization`."""
+"""Data type of weights; int8 and int4 have a `Quantization`. With bf16 all arithmetic is float32 for the CPU, and
+bfloat16 for CUDA."""
 Prefill = Literal["int8"]
 PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8"]
@@ -207,4 +208,6 @@ def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
     """
     if precision in ("fp32", "fp16"):
         return precision
-    return "fp16" if provider == "cuda" else "fp32"
+    if provider == "cpu":
+        return "fp32"
+    return "bf16" if precision == "bf16" else "fp16"

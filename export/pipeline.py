@@ -164,7 +164,7 @@ def lower(export: Export, graphs: dict[str, ir.Model]) -> dict[str, ir.Model]:
     for spec in model_spec.graphs:
         graph = graphs[spec.file]
         lowered = lower_captured(graph, spec, export.lowering)
-        if plan.precision == "bf16":
+        if plan.precision == "bf16" and plan.arithmetic == "fp32":
             half = bf16_weights(graph, model_spec.parameter_shapes())
             lowered = replace(lowered, passes=[*lowered.passes, half])
         export.lowered[spec.file] = replace(lowered, notes=export.model.notes)

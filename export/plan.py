@@ -87,7 +87,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     _check_smoothing(plan)
     _check_calibration(plan)
     _check_cache_precision(plan, config)
-    _check_bf16(plan)
+    _check_bf16(plan, config)
     _check_ort_format(plan)
     _check_adapters(plan, config)
     return plan
@@ -185,12 +185,13 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
         )
 
 
-def _check_bf16(plan: ExportPlan) -> None:
+def _check_bf16(plan: ExportPlan, config: ModelConfig | None) -> None:
     if plan.precision != "bf16":
         return
-    if plan.provider == "cuda":
+    if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and not isinstance(config, EncoderConfig):
         raise ExportError(
-            "bf16 weights are computed with in float32, on the CPU. Export with --precision fp16 for CUDA."
+            "numpy has no bfloat16, so this runtime cannot read a dynamic cache of it, which every run returns anew. "
+            "Choose a static cache (--cache static), or --precision fp16."
         )
     if plan.prefill is not None:
         raise ExportError("a prefill graph stands beside int4, int8 or fp32 weights; choose one of these precisions.")

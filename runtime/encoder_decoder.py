@@ -11,6 +11,7 @@ from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.audio import Spectrogram, load_audio, log_mel
+from edgeformer.runtime.bfloat16 import stored
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
@@ -97,7 +98,7 @@ class EncoderDecoder(Model):
             ]
         )
         mask = np.ones((len(recordings), self._encoder_config.context_length), np.int64)
-        return {"input_features": features.astype(CACHE_DTYPES[self.manifest.arithmetic])}, mask
+        return {"input_features": stored(features, CACHE_DTYPES[self.manifest.arithmetic])}, mask
 
     def start_prompt(self, prompt: Sequence[int] | None) -> list[int]:
         """Return the decoder's first tokens: the given ones, checked, or the model's start token."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest, Provider
+from edgeformer.runtime.bfloat16 import element_type
 from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.session import CACHE_DTYPES
 
@@ -52,7 +53,7 @@ class EncoderOutputs:
         dtype = CACHE_DTYPES[manifest.arithmetic]
         binding = session.io_binding()
         for name, array in inputs.items():
-            binding.bind_cpu_input(name, array)
+            binding.bind_input(name, "cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data)
         self.states = np.empty((batch, length, config.encoder.hidden_size), np.float32)
         states = self.states
         binding.bind_output(STATES, "cpu", 0, states.dtype, states.shape, states.ctypes.data)

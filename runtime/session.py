@@ -16,14 +16,15 @@ import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Arithmetic, Manifest, Provider
+from edgeformer.runtime.bfloat16 import BITS
 from edgeformer.runtime.cuda_machine import cuda_machine, driver, has_gpu_files
 from edgeformer.runtime.int8_saturation import products_saturate
 from edgeformer.runtime.kernels import BODIES, KernelChoice
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
-CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16}
-"""Element type of a cache that is not quantized, by the arithmetic of the bundle."""
+CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BITS}
+"""Element type of a cache that is not quantized, by the arithmetic of the bundle; see `edgeformer.runtime.bfloat16`."""
 
 OLDEST = (1, 30)
 """The oldest onnxruntime with which bundles of all kinds pass verification; 1.29 frees IOBinding outputs on rebind."""
@@ -149,9 +150,7 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     runs_on_cuda = manifest.arithmetic != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
     if choice == "auto":
         because = _why_the_cpu(ort, has_cuda, runs_on_cuda)
-        if because is not None:
-            return "cpu"
-        choice = "cuda"
+        choice = "cuda" if because is None else "cpu"
     if choice == "cuda":
         if not has_cuda:
             raise RequestError(
@@ -166,8 +165,13 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
         machine = cuda_machine(ort)
         if machine.problem is not None:
             raise RequestError(f"provider cuda cannot start: {machine}. {_sentence(machine.problem)} {ON_THE_CPU}")
-        return "cuda"
-    return "cpu"
+    elif manifest.arithmetic == "bf16":
+        raise RequestError(
+            f"this bundle computes in bfloat16, for which onnxruntime {ort.__version__} has no kernels of products and "
+            "attention on the CPU. Use provider cuda, or export it without --provider cuda: bf16 weights are then "
+            "computed with in float32."
+        )
+    return choice
 
 
 ON_THE_CPU = "To run without a GPU, use provider cpu."

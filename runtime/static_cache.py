@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from edgeformer.contract import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Provider
+from edgeformer.runtime.bfloat16 import numbers_of, stored
 from edgeformer.runtime.buffer import Buffer, Rows
 
 Array = NDArray[Any]
@@ -83,13 +84,14 @@ class StaticCache:
         """Overwrite every slot for a token; parity checks fill with NaN to show that no unwritten slot is read."""
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
             if tensor.per_token:
-                buffer.put(np.full(buffer.shape, value, buffer.dtype))
+                number = stored(np.array(value, np.float32), buffer.dtype)
+                buffer.put(np.full(buffer.shape, number, buffer.dtype))
 
     def read(self, length: int) -> list[tuple[Array, ...]]:
         """Return copies of what each layer keeps: the last min(length, window) tokens [B, K, …, D], or whole states."""
         return self._geometry.by_layer(
             [
-                (buffer.host()[:, :, :length] if tensor.per_token else buffer.host()).copy()
+                numbers_of((buffer.host()[:, :, :length] if tensor.per_token else buffer.host()).copy())
                 for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
             ]
         )
@@ -103,11 +105,11 @@ class StaticCache:
         for layer, kept in enumerate(buffers):
             for (tensor, buffer), new in zip(kept, past(layer), strict=True):
                 if not tensor.per_token:
-                    buffer.put(np.ascontiguousarray(new))
+                    buffer.put(np.ascontiguousarray(stored(new, buffer.dtype)))
                     continue
                 slots = min(length, buffer.shape[2])
                 content = buffer.host()
-                content[:, :, :slots] = new[:, :, length - slots :]
+                content[:, :, :slots] = stored(new[:, :, length - slots :], buffer.dtype)
                 buffer.put(content)
 
     @property

@@ -8,16 +8,20 @@ manifest lists the sources, so that the parameters can be read back from a bundl
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.errors import ExportError
 from edgeformer.expert_weights import is_large, read_expert, read_rows, row_slices
 from edgeformer.manifest import Arithmetic, ScaledOutputs, StoredWeight
 
-TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
+TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {
+    "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
+}  # fmt: skip
 
 TORCH_DTYPES = {
     ir.DataType.FLOAT: torch.float32,
@@ -28,6 +32,12 @@ TORCH_DTYPES = {
     ir.DataType.INT32: torch.int32,
     ir.DataType.BOOL: torch.bool,
 }
+
+
+def to_numpy(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array, in float32 if it is of bfloat16, which numpy does not have."""
+    array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from edgeformer.export.lower import ort, portable, standard
 from edgeformer.export.lower.functions import keep_as_functions
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.per_token_products import PER_TOKEN_OPSET
+from edgeformer.export.lower.widen_bfloat16 import widen_bfloat16
 from edgeformer.export.passes import canonicalize, expected_changes, quantize_weights
 from edgeformer.graph_specs import GraphSpec
 
@@ -105,6 +106,8 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     rules = [rule(model, lowering) for rule in op_set.RULES]
     rest = keep_as_functions if lowering.functions else decompose_all
     rules.append(rest(model, lowering.cache_form))
+    if lowering.provider == "cuda":
+        passes += [report for report in [widen_bfloat16(model)] if report.changed]
     _clean_up(model)
     _declare_opsets(model, lowering)
     return Lowered(passes, rules, origins=collect_origins(model))

@@ -65,7 +65,7 @@ def test_the_provider_takes_and_refuses_the_same_nodes(simulated, tmp_path):
 
 @needs_the_wheel
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp16", "fp32", "int4"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32", "int4"])
 @pytest.mark.parametrize("model", ["tiny-llama", "tiny-translate", "tiny-embed"])
 def test_onnxruntime_places_nodes_where_the_audit_says(simulated, tmp_path, model, precision):
     bundle = export_model(model, tmp_path / "bundle", precision=precision, provider="cuda", verify=None).path
@@ -80,9 +80,10 @@ def test_onnxruntime_places_nodes_where_the_audit_says(simulated, tmp_path, mode
 
 @needs_the_wheel
 @pytest.mark.slow
-def test_a_model_loads_and_generates_on_simulated_cuda(simulated, tmp_path):
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_model_loads_and_generates_on_simulated_cuda(simulated, tmp_path, precision):
     """Nothing that a kernel computes is right, so the tokens mean nothing; that every call works does."""
-    export_model("tiny-llama", tmp_path / "bundle", precision="fp16", provider="cuda", verify=None)
+    export_model("tiny-llama", tmp_path / "bundle", precision=precision, provider="cuda", verify=None)
     printed = simulated.python(
         "from edgeformer.runtime import load\n"
         f"model = load({str(tmp_path / 'bundle')!r}, provider='cuda')\n"

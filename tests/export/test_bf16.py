@@ -6,7 +6,8 @@ import pytest
 import torch
 import transformers
 
-from edgeformer.errors import BundleError, ExportError, ParityError
+from edgeformer.check import check
+from edgeformer.errors import BundleError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, pipeline, verify
 from edgeformer.export.parity.locate import locator as locate
 from edgeformer.export.parity.verify import open_subject
@@ -87,9 +88,24 @@ def test_encoder_decoders_and_windows_are_stored_so_too(make_model, tmp_path):
     assert result.report.passed and result.manifest.windowed_graph
 
 
+def test_for_cuda_everything_is_bfloat16_and_the_cpu_is_refused(llama_folder, tmp_path):
+    result = export_model(llama_folder, tmp_path / "b", precision="bf16", provider="cuda", verify="quick")
+
+    assert result.report.passed and result.report.precision == "bf16"
+    assert check(result.path, "cuda").cuda.verdict == "loads"
+    graph = onnx.load(result.path / "onnx" / "model.onnx", load_external_data=False).graph
+    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+    weights = {tensor.data_type for tensor in graph.initializer if "." in tensor.name}
+    assert weights & floats == {onnx.TensorProto.BFLOAT16}
+    kinds = {value.name.split(".")[0]: value.type.tensor_type.elem_type for value in graph.output}
+    assert kinds == {"logits": onnx.TensorProto.FLOAT, "present": onnx.TensorProto.BFLOAT16}
+    with pytest.raises(RequestError, match="computes in bfloat16, for which onnxruntime .* no kernels"):
+        load(result.path, "cpu")
+
+
 def test_where_bf16_is_of_no_use_is_said(llama_folder, tmp_path):
-    with pytest.raises(ExportError, match="Export with --precision fp16 for CUDA"):
-        export_model(llama_folder, tmp_path / "b", precision="bf16", provider="cuda")
+    with pytest.raises(ExportError, match="cannot read a dynamic cache of it.*Choose a static cache"):
+        export_model(llama_folder, tmp_path / "b", precision="bf16", provider="cuda", ops="standard")
     with pytest.raises(ExportError, match="choose one of these precisions"):
         export_model(llama_folder, tmp_path / "b", precision="bf16", prefill="int8")
     path = export_model(llama_folder, tmp_path / "b", precision="bf16", verify=None).path

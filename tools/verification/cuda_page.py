@@ -33,6 +33,7 @@ TOOL = "cuda_page.py"
 
 COLUMNS: dict[str, tuple[Precision, LoweringOptions]] = {
     "`ort` fp16": ("fp16", LoweringOptions(provider="cuda")),
+    "`ort` bf16": ("bf16", LoweringOptions(provider="cuda")),
     "`ort` fp32": ("fp32", LoweringOptions(provider="cuda")),
     "`ort` int8": ("fp16", LoweringOptions(provider="cuda", quantization=make_quantization("int8"))),
     "`ort` int4": ("fp16", LoweringOptions(provider="cuda", quantization=make_quantization("int4"))),

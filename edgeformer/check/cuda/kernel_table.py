@@ -74,6 +74,10 @@ class KernelTable:
         """Return the schema of an op in an op set of its domain, or None if neither ONNX nor onnxruntime has it."""
         return self.schemas.get(_key(domain, op)) or _onnx_schema(domain, op, opset)
 
+    def knows(self, domain: str, op: str) -> bool:
+        """Return whether a provider has a kernel of an op for any types; onnxruntime does not open its body then."""
+        return any(_key(domain, op) in kernels for kernels in self.kernels.values())
+
     def why_not(self, place: Place, domain: str, op: str, version: int, types: Mapping[str, str]) -> str | None:
         """Return why a provider has no kernel for an op with these types by type variable; None if it has one."""
         known = self.kernels[place].get(_key(domain, op), ())

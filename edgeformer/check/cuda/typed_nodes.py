@@ -144,7 +144,7 @@ class _Walk:
                 if made is not None:
                     scope.values[name] = replace(made, constant=True)
             return
-        if schema is not None and schema.body and self._unknown_to_both(typed):
+        if schema is not None and schema.body and not self._table.knows(domain, node.op_type):
             body = self._body(node, typed, scope)
             if body is not None:
                 yield from self._call(body, node, attributes, scope)
@@ -242,11 +242,6 @@ class _Walk:
             node.SerializeToString(), [proto.SerializeToString() for proto in protos]
         )
         return self._onnx.FunctionProto.FromString(text)
-
-    def _unknown_to_both(self, node: TypedNode) -> bool:
-        return all(
-            self._table.why_not(place, node.domain, node.op, node.version, node.types) for place in ("cuda", "cpu")
-        )
 
     def _attributes(self, attributes: Iterable["AttributeProto"], scope: _Scope) -> Iterator[tuple[str, Any]]:
         for each in attributes:

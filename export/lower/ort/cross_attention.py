@@ -1,12 +1,12 @@
 """Lower cross-attention to ONNX Runtime's MultiHeadAttention.
 
 The kernel takes keys and values [B, H, T, D] as they are, and masks padding. For CPUs queries are scaled before it, as
-in self-attention. Requires (onnxruntime 1.31) no soft-cap, and float32 on the CPU; CUDA has float16 too. Everything
-else is decomposed.
+in self-attention. Requires (onnxruntime 1.31) no soft-cap, and float32 on the CPU; CUDA has float16 and bfloat16 too.
+Everything else is decomposed.
 """
 
-import numpy as np
 import onnx_ir as ir
+import torch
 
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
@@ -14,6 +14,7 @@ from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
+from edgeformer.export.graph.tensors import TORCH_DTYPES
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
@@ -49,7 +50,7 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
             num_heads=dim(key, 1),
             scale=scale,
             # Added to the scores of padding. The default, −10000, does not hide a score of that magnitude.
-            mask_filter_value=float(np.finfo(dtype.numpy()).min),
+            mask_filter_value=torch.finfo(TORCH_DTYPES[dtype]).min,
         )  # fmt: skip
         report.fire(node)
         replace_node(node, emit, [attended], main=attended.producer())

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import Errors, worst_of
@@ -139,12 +139,12 @@ class DecoderTrial(TextTrial):
             return tuple(made if tensor.single else made.to(dtype) for tensor, made in zip(kept, tensors, strict=True))
 
         def arrays(layer: int) -> tuple[Array, ...]:
-            return tuple(tensor.numpy() for tensor in past(layer))
+            return tuple(map(to_numpy, past(layer)))
 
         tokens = main.tokens[:count]
         ids = torch.from_numpy(tokens)[None]
         [outputs] = self.compute(
-            lambda reference: [Outputs({"logits": reference.run(ids, past, length)[0][0].numpy()})]
+            lambda reference: [Outputs({"logits": to_numpy(reference.run(ids, past, length)[0][0])})]
         )
         row = Row(tokens, *outputs)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"

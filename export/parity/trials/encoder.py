@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from edgeformer.config import EncoderConfig, MaskedLMHead
+from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
@@ -100,7 +101,7 @@ class EncoderTrial(Trial):
         def outputs(reference: Reference) -> list[Outputs]:
             values = dict(zip(self.outputs, reference.forward(*inputs), strict=True))
             return [
-                Outputs({name: np.atleast_2d(value[row].numpy()) for name, value in values.items()})
+                Outputs({name: np.atleast_2d(to_numpy(value[row])) for name, value in values.items()})
                 for row in range(len(salts))
             ]
 

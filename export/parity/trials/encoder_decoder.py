@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.config import Seq2SeqConfig
+from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.figures import worst_of
@@ -23,6 +24,7 @@ from edgeformer.export.parity.locate.cut_graph import ELEMENT_TYPES
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, TextTrial, first_tokens, row_of
 from edgeformer.export.reference.reference import Reference
+from edgeformer.runtime.bfloat16 import numbers_of, stored
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, pad_right
 from edgeformer.runtime.session import CACHE_DTYPES
 
@@ -90,7 +92,7 @@ class EncoderDecoderTrial(TextTrial):
         if encoder.audio is not None:
             shape = encoder.audio.mel_bins, 2 * encoder.context_length
             noise = np.random.default_rng(index).normal(size=shape)
-            return noise.astype(CACHE_DTYPES[self.setup.manifest.arithmetic])
+            return stored(noise, CACHE_DTYPES[self.setup.manifest.arithmetic])
         length = max(1, min(self.extent.main, encoder.context_length) // (1 + index))
         return random_tokens(length, encoder.vocab_size, salt=index)
 
@@ -114,7 +116,7 @@ class EncoderDecoderTrial(TextTrial):
             states, cross, logits, presents = reference.in_summation_orders(
                 lambda: self._run(reference, source, target)
             )
-            vectors = {"states": states[0].numpy(), "logits": logits[0].numpy()}
+            vectors = {"states": to_numpy(states[0]), "logits": to_numpy(logits[0])}
             return [Outputs(vectors, row_of(presents), row_of(cross))]
 
         [pair] = self.compute(outputs, source, target)
@@ -138,7 +140,7 @@ class EncoderDecoderTrial(TextTrial):
         alone, main = [self._encode([row.source]) for row in rows], rows[0]
         pieces = (row.piece(outputs.states[0], output="states") for outputs, row in zip(alone, rows, strict=True))
         self.judge.vectors("encoder", "states of sources of several lengths, each alone", pieces)
-        caches = [(key[0], value[0]) for key, value in alone[0].read()]
+        caches = [(numbers_of(key[0]), numbers_of(value[0])) for key, value in alone[0].read()]
         self.judge.caches("encoder", self.source_geometry, caches, main.eager.source, main.expected.source)
         if len(rows) > 1:
             batch = self._encode([row.source for row in rows])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.contract import CacheGeometry
-from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
@@ -200,7 +200,7 @@ class Trial(ABC):
 
         def outputs(reference: Reference) -> list[Outputs]:
             logits, caches = reference.run(torch.from_numpy(texts))
-            return [Outputs({"logits": each.numpy()}, row_of(caches, row)) for row, each in enumerate(logits)]
+            return [Outputs({"logits": to_numpy(each)}, row_of(caches, row)) for row, each in enumerate(logits)]
 
         return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs, texts), strict=True)]
 
@@ -331,4 +331,4 @@ def first_tokens(caches: Caches, geometry: CacheGeometry, count: int) -> Caches:
 
 def row_of(caches: Sequence[LayerCache], row: int = 0) -> Caches:
     """Return what each layer keeps of one row, as numpy arrays such as keys [K, n, D]."""
-    return [tuple(tensor[row].numpy() for tensor in layer) for layer in caches]
+    return [tuple(to_numpy(tensor[row]) for tensor in layer) for layer in caches]

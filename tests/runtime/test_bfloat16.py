@@ -1,0 +1,55 @@
+"""bfloat16 in numpy: bits are those of torch, and a buffer of them is bound to graphs as bfloat16."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from edgeformer.contract import CacheGeometry
+from edgeformer.runtime.bfloat16 import BITS, numbers_of, stored
+from edgeformer.runtime.session import onnxruntime
+from edgeformer.runtime.static_cache import StaticCache
+
+SPECIAL = [0.0, -0.0, 1.0, 1.00390625, 1.01171875, np.inf, -np.inf, np.nan, 3.3e38, 1e-40, np.finfo("f").max]
+
+
+def test_numbers_are_rounded_as_torch_rounds_them():
+    numbers = np.concatenate([np.array(SPECIAL, "f"), np.random.default_rng(0).normal(size=1000).astype("f")])
+    bits = stored(numbers, BITS)
+    np.testing.assert_array_equal(numbers_of(bits), torch.from_numpy(numbers).bfloat16().float().numpy())
+    assert stored(bits, BITS) is bits
+    truncated = (numbers.view(np.uint32) >> 16).astype(BITS)
+    assert (truncated != bits).mean() > 0.3  # rounding down is something else
+
+
+def test_other_types_are_left_alone():
+    numbers = np.ones(3, np.float16)
+    assert stored(numbers, np.float16) is numbers and numbers_of(numbers) is numbers
+
+
+def test_a_cache_of_bfloat16_is_bound_as_such(tmp_path):
+    """The graph copies its past, for which the CPU provider has a kernel."""
+    kind = onnx.TensorProto.BFLOAT16
+    geometry = CacheGeometry.of_attention(num_layers=1, num_kv_heads=1, head_dim=2)
+    cache = StaticCache(geometry, BITS, batch_size=1, capacity=3)
+    key, value = geometry.tensors("")
+    names = [(each.past, each.present) for each in (key, value)]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", [past], [present]) for past, present in names],
+        "copies",
+        [onnx.helper.make_tensor_value_info(past, kind, [1, 1, 3, 2]) for past, _ in names],
+        [onnx.helper.make_tensor_value_info(present, kind, [1, 1, 3, 2]) for _, present in names],
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "graph.onnx")
+    ort = onnxruntime()
+    session = ort.InferenceSession(str(tmp_path / "graph.onnx"), providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    cache.write(3, lambda layer: [np.arange(6, dtype="f").reshape(1, 1, 3, 2)] * 2)
+    cache.bind(binding)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(cache.read(2)[0][0].ravel(), [0, 1, 2, 3])
+    cache.fill(float("nan"))
+    assert np.isnan(cache.read(3)[0][1]).all()
+    with pytest.raises(Exception, match="data type|Unexpected input"):
+        session.run(None, {past: np.zeros((1, 1, 3, 2), np.uint16) for past, _ in names})
