@@ -111,14 +111,7 @@ class PrefixCache:
         At least one token is left to run, unless the logits are known. adapter: what else the keys and values depend
         on; prefixes of different adapters have nothing in common.
         """
-        tokens = np.asarray(prompt, np.int64)
-        path = list(self._matches(tokens, adapter))
-        matched = sum(count for _, count in path)
-        if decoder.cache.trimmable:
-            length, snapshot, fork = min(matched, len(tokens) - 1), None, 0
-        else:
-            length, snapshot = _last_snapshot(path, len(tokens))
-            fork = matched if max(length, SHORTEST - 1) < matched < len(tokens) else 0
+        path, length, snapshot, fork = self._find(decoder, prompt, adapter)
         if length < SHORTEST:
             return Prefix(fork=fork)
         self._touch([node for node, _ in path])
@@ -127,7 +120,24 @@ class PrefixCache:
             pieces.append(node.first(min(count, left)))
             left -= min(count, left)
         decoder.load_row(row, length, pieces, snapshot.states if snapshot else [None] * len(pieces[0]))
-        return Prefix(length, snapshot.logits if snapshot and length == len(tokens) else None, fork)
+        return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, fork)
+
+    def known_length(self, decoder: Decoder, prompt: Sequence[int], adapter: str = "") -> int:
+        """Return how many tokens of a prompt are kept that a row could start with."""
+        return self._find(decoder, prompt, adapter)[1]
+
+    def _find(
+        self, decoder: Decoder, prompt: Sequence[int], adapter: str
+    ) -> tuple[list[tuple[_Node, int]], int, Snapshot | None, int]:
+        """Return the path that a prompt begins with, how much of it can start a row, its snapshot, and the fork."""
+        tokens = np.asarray(prompt, np.int64)
+        path = list(self._matches(tokens, adapter))
+        matched = sum(count for _, count in path)
+        if decoder.cache.trimmable:
+            return path, min(matched, len(tokens) - 1), None, 0
+        length, snapshot = _last_snapshot(path, len(tokens))
+        fork = matched if max(length, SHORTEST - 1) < matched < len(tokens) else 0
+        return path, length, snapshot, fork
 
     def keep(
         self, decoder: Decoder, row: int, tokens: Sequence[int], logits: Array | None = None, adapter: str = ""

@@ -18,6 +18,7 @@ GAUGES = {
     "running": "requests in rows",
     "rows": "rows of the engine",
     "cache_bytes": "bytes of the key-value cache",
+    "held_bytes": "bytes of rows that are held for later requests",
     "prefix_bytes": "bytes of prefixes that are kept",
 }
 COUNTERS = {

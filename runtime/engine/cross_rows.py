@@ -40,15 +40,16 @@ class CrossRows:
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
             buffer.bind_input(binding, tensor.past, rows)
 
-    def reserve(self, length: int, used: int) -> bool:
-        """Make room for a source of this length, and keep the first `used` rows; return whether buffers have moved."""
+    def reserve(self, length: int, used: range) -> bool:
+        """Make room for a source of this length, and keep the used rows; return whether buffers have moved."""
         if length == self._length or (used and length < self._length):
             return False
+        rows = slice(used.start, used.stop)
         mask, buffers, kept = self._mask, self._buffers, self._length
         self._allocate(length)
-        self._mask[:used, :kept] = mask[:used, :length]
+        self._mask[rows, :kept] = mask[rows, :length]
         for new, old in zip(self._buffers, buffers, strict=True):
-            new.host()[:used, :, :kept] = old.host()[:used, :, :length]
+            new.host()[rows, :, :kept] = old.host()[rows, :, :length]
         return True
 
     def write(self, row: int, outputs: EncoderOutputs) -> None:

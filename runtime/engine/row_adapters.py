@@ -55,9 +55,13 @@ class RowAdapters:
         name = self.names[row]
         return None if name is None else AdaptedSession(self._model.adapter_session, self._adapters[name])
 
-    def session_of_first(self, rows: int) -> AdaptedSession | None:
-        """Return a session for the first rows; None where none of them has an adapter."""
-        if not any(self.names[:rows]):
+    def any_of(self, rows: range) -> bool:
+        """Return whether any of some adjacent rows has an adapter."""
+        return any(self.names[rows.start : rows.stop])
+
+    def session_of_rows(self, rows: range) -> AdaptedSession | None:
+        """Return a session for adjacent rows; None where none of them has an adapter."""
+        if not self.any_of(rows):
             return None
-        entries = {site: entries[:rows] for site, entries in self._rows.items()}
+        entries = {site: entries[rows.start : rows.stop] for site, entries in self._rows.items()}
         return AdaptedSession(self._model.adapter_session, entries)

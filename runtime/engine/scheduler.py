@@ -1,7 +1,8 @@
 """The batch of an engine, one turn at a time: a step of all running rows, then at most one chunk of prompts.
 
 So a running stream never waits longer than a step and a chunk for its next token. Requests leave the queue when a row
-and the bytes that they can need are free. Everything here runs on one thread, apart from the queue.
+and the bytes that they can need are free; a row that is held for a later request is free, and so is its memory.
+Everything here runs on one thread, apart from the queue.
 """
 
 import time
@@ -68,6 +69,7 @@ class Scheduler:
         for request in requests:
             request.end(error)
             self._count_end(request)
+            self._leave(request)
         self._running, self._filling = [], None
 
     def statistics(self) -> EngineStatistics:
@@ -79,6 +81,7 @@ class Scheduler:
             rows=self._rows,
             cache_bytes=sum(request.bytes for request in batch),
             memory=self._service.memory,
+            held_bytes=self._service.held_bytes,
             prefix_bytes=self._service.kept_bytes,
             **self._counts,
         )
@@ -99,7 +102,7 @@ class Scheduler:
             self._keep_row(request)
             self._count_end(request)
         if self._filling and self._filling.ended:
-            self._service.release(self._filling.place)
+            self._leave(self._filling)
             self._filling = None
         self._close_gaps()
 
@@ -107,7 +110,8 @@ class Scheduler:
         """Append one token to every running row."""
         started = time.perf_counter()
         try:
-            logits = self._service.decoder.decode_first([request.row.tokens[-1] for request in self._running])
+            tokens = [request.row.tokens[-1] for request in self._running]
+            logits = self._service.decoder.decode_rows(self._running[0].place, tokens)
         except Exception as error:  # of onnxruntime, which has no base class of its own
             for request in self._running:
                 request.end(error)
@@ -131,18 +135,18 @@ class Scheduler:
             self._count_end(request)
 
     def _close_gaps(self) -> None:
-        """Move the last running rows to the places of rows that have ended, so that the running ones come first."""
+        """Take out the rows that have ended; the last running row moves into a gap between others."""
         running = self._running
-        for place in range(len(running)):
-            while running and running[-1].ended:
-                self._service.release(running.pop().place)
-            if place >= len(running):
-                return
-            if running[place].ended:
-                last = running.pop()
-                self._service.move(last.place, place)
-                self._service.release(last.place)
-                last.place, running[place] = place, last
+        while running and running[0].ended:
+            self._leave(running.pop(0))
+        for index in reversed(range(len(running))):
+            if running[index].ended:
+                ended, last = running[index], running.pop()
+                if last is ended:
+                    self._leave(ended)
+                else:
+                    self._service.move(last, ended.place)
+                    running[index] = last
 
     def _run_prompts(self) -> None:
         """Run pieces of prompts while they fit into one chunk; where a prompt ends, its row joins the others."""
@@ -168,7 +172,7 @@ class Scheduler:
             request.end(error)
             self._count_end(request)
             self._filling = None
-            self._service.release(request.place)
+            self._leave(request)
             return
         row.prefill_seconds += time.perf_counter() - started
         request.prefilled += len(piece)
@@ -188,41 +192,52 @@ class Scheduler:
     def _keep_row(self, request: EngineRequest) -> None:
         """Keep what the row of a request holds at its end."""
         if request.place >= 0 and request.stream.error is None:
-            held = int(self._service.decoder.lengths[request.place])
-            self._service.keep(request, [*request.row.prompt, *request.row.tokens][:held])
+            self._service.keep(request, self._service.tokens_of(request))
 
     def _join(self, request: EngineRequest) -> None:
-        """Move a row behind the running ones."""
+        """Add a request to the running ones, in a row beside theirs."""
         if request.ended:
-            self._service.release(request.place)
+            self._leave(request)
             return
-        place = len(self._running)
-        if request.place != place:
-            self._service.move(request.place, place)
-            self._service.release(request.place)
-            request.place = place
-        self._running.append(request)
+        places = self._places()
+        if request.place not in places:
+            self._service.move(request, places[0])
+        before = bool(self._running) and request.place < self._running[0].place
+        self._running.insert(0 if before else len(self._running), request)
+
+    def _places(self) -> Sequence[int]:
+        """Return the rows that the next request may have: those beside the running ones, or any if none runs."""
+        if not self._running:
+            return range(self._rows)
+        beside = self._running[-1].place + 1, self._running[0].place - 1
+        return [place for place in beside if 0 <= place < self._rows]
 
     def _admit(self) -> EngineRequest | None:
         """Take the next request that has room from the queue, and make its row ready; None if there is none."""
-        if len(self._running) == self._rows:
+        running = self._running
+        if len(running) == self._rows:
             return None
-        free = self._service.memory - sum(request.bytes for request in self._running)
+        free = self._service.memory - sum(request.bytes for request in running)
         with self._changed:
             request = self.waiting.take(free)
         if request is None:
             return None
-        request.place = len(self._running)
+        used = range(running[0].place, running[-1].place + 1) if running else range(0)
         try:
-            self._service.begin(request)
+            self._service.begin(request, self._places(), used, free)
         except Exception as error:  # of onnxruntime, which has no base class of its own
             request.end(error)
             self._count_end(request)
-            self._service.release(request.place)
+            self._leave(request)
             return self._admit()
         for count in ("prompt_tokens", "cached_tokens"):
             self._counts[count] += request.prefilled
         return request
+
+    def _leave(self, request: EngineRequest) -> None:
+        """Free the row of a request, if it has one."""
+        if request.place >= 0:
+            self._service.leave(request)
 
     def _count_end(self, request: EngineRequest) -> None:
         how = (

@@ -14,13 +14,14 @@ from edgeformer.runtime.adapters import check_adapter
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.engine.cross_rows import CrossRows
+from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_decoder import RowDecoder
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.model import Model
-from edgeformer.runtime.prefix_cache import PrefixCache
+from edgeformer.runtime.prefix_cache import SHORTEST, PrefixCache
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.seq2seq_requests import new_row, source_tokens
 from edgeformer.runtime.session import cache_dtype
@@ -74,13 +75,36 @@ class Service(ABC):
     def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request; called from any thread. Raises RequestError for one that cannot be served."""
 
-    def begin(self, request: EngineRequest) -> None:
-        """Make the row of a request ready for its prompt."""
+    def begin(self, request: EngineRequest, places: Sequence[int], running: range, free_bytes: int) -> None:
+        """Choose a row for a request, and make it ready for the prompt.
+
+        places: the rows that it may have, the preferred one first. running: the rows of requests. free_bytes: those of
+        the memory that requests leave; the request fits.
+        """
+        request.place = places[0]
+        self._vacate(request)
+
+    def move(self, request: EngineRequest, place: int) -> None:
+        """Move a request to another row; its old one is free then."""
+        source, request.place = request.place, place
+        self._vacate(request)
+        self.decoder.move(source, place)
+        self.decoder.release(source)
+
+    def leave(self, request: EngineRequest) -> None:
+        """Free the row of a request that has ended."""
+        self.decoder.release(request.place)
+
+    def _vacate(self, request: EngineRequest) -> None:
+        """Make the row of a request empty. Memory that it takes already stays, if the request may need as much."""
+        if self.cache_bytes(self.decoder.written(request.place)) > request.bytes:
+            self.decoder.release(request.place)
         self.decoder.take(request.place)
 
-    def move(self, source: int, target: int) -> None:
-        """Replace a row by a copy of another one."""
-        self.decoder.move(source, target)
+    def tokens_of(self, request: EngineRequest) -> list[int]:
+        """Return the tokens that the row of a request holds: its last one is chosen, but not run."""
+        row = request.row
+        return [*row.prompt, *row.tokens][: int(self.decoder.lengths[request.place])]
 
     def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
         """Keep what a row holds for these tokens for later requests with its adapter, where the model can."""
@@ -89,12 +113,13 @@ class Service(ABC):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that are kept for later requests."""
+        """Bytes of prefixes that are kept for later requests, apart from the rows."""
         return 0 if self._prefixes is None else self._prefixes.bytes
 
-    def release(self, row: int) -> None:
-        """Give the memory of a row back that no request has any more."""
-        self.decoder.release(row)
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows that no request has, and that are held for later requests."""
+        return 0
 
     def _inputs(self, model: Any) -> tuple[Any, ...]:
         """Return the decoder's encoder outputs and its prefill session."""
@@ -115,6 +140,7 @@ class CausalService(Service):
         super().__init__(model, max_rows, memory)
         self._model = model
         self._prefixes = PrefixCache(self.memory // PREFIX_SHARE if prefix_cache_bytes is None else prefix_cache_bytes)
+        self._held = HeldRows()
         self.decoder.prefill_graph_steps = prefill_graph_steps
         if model.adapters:
             self.decoder.adapters = RowAdapters(model, max_rows)
@@ -130,18 +156,49 @@ class CausalService(Service):
         self.check_fits(needed, tokens)
         return EngineRequest(row, EngineStream(row, wake), needed, adapter=adapter)
 
-    def begin(self, request: EngineRequest) -> None:
-        """Start the row with the longest prefix of its prompt that is kept, of those that its adapter computed."""
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows that no request has, and that are held for later requests."""
+        return self._held.bytes
+
+    def begin(self, request: EngineRequest, places: Sequence[int], running: range, free_bytes: int) -> None:
+        """Start with the longest beginning of the prompt that a held row or the prefix cache has of the adapter."""
         started = time.perf_counter()
-        super().begin(request)
-        if self.decoder.adapters is not None:
-            self.decoder.adapters.set(request.place, request.adapter)
         assert self._prefixes is not None
-        prompt, adapter = request.row.prompt, request.adapter or ""
-        prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter)
-        request.prefilled = request.row.cached_tokens = prefix.length
-        request.fork, request.first_logits = prefix.fork, prefix.logits
+        prompt, adapter = request.row.prompt, request.adapter
+        place, length = self._held.find(self.decoder, places, prompt, adapter, free_bytes)
+        if length and length >= self._prefixes.known_length(self.decoder, prompt, adapter or ""):
+            self._take_held(request, place, length)
+        else:
+            super().begin(request, [self._held.least_useful(places)], running, free_bytes)
+            prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter or "")
+            request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
+        request.row.cached_tokens = request.prefilled
+        if self.decoder.adapters is not None:
+            self.decoder.adapters.set(request.place, adapter)
+        self._held.release(free_bytes - request.bytes, self.decoder.release)
         request.row.prefill_seconds += time.perf_counter() - started
+
+    def leave(self, request: EngineRequest) -> None:
+        """Hold the row of a request that has ended for one that goes on behind it, unless nothing is to be kept."""
+        assert self._prefixes is not None
+        tokens = np.array(self.tokens_of(request), np.int64)
+        if request.stream.error is not None or not self._prefixes.max_bytes or len(tokens) < SHORTEST:
+            super().leave(request)
+            return
+        taken = self.cache_bytes(self.decoder.written(request.place))
+        self._held.hold(request.place, HeldRow(tokens, request.adapter, taken))
+
+    def _take_held(self, request: EngineRequest, place: int, length: int) -> None:
+        """Give a request a held row, of which it keeps the first `length` tokens."""
+        request.place, request.prefilled = place, length
+        request.bytes = max(request.bytes, self.cache_bytes(self.decoder.written(place)))
+        self.decoder.cut(place, length)
+        self._held.forget(place)
+
+    def _vacate(self, request: EngineRequest) -> None:
+        self._held.forget(request.place)
+        super()._vacate(request)
 
 
 class Seq2SeqService(Service):
@@ -176,20 +233,21 @@ class Seq2SeqService(Service):
         self.check_fits(needed, tokens)
         return EngineRequest(row, EngineStream(row, wake), needed, (inputs, mask))
 
-    def begin(self, request: EngineRequest) -> None:
+    def begin(self, request: EngineRequest, places: Sequence[int], running: range, free_bytes: int) -> None:
         """Run the encoder, and keep what it returns in the row's keys and values of the source."""
         started = time.perf_counter()
-        super().begin(request)
+        super().begin(request, places, running, free_bytes)
         inputs, mask = request.source
-        if self._cross.reserve(mask.shape[1], used=request.place):
+        if self._cross.reserve(mask.shape[1], used=running):
             self.decoder.forget_bindings()
         self._cross.write(request.place, self._model.run_encoder_inputs(inputs, mask))
         request.row.prefill_seconds += time.perf_counter() - started
 
-    def move(self, source: int, target: int) -> None:
-        """Replace a row, and what belongs to its source, by a copy of another one."""
-        super().move(source, target)
-        self._cross.move(source, target)
+    def move(self, request: EngineRequest, place: int) -> None:
+        """Move a request, and what belongs to its source, to another row."""
+        source = request.place
+        super().move(request, place)
+        self._cross.move(source, place)
 
     def _inputs(self, model: Any) -> tuple[Any, ...]:
         return (self._cross,)

@@ -9,7 +9,8 @@ class EngineStatistics:
 
     waiting, running: requests in the queue, and in the batch (one whose prompt is being run included). rows: of the
     batch at most. cache_bytes: that the running requests may need at their ends. memory: bytes that they may need at
-    most. prefix_bytes: that prefixes take which are kept for later requests. Sums since the start: prompt_tokens;
+    most. held_bytes: of that memory, what rows take that are held for later requests. prefix_bytes: that prefixes take
+    which are kept for later requests, on top of it. Sums since the start: prompt_tokens;
     cached_tokens, those of them that were kept from earlier requests; generated_tokens; and requests by how they
     ended: finished, cancelled, failed. steps: decode steps; generated_tokens / steps is about the mean number of rows
     in a step.
@@ -20,6 +21,7 @@ class EngineStatistics:
     rows: int = 0
     cache_bytes: int = 0
     memory: int = 0
+    held_bytes: int = 0
     prefix_bytes: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

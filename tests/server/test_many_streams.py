@@ -38,14 +38,14 @@ def test_each_of_64_streams_equals_its_solo_run(tiny_llama_bundle):
     most = 0
     with running([tiny_llama_bundle], {"max_rows": STREAMS}) as server:
         engine = server.models.find(None).engine
-        step = engine._service.decoder.decode_first
+        step = engine._service.decoder.decode_rows
 
-        def counted(tokens):
+        def counted(first, tokens):
             nonlocal most
             most = max(most, len(tokens))
-            return step(tokens)
+            return step(first, tokens)
 
-        engine._service.decoder.decode_first = counted
+        engine._service.decoder.decode_rows = counted
 
         async def all_at_once():
             port = int(server.url.rsplit(":", 1)[1])

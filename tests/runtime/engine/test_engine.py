@@ -63,7 +63,7 @@ def test_steps_of_many_rows_run_the_decode_graph_unless_asked(bundles):
 
 
 def test_rows_give_their_memory_back_when_no_request_has_them(models):
-    with Engine(models("llama"), max_rows=3) as engine:
+    with Engine(models("llama"), max_rows=3, prefix_cache_bytes=0) as engine:
         written = watch_rows(engine)
         streams = [engine.submit(prompt, max_new_tokens=6 + 9 * index) for index, prompt in enumerate(PROMPTS)]
         streams.append(engine.submit(PROMPTS[-1], max_new_tokens=200))
@@ -91,13 +91,13 @@ def rows_written(engine):
 
 def watch_rows(engine):
     """Count the rows with content before each step."""
-    counts, decode = [0], engine._service.decoder.decode_first
+    counts, decode = [0], engine._service.decoder.decode_rows
 
-    def counted(tokens):
+    def counted(first, tokens):
         counts.append(rows_written(engine))
-        return decode(tokens)
+        return decode(first, tokens)
 
-    engine._service.decoder.decode_first = counted
+    engine._service.decoder.decode_rows = counted
     return counts
 
 

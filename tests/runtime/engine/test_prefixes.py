@@ -7,6 +7,7 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.engine.held_rows import HeldRows
 from edgeformer.runtime.prefix_cache import PrefixCache
 
 WAIT = 60  # seconds, for what takes milliseconds
@@ -65,6 +66,7 @@ def test_a_wrong_length_of_the_prefix_is_seen(models, kind, monkeypatch):
         return replace(prefix, length=prefix.length + 2)
 
     monkeypatch.setattr(PrefixCache, "restore", too_long)
+    monkeypatch.setattr(HeldRows, "find", lambda *arguments: (-1, 0))
     with Engine(model, max_rows=2) as engine:
         found = run(engine, prompts)
     errors = np.abs(logprobs(found) - logprobs(alone)).max(1)
