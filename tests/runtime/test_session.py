@@ -122,13 +122,13 @@ def processor_seconds_after_a_run(options: ort.SessionOptions) -> float:
 def test_threads_that_have_nothing_to_do_sleep():
     """Processor time is 1.5 ms after a run, and 40 ms where threads spin as onnxruntime's own default lets them.
 
-    A busy machine does not stretch processor time, but it may leave a spinning thread none: the most of five runs
-    counts.
+    A busy machine does not stretch processor time, but it may leave a spinning thread none: one run of twenty that
+    spins is enough.
     """
     options = session_options(2)
     assert min(processor_seconds_after_a_run(options) for _ in range(2)) < 0.01
     options.add_session_config_entry("session.intra_op.spin_duration_us", "100000")
-    assert max(processor_seconds_after_a_run(options) for _ in range(5)) > 0.01
+    assert any(processor_seconds_after_a_run(options) > 0.01 for _ in range(20))
 
 
 @pytest.mark.parametrize("threads", [0, -1, 10_000, True, 1.0, "2"])
