@@ -17,6 +17,7 @@ from edgeformer.config import Activation, Pooling, PoolingHead, PoolingLayer
 from edgeformer.errors import ConfigError, shown
 from edgeformer.json_document import is_inside, read_document, read_object
 from edgeformer.manifest import TextPrompts
+from edgeformer.tokenizer_limits import token_limit
 
 POOLINGS: dict[str, Pooling] = {
     "cls": "first", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean_sqrt", "weightedmean": "weighted_mean",
@@ -49,9 +50,6 @@ TEXT_CONFIGS = [
     f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta", "camembert", "albert")
 ]
 """Files with the options of the first module; early versions named the file after the kind of model."""
-
-NO_LIMIT = 10**9
-"""Numbers of this size and more stand for no limit of tokens."""
 
 _INSTEAD = "To pool the states in another way than the model was made for, choose --pooling mean or --pooling first."
 
@@ -205,8 +203,8 @@ def read_score(folder: Path, hf_config: dict[str, Any]) -> Literal["identity", "
     """Return what a cross-encoder does with its logits; None for what the library does where nothing is said.
 
     config_sentence_transformers.json says it where modules.json is beside it, or else config.json, in one of two
-    fields. The library, too, calls no
-    class outside of torch that a file names. Raises ConfigError for another function than these two.
+    fields. As in the library, a class outside of torch that a file names is not called, and says nothing. Raises
+    ConfigError for another function than these two.
     """
     path = folder / "config_sentence_transformers.json"
     options = read_object(path) if os.path.isfile(path) and os.path.isfile(folder / "modules.json") else {}
@@ -252,7 +250,5 @@ def read_max_length(folder: Path) -> int | None:
         raise ConfigError(f"{path} has max_seq_length = {shown(length)}; it must be a positive number, or null.")
     tokenizer = folder / "tokenizer_config.json"
     if length is None and os.path.isfile(tokenizer):
-        limit = read_object(tokenizer).get("model_max_length")
-        # A number like 1e30 stands for no limit.
-        length = int(limit) if isinstance(limit, int | float) and 1 <= limit < NO_LIMIT else None
+        length = token_limit(read_object(tokenizer))
     return length

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.config import ClassificationHead
+from edgeformer.runtime.labels import sigmoid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ def score_of(head: ClassificationHead, logits: NDArray[np.float32]) -> NDArray[n
     """Return the scores of logits [..., labels]; one label has no axis of its own."""
     score = head.score or ("sigmoid" if len(head.labels) == 1 else "identity")
     if score == "sigmoid":
-        logits = np.exp(-np.logaddexp(0, -logits.astype(np.float64))).astype(np.float32)  # which cannot overflow
+        logits = sigmoid(logits).astype(np.float32)
     return logits[..., 0] if len(head.labels) == 1 else logits
 
 

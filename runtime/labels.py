@@ -39,11 +39,17 @@ def label_probabilities(
     if problem_type == "regression":
         probabilities = logits.astype(np.float64)
     elif problem_type == "multi_label_classification" or len(labels) == 1:
-        probabilities = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))  # the sigmoid, which cannot overflow so
+        probabilities = sigmoid(logits)
     else:
         probabilities = softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     return [Class(label=labels[index], probability=float(probabilities[index])) for index in order]
+
+
+def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the sigmoid, in float64, in a form that cannot overflow."""
+    probabilities: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+    return probabilities
 
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -214,8 +214,8 @@ class Seq2SeqLM(EncoderDecoder):
         """
         if self.is_speech:
             raise RequestError("this is a speech model, which translates no text. Use transcribe, with its task.")
-        tokenizer, end = self.require_tokenizer(), (self.manifest.tokens.eos or (0,))[0]
-        plan = plan_translation(tokenizer, self.manifest.generation, source_language, target_language, end)
+        tokenizer = self.require_tokenizer()
+        plan = plan_translation(tokenizer, self.manifest.generation, source_language, target_language, self._end_token)
         if plan.first is not None:
             options = {"forced_bos_token_id": plan.first, **options}
         start = None if plan.start is None else [plan.start]
@@ -293,6 +293,11 @@ class Seq2SeqLM(EncoderDecoder):
         return self.is_speech and self._speech.first_time is not None
 
     @property
+    def _end_token(self) -> int:
+        """Return the first token that ends a text; 0 for a model that names none."""
+        return (self.manifest.tokens.eos or (0,))[0]
+
+    @property
     def _speech(self) -> SpeechModel:
         audio = self._encoder_config.audio
         assert audio is not None
@@ -300,7 +305,7 @@ class Seq2SeqLM(EncoderDecoder):
             tokenizer=self.require_tokenizer(),
             generation=self.manifest.generation,
             start=self.start_prompt(None),
-            end=(self.manifest.tokens.eos or (0,))[0],
+            end=self._end_token,
             vocab_size=self.manifest.vocab_size,
             context_length=self.manifest.context_length,
             mel_bins=audio.mel_bins,

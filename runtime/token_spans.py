@@ -89,7 +89,7 @@ def _tokens(tokenizer: Tokenizer, text: str, probabilities: NDArray[np.float64])
     A tokenizer with a mark for that (WordPiece's ##) has longer tokens than the text has characters there. For others
     a token continues a word where no space is before it or at its start.
     """
-    encoding = tokenizer.backend.encode(text)
+    encoding = tokenizer.encoding(text)
     model: Any = tokenizer.backend.model
     marks, unknown = bool(getattr(model, "continuing_subword_prefix", None)), tokenizer.unknown_id
     for token, row in enumerate(probabilities):

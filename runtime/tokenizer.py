@@ -13,6 +13,7 @@ from edgeformer.runtime import chat_text, request_values
 from edgeformer.runtime.chat_template import ChatTemplate
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.token_bytes import vocabulary_bytes
+from edgeformer.tokenizer_limits import token_limit
 
 CONFIG = "tokenizer_config.json"
 
@@ -63,13 +64,11 @@ class Tokenizer:
 
         Raises RequestError for anything but a text.
         """
-        text = request_values.text("text", text)
-        try:
-            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except BaseException as error:  # of a file that could be read, and names tokens that it does not have
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            raise BundleError(f"the tokenizer cannot encode the text: {error}. Copy tokenizer.json again.") from error
+        return self.encoding(request_values.text("text", text), add_special_tokens=add_special_tokens).ids
+
+    def encoding(self, text: str, second: str | None = None, add_special_tokens: bool = True) -> tokenizers.Encoding:
+        """Return the encoding of a text or a pair: ids, types, places in the text. Raises BundleError."""
+        return _encoded(self.backend, text, second, add_special_tokens)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second.
@@ -77,7 +76,7 @@ class Tokenizer:
         Raises RequestError for anything but texts.
         """
         first, second = request_values.text("first text", first), request_values.text("second text", second)
-        encoding = self.backend.encode(first, second)
+        encoding = self.encoding(first, second)
         return encoding.ids, encoding.type_ids
 
     def encode_truncated(self, texts: Sequence[Any], max_length: int) -> tuple[list[int], list[int]]:
@@ -91,7 +90,7 @@ class Tokenizer:
             side = "left" if self.config.get("truncation_side") == "left" else "right"
             copy.enable_truncation(max_length, strategy="longest_first", direction=side)
             self._truncating = copy
-        encoding = self._truncating.encode(*texts)
+        encoding = _encoded(self._truncating, *texts)
         return encoding.ids, encoding.type_ids
 
     def encode_windows(self, first: str, second: str, max_length: int, overlap: int) -> list[tokenizers.Encoding]:
@@ -101,7 +100,7 @@ class Tokenizer:
         """
         copy = self._copy()
         copy.enable_truncation(max_length, stride=overlap, strategy="only_second")
-        encoding = copy.encode(first, second)
+        encoding = _encoded(copy, first, second)
         return [encoding, *encoding.overflowing]
 
     def _copy(self) -> tokenizers.Tokenizer:
@@ -122,13 +121,15 @@ class Tokenizer:
 
     @property
     def max_length(self) -> int:
-        """The tokens of a text by `model_max_length` of tokenizer_config.json; a very large number for no limit."""
-        limit = self.config.get("model_max_length")
-        return int(limit) if isinstance(limit, int | float) and 1 <= limit < LARGEST_ID else LARGEST_ID
+        """Return how many tokens a text may have by tokenizer_config.json; a very large number for no limit."""
+        return token_limit(self.config) or LARGEST_ID
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id of the token for what has none, by tokenizer_config.json or else the model; None without one."""
+        """Return the id of the token that stands for unknown text; None for a tokenizer that has no such token.
+
+        tokenizer_config.json names the token, or else the model in tokenizer.json does.
+        """
         name = self.special_token("unk_token") or getattr(self.backend.model, "unk_token", None)
         return None if name is None else self.backend.token_to_id(name)
 
@@ -193,6 +194,18 @@ def _check_conversation(messages: Any, tools: Any) -> None:
     for name, value, content in (("messages", messages, "a role and a content"), ("tools", tools, "a type")):
         if not is_list(value) or not all(isinstance(each, Mapping) for each in value):
             raise RequestError(f"{name} is {shown(value)}; it must be a list of {name}, each with {content}.")
+
+
+def _encoded(
+    backend: tokenizers.Tokenizer, text: str, second: str | None = None, add_special_tokens: bool = True
+) -> tokenizers.Encoding:
+    """Return the encoding of a text or a pair. Raises BundleError where the tokenizer cannot encode it."""
+    try:
+        return backend.encode(text, second, add_special_tokens=add_special_tokens)
+    except BaseException as error:  # a panic, where the file names tokens that it does not have; see Tokenizer
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise BundleError(f"the tokenizer cannot encode the text: {error}. Copy tokenizer.json again.") from error
 
 
 def _read_template(file: Path, config: dict[str, Any]) -> str | None:

@@ -18,11 +18,12 @@ IDS = {name: WORDS + place for place, name in enumerate(NAMES)}
 END, START, FIRST_TIME = IDS["endoftext"], IDS["startoftranscript"], IDS["notimestamps"] + 1
 TIMES = 51
 VOCABULARY = FIRST_TIME + TIMES
-SIZES = {
-    "vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+LAYERS = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "num_mel_bins": 8,
-    "max_source_positions": 50, "max_target_positions": 64,
+    "max_source_positions": 50,
 }  # fmt: skip
+SIZES = LAYERS | {"vocab_size": VOCABULARY, "max_target_positions": 64}
 TOKENS = {"decoder_start_token_id": START, "bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 GENERATION = TOKENS | {
     "max_length": 64,
@@ -37,12 +38,13 @@ GENERATION = TOKENS | {
 }
 
 
-def write_tokenizer(folder):
+def write_tokenizer(folder, names=NAMES):
     """Write a tokenizer.json that has a word for each id, and no times, as Whisper's first ones."""
-    vocabulary = {f"w{token}": token for token in range(WORDS)} | {f"<|{name}|>": IDS[name] for name in NAMES}
+    special = {f"<|{name}|>": WORDS + place for place, name in enumerate(names)}
+    vocabulary = {f"w{token}": token for token in range(WORDS)} | special
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "w0"))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens([f"<|{name}|>" for name in NAMES])
+    backend.add_special_tokens(list(special))
     backend.save(str(folder / "tokenizer.json"))
 
 

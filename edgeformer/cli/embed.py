@@ -1,11 +1,11 @@
 """edgeformer embed"""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgeformer.cli._encoder import open_encoder, read_texts
 from edgeformer.cli._options import COUNT, OUTPUT, Command, execution_options, json_option, option
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
@@ -38,16 +38,8 @@ def embed_command(
     """
     import numpy as np
 
-    from edgeformer.runtime import Encoder, load
-
-    model = load(bundle, provider, threads)
-    if not isinstance(model, Encoder):
-        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
-    if model.manifest.random_weights is not None:
-        note("note: this model's weights are random, not trained. Its vectors mean nothing.")
-    lines = list(texts) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
-    if not lines:
-        raise RequestError("there is no text; give at least one.")
+    model = open_encoder(bundle, provider, threads, "vectors")
+    lines = read_texts(texts, "text")
     vectors = model.embed(lines, **options)
     if output is not None:
         try:

@@ -1,15 +1,14 @@
 """edgeformer rank"""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgeformer.cli._encoder import open_encoder, read_texts
 from edgeformer.cli._options import COUNT, Command, execution_options, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.errors import RequestError
 
 
 @click.command("rank", cls=Command)
@@ -32,15 +31,8 @@ def rank_command(
 
     Without DOCUMENTS, every line of standard input is one. Prints the score of each, the best first.
     """
-    from edgeformer.runtime import Encoder, load
-
-    model = load(bundle, provider, threads)
-    if not isinstance(model, Encoder):
-        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
-    texts = list(documents) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
-    if not texts:
-        raise RequestError("there is no document; give at least one.")
-    found = model.rank(query, texts, top_k=top_k)
+    model = open_encoder(bundle, provider, threads, "scores")
+    found = model.rank(query, read_texts(documents, "document"), top_k=top_k)
     if as_json:
         print_json([asdict(each) for each in found])
     else:

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
+from edgeformer.cli._encoder import open_encoder
 from edgeformer.cli._options import Command, execution_options, json_option
 from edgeformer.cli._output import print_json
-from edgeformer.errors import RequestError
 
 
 @click.command("score", cls=Command)
@@ -21,12 +21,7 @@ def score_command(bundle: Path, first: str, second: str, provider: Any, threads:
 
     A model of several labels gives one score for each.
     """
-    from edgeformer.runtime import Encoder, load
-
-    model = load(bundle, provider, threads)
-    if not isinstance(model, Encoder):
-        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
-    scores = model.score((first, second)).tolist()
+    scores = open_encoder(bundle, provider, threads, "scores").score((first, second)).tolist()
     if as_json:
         print_json(scores)
     else:

@@ -92,13 +92,16 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             "blocks for those. Export a dense model."
         )
     family = load_family(data["model_type"])
+    alone = family.encoder_class is not None and data.get("architectures") == [family.encoder_class]
+    # Of an encoder alone transformers 5 writes that it is no encoder-decoder, and all else as of the pair.
+    read = data | {"is_encoder_decoder": True} if alone else data
     try:
         with _values_of(data):
-            fields = Fields(data, family.defaults)
+            fields = Fields(read, family.defaults)
             config = family.read_config(fields, context_length)
             fields.finish()
             config = _checked(config)
-            if isinstance(config, Seq2SeqConfig) and data.get("architectures") == [family.encoder_class]:
+            if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder
     except ContextLengthError:
         raise

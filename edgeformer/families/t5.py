@@ -37,9 +37,7 @@ def read_t5(fields: Fields, context_length: int | None, *, tied: bool, scaled: b
     # These follow from feed_forward_proj.
     fields.ignore("dense_act_fn", "is_gated_act")
     fields.ignore("decoder_start_token_id", "is_decoder")
-    # Of the encoder alone (T5EncoderModel), transformers 5 writes that it is no encoder-decoder.
-    alone = str(fields.take("architectures", None)).endswith("EncoderModel']")
-    fields.choice("is_encoder_decoder", {True: None, False: None} if alone else {True: None}, True)
+    fields.choice("is_encoder_decoder", {True: None}, True)
     if context_length is not None and context_length <= 0:
         raise ConfigError(f"--context-length is {context_length}; it must be positive.")
     hidden_size, vocab_size = fields.take("d_model"), fields.take("vocab_size")

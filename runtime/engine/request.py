@@ -35,24 +35,17 @@ class EngineRequest:
         """Whether the request generates no more."""
         return self.stream.ended
 
-    def advance(self, logits: Logits) -> None:
-        """Choose the next token from logits [V], and end the stream where the row ends.
+    def advance(self, logits: Logits) -> Exception | None:
+        """Choose the next token from logits [V]; return what went wrong, in a logits processor or a listener, or None.
 
-        Whatever goes wrong, in a logits processor or a listener, ends this request and no other.
+        The caller then ends this request and no other.
         """
         try:
             text = self.row.advance(logits)
             self.stream.push(self.row.last_event(text))
         except Exception as error:  # the caller's own code, which may raise anything
-            self.end(error)
-            return
-        if self.row.finish_reason is not None:
-            self.end()
-
-    def cancel(self) -> None:
-        """End the request where it stands."""
-        self.row.finish_reason = "cancelled"
-        self.end()
+            return error
+        return None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the stream."""

@@ -67,8 +67,7 @@ class Scheduler:
             for request in self.waiting:
                 self.waiting.remove(request)
         for request in requests:
-            request.end(error)
-            self._count_end(request)
+            self._end(request, error)
             self._leave(request)
         self._running, self._filling = [], None
 
@@ -98,9 +97,9 @@ class Scheduler:
                 self.waiting.remove(request)
         dropped += [request for request in self._batch() if request.stream.cancelled]
         for request in dropped:
-            request.cancel()
+            request.row.finish_reason = "cancelled"
             self._keep_row(request)
-            self._count_end(request)
+            self._end(request)
         if self._filling and self._filling.ended:
             self._leave(self._filling)
             self._filling = None
@@ -114,8 +113,7 @@ class Scheduler:
             logits = self._service.decoder.decode_rows(self._running[0].place, tokens)
         except Exception as error:  # of onnxruntime, which has no base class of its own
             for request in self._running:
-                request.end(error)
-                self._count_end(request)
+                self._end(request, error)
         else:
             for request, row_logits in zip(self._running, logits, strict=True):
                 self._advance(request, row_logits)
@@ -129,10 +127,10 @@ class Scheduler:
         self._close_gaps()
 
     def _advance(self, request: EngineRequest, logits: Logits) -> None:
-        request.advance(logits)
+        error = request.advance(logits)
         self._counts["generated_tokens"] += 1
-        if request.ended:
-            self._count_end(request)
+        if error is not None or request.row.finish_reason is not None:
+            self._end(request, error)
 
     def _close_gaps(self) -> None:
         """Take out the rows that have ended; the last running row moves into a gap between others."""
@@ -169,8 +167,7 @@ class Scheduler:
         try:
             logits = self._service.decoder.prefill(request.place, piece, chunk=self._chunk)
         except Exception as error:  # of onnxruntime, which has no base class of its own
-            request.end(error)
-            self._count_end(request)
+            self._end(request, error)
             self._filling = None
             self._leave(request)
             return
@@ -226,8 +223,7 @@ class Scheduler:
         try:
             self._service.begin(request, self._places(), used, free)
         except Exception as error:  # of onnxruntime, which has no base class of its own
-            request.end(error)
-            self._count_end(request)
+            self._end(request, error)
             self._leave(request)
             return self._admit()
         for count in ("prompt_tokens", "cached_tokens"):
@@ -239,13 +235,11 @@ class Scheduler:
         if request.place >= 0:
             self._service.leave(request)
 
-    def _count_end(self, request: EngineRequest) -> None:
-        how = (
-            "failed"
-            if request.stream.error
-            else "cancelled"
-            if request.row.finish_reason == "cancelled"
-            else "finished"
-        )
+    def _end(self, request: EngineRequest, error: BaseException | None = None) -> None:
+        """Count a request by how it ends, and then end its stream: whoever sees the end finds it counted."""
+        if request.ended:
+            return
+        how = "failed" if error else "cancelled" if request.row.finish_reason == "cancelled" else "finished"
         self._counts[how] += 1
         self._seconds += request.row.prefill_seconds + request.row.decode_seconds
+        request.end(error)

@@ -81,7 +81,7 @@ def score_text(model: Model, text: str, window: int | None = None, progress: Pro
     window = min(context, DEFAULT_WINDOW) if window is None else window
     if not 2 <= window <= context:
         raise RequestError(f"the window is {window} tokens; it must be 2 to {context}, the model's context.")
-    encoding = model.require_tokenizer().backend.encode(text)
+    encoding = model.require_tokenizer().encoding(text)
     tokens = model.encode(encoding.ids, "text") if encoding.ids else []
     if len(tokens) < 2:
         raise RequestError(f"the text has {len(tokens)} tokens; it must have two, for one to be predicted.")

@@ -10,26 +10,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 import transformers
+from speech_model import END, LAYERS, START, TOKENS, WORDS, write_tokenizer
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.audio import SAMPLE_RATE, log_mel
 
-WORDS = 100
 NAMES = ["endoftext", "startoftranscript", "en", "de", "fr", "translate", "transcribe", "notimestamps"]
 IDS = {name: WORDS + place for place, name in enumerate(NAMES)}
-END, START, SILENT = IDS["endoftext"], IDS["startoftranscript"], IDS["notimestamps"]
+SILENT = IDS["notimestamps"]
 VOCABULARY = WORDS + len(NAMES)
-SIZES = {
-    "vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "num_mel_bins": 8,
-    "max_source_positions": 50, "max_target_positions": 32,
-}  # fmt: skip
-TOKENS = {"decoder_start_token_id": START, "bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
+SIZES = LAYERS | {"vocab_size": VOCABULARY, "max_target_positions": 32}
 GENERATION = TOKENS | {
     "max_length": 32,
     "suppress_tokens": [1, 2, 7, 8, 9, *range(START, VOCABULARY)],
@@ -48,11 +42,7 @@ def whisper(make_model, tmp_path_factory):
     """The same model as a bundle (`ours`) and in transformers (`theirs`)."""
     folder = make_model("whisper", 11, auto="AutoModelForSpeechSeq2Seq", **SIZES, **TOKENS)
     (folder / "generation_config.json").write_text(json.dumps(GENERATION))
-    vocabulary = {f"w{token}": token for token in range(WORDS)} | {f"<|{name}|>": IDS[name] for name in NAMES}
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "w0"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens([f"<|{name}|>" for name in NAMES])
-    backend.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, NAMES)
     bundle = export_model(folder, tmp_path_factory.mktemp("bundles") / "whisper", verify=None).path
     theirs = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
     return SimpleNamespace(ours=load(bundle), theirs=theirs)

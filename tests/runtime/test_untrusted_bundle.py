@@ -203,17 +203,29 @@ def test_a_tokenizer_that_cannot_be_copied_is_one_sentence(monkeypatch):
         spoilt.encode_truncated(["a text"], 3)
 
 
-def test_a_tokenizer_that_cannot_encode_is_one_sentence(monkeypatch):
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda own: own.encode("a text"),
+        lambda own: own.encode_pair("a text", "another"),
+        lambda own: own.encode_truncated(["a text"], 3),
+        lambda own: own.encode_windows("a text", "another", 8, 2),
+    ],
+    ids=["a text", "a pair", "truncated", "windows"],
+)
+def test_a_tokenizer_that_cannot_encode_is_one_sentence(monkeypatch, encode):
     class Panic(BaseException):
         """As the extension of `tokenizers` raises them."""
 
-    def fail(text, add_special_tokens):
+    def fail(*texts, add_special_tokens):
         raise Panic("no entry found for key")
 
+    backend = SimpleNamespace(encode=fail, enable_truncation=lambda *_, **__: None)
     spoilt = tokenizer.Tokenizer(PRESETS / "tiny-embed")
-    monkeypatch.setattr(spoilt, "backend", SimpleNamespace(encode=fail))
+    monkeypatch.setattr(spoilt, "backend", backend)
+    monkeypatch.setattr(spoilt, "_copy", lambda: backend)
     with pytest.raises(BundleError, match="the tokenizer cannot encode the text: no entry found for key"):
-        spoilt.encode("a text")
+        encode(spoilt)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ import click
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))  # the folders of tools/ are packages
 
-from reliability.signals import COMMANDS, LONGEST, half  # noqa: E402
+from reliability.signals import COMMANDS, LONGEST, half, make_bundle  # noqa: E402
 
 SHARDS = """
 import hashlib, random, sys
@@ -187,10 +187,7 @@ def run_cases(
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file that this run continues and updates.")
 def main(bundles: Path, cases: int, names: tuple[str, ...], output: Path | None) -> None:
     """Kill writing commands, or fill their disk, at random moments."""
-    if not (bundles / "tiny-llama").is_dir():
-        from edgeformer.export import export_model
-
-        export_model("tiny-llama", bundles / "tiny-llama", verify=None)
+    make_bundle(bundles)
     result: dict[str, Any] = {"next": 0, "counts": {}, "faults": []}
     if output and output.is_file():
         result = json.loads(output.read_text())

@@ -181,6 +181,14 @@ def run_cases(
     return {"next": cases.stop, "counts": dict(counts), "faults": faults}
 
 
+def make_bundle(bundles: Path) -> None:
+    """Make the bundle tiny-llama in a folder of bundles, if it is absent."""
+    if not (bundles / "tiny-llama").is_dir():
+        from edgeformer.export import export_model
+
+        export_model("tiny-llama", bundles / "tiny-llama", verify=None)
+
+
 @click.command()
 @click.argument("bundles", type=click.Path(path_type=Path))
 @click.option("--cases", default=40, show_default=True, help="Cases in this run.")
@@ -189,10 +197,7 @@ def run_cases(
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file that this run continues and updates.")
 def main(bundles: Path, cases: int, names: tuple[str, ...], kill: bool, output: Path | None) -> None:
     """Send signals to commands at random moments."""
-    if not (bundles / "tiny-llama").is_dir():
-        from edgeformer.export import export_model
-
-        export_model("tiny-llama", bundles / "tiny-llama", verify=None)
+    make_bundle(bundles)
     before: dict[str, Any] = {"next": 0, "counts": {}, "faults": []}
     if output and output.is_file():
         before = json.loads(output.read_text())

@@ -47,6 +47,25 @@ def test_each_request_equals_its_solo_run(models, kind, options):
     assert statistics.steps < statistics.generated_tokens / 1.5  # rows shared steps
 
 
+def test_who_sees_the_end_of_a_stream_finds_it_counted(models):
+    seen, listening = [], threading.Event()
+
+    def hold(token_ids, logits):
+        assert listening.wait(WAIT)
+        return logits
+
+    def look(stream):
+        if stream.ended:
+            seen.append(engine.statistics().finished)
+
+    with Engine(models("llama"), max_rows=1) as engine:
+        stream = engine.submit([5, 6, 7], max_new_tokens=3, ignore_eos=True, logits_processors=[hold])
+        stream.add_listener(look)
+        listening.set()
+        stream.finish(WAIT)
+    assert seen == [1]
+
+
 def test_steps_of_many_rows_run_the_decode_graph_unless_asked(bundles):
     model = load(bundles("llama", prefill="int8"))
     model.prefill_session = replace(model.prefill_session, from_tokens=4)  # measured, so it differs among machines

@@ -1,0 +1,35 @@
+"""Opens encoders and reads texts, as the commands over an encoder need it."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeformer.cli._output import note
+from edgeformer.errors import RequestError
+
+if TYPE_CHECKING:
+    from edgeformer.runtime import Encoder
+
+
+def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder":
+    """Load the encoder in a bundle, and say on stderr if its results (`vectors`) mean nothing.
+
+    Raises RequestError for a bundle that generates text.
+    """
+    from edgeformer.runtime import Encoder, load
+
+    model = load(bundle, provider, threads)
+    if not isinstance(model, Encoder):
+        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
+    if model.manifest.random_weights is not None:
+        note(f"note: this model's weights are random, not trained. Its {results} mean nothing.")
+    return model
+
+
+def read_texts(given: Sequence[str], name: str) -> list[str]:
+    """Return the given texts, or else the lines of standard input. name: of one, for the error where there is none."""
+    texts = list(given) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    if not texts:
+        raise RequestError(f"there is no {name}; give at least one.")
+    return texts
