@@ -29,7 +29,8 @@ from edgeformer.config import (
     T5BiasConfig,
     TransformerXLConfig,
 )
-from edgeformer.manifest import Arithmetic, Manifest
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Arithmetic
 
 ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of one element."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError
-from edgeformer.manifest import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
+from edgeformer.manifest_parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
 from edgeformer.quantization import (
     DEFAULTS,
     NO_OVERRIDES,

@@ -22,17 +22,12 @@ from edgeformer.manifest_parts import (
     Arithmetic,
     Backend,
     BundledAdapter,
-    CachePrecision,
     DeploymentName,
     FileEntry,
-    LeftOut,
     OpSet,
     Precision,
-    Prefill,
-    PrefillChoice,
     PrefillGraph,
     Provider,
-    ScaledOutputs,
     SpecialTokens,
     StoredWeight,
     Task,
@@ -42,35 +37,6 @@ from edgeformer.manifest_parts import (
     sha256,
 )
 from edgeformer.quantization import Quantization, Smoothing
-
-__all__ = [
-    "FILE_NAME",
-    "SCHEMA_VERSION",
-    "AdapterGraph",
-    "AdapterOrigin",
-    "Arithmetic",
-    "Backend",
-    "BundledAdapter",
-    "CachePrecision",
-    "DeploymentName",
-    "FileEntry",
-    "LeftOut",
-    "Manifest",
-    "OpSet",
-    "Precision",
-    "Prefill",
-    "PrefillChoice",
-    "PrefillGraph",
-    "Provider",
-    "ScaledOutputs",
-    "SpecialTokens",
-    "StoredWeight",
-    "Task",
-    "TextModelOf",
-    "TextPrompts",
-    "arithmetic_of",
-    "sha256",
-]
 
 FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 5

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs
-from edgeformer.manifest import Task
+from edgeformer.manifest_parts import Task
 from edgeformer.models import build_model, model_constants
 
 NO_CACHE = CacheGeometry(layers=())

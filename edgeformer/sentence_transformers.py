@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from edgeformer.config import Activation, Pooling, PoolingHead, PoolingLayer
 from edgeformer.errors import ConfigError, shown
 from edgeformer.json_document import is_inside, read_document, read_object
-from edgeformer.manifest import TextPrompts
+from edgeformer.manifest_parts import TextPrompts
 from edgeformer.tokenizer_limits import token_limit
 
 POOLINGS: dict[str, Pooling] = {

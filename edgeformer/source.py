@@ -16,7 +16,7 @@ from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, requir
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
-from edgeformer.manifest import SpecialTokens
+from edgeformer.manifest_parts import SpecialTokens
 from edgeformer.sentence_transformers import choose_pooling, read_max_length, read_score, transformer_folder
 from edgeformer.weight_map import read_weight_map
 

@@ -22,7 +22,7 @@ from edgeformer.expert_weights import LazyWeights, is_stacked
 from edgeformer.families import Family, find_tensors
 from edgeformer.lora.adapter_tensors import LoraAdapter, Update
 from edgeformer.lora.merged_adapter import Changes, MergedAdapter
-from edgeformer.manifest import LeftOut
+from edgeformer.manifest_parts import LeftOut
 from edgeformer.models import build_model
 from edgeformer.weight_map import read_weight_map
 

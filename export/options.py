@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from edgeformer.config import Pooling
 from edgeformer.errors import ExportError
-from edgeformer.manifest import (
-    Backend,
-    CachePrecision,
-    DeploymentName,
-    OpSet,
-    Precision,
-    PrefillChoice,
-    Provider,
-)
+from edgeformer.manifest_parts import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
 from edgeformer.quantization import Quantization, QuantizationOverrides
 
 CacheChoice = Literal["dynamic", "static"]

@@ -38,7 +38,8 @@ from edgeformer.export.prefill_graph import PREFILL_GRAPH, write_prefill_graph
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
-from edgeformer.manifest import SCHEMA_VERSION, AdapterGraph, BundledAdapter, Manifest, PrefillGraph, sha256
+from edgeformer.manifest import SCHEMA_VERSION, Manifest
+from edgeformer.manifest_parts import AdapterGraph, BundledAdapter, PrefillGraph, sha256
 from edgeformer.quantization import Smoothing, prefill_quantization
 from edgeformer.runtime.session import onnxruntime
 

@@ -12,7 +12,7 @@ from edgeformer.contract import CacheForm
 from edgeformer.deployment import DEPLOYMENTS, Deployment
 from edgeformer.errors import ExportError
 from edgeformer.export.options import Calibration, ExportOptions, VerifyMode
-from edgeformer.manifest import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, arithmetic_of
+from edgeformer.manifest_parts import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, arithmetic_of
 from edgeformer.quantization import Quantization
 
 

@@ -21,7 +21,7 @@ from edgeformer.export.passes import last_token
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
 from edgeformer.graph_specs import GRAPH
-from edgeformer.manifest import Arithmetic, PrefillGraph
+from edgeformer.manifest_parts import Arithmetic, PrefillGraph
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import prefill_quantization
 from edgeformer.runtime.session import open_session

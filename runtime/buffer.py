@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.bfloat16 import element_type
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Rows
 from edgeformer.runtime.dynamic_cache import DynamicCache
 from edgeformer.runtime.encoder_outputs import CrossCache

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.contract import CacheGeometry, StateTensor
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.static_cache import check_memory, dtype_of, move_rows
 

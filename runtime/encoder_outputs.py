@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.bfloat16 import element_type
 from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.session import CACHE_DTYPES

@@ -4,7 +4,8 @@ import warnings
 from pathlib import Path
 
 from edgeformer.errors import BundleError, RequestError
-from edgeformer.manifest import Manifest, Task
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Task
 from edgeformer.runtime import request_values
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder

@@ -18,7 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from edgeformer.errors import BundleError
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.graph_functions import function_calls
 from edgeformer.runtime.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.prepacked_record import is_remembered

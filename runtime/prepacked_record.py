@@ -13,7 +13,7 @@ from typing import Any
 
 from edgeformer.errors import EdgeformerError
 from edgeformer.json_document import read_object
-from edgeformer.manifest import sha256
+from edgeformer.manifest_parts import sha256
 
 CACHE = "EDGEFORMER_CACHE"
 """The environment variable that names the folder for what edgeformer remembers about this machine for a user."""

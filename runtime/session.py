@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
-from edgeformer.manifest import Arithmetic, Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Arithmetic, Provider
 from edgeformer.runtime.bfloat16 import BITS
 from edgeformer.runtime.cuda_machine import cuda_machine, driver, has_gpu_files
 from edgeformer.runtime.int8_saturation import products_saturate

@@ -1,7 +1,7 @@
 """The prompt that goes before texts: one of the call, one of the model's own by its name, or the model's default."""
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest import TextPrompts
+from edgeformer.manifest_parts import TextPrompts
 from edgeformer.runtime.request_values import shown, text_or_ids
 
 

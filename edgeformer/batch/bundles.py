@@ -11,7 +11,8 @@ from typing import Any
 
 from edgeformer.durability import sync_folder
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME, Manifest, sha256
+from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest_parts import sha256
 
 CHUNK = 32 << 20
 """Bytes of one object in Ray's store, so that the store need not hold a bundle as a whole."""

@@ -11,7 +11,7 @@ from edgeformer.check.cuda import CudaAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, Kind, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 
 
 @dataclass(frozen=True, kw_only=True)

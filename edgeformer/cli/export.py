@@ -21,16 +21,8 @@ from edgeformer.cli._options import (
 from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.config import Pooling
 from edgeformer.deployment import DEPLOYMENTS
-from edgeformer.manifest import (
-    Backend,
-    CachePrecision,
-    DeploymentName,
-    Manifest,
-    OpSet,
-    Precision,
-    PrefillChoice,
-    Provider,
-)
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
 from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
 
 if TYPE_CHECKING:  # edgeformer.export imports torch

@@ -15,7 +15,8 @@ from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.contract import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
-from edgeformer.manifest import FILE_NAME, Arithmetic, Manifest
+from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest_parts import Arithmetic
 
 if TYPE_CHECKING:
     from edgeformer.runtime.kernel_report import KernelReport

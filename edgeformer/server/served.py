@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Task
+from edgeformer.manifest_parts import Task
 from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
 from edgeformer.runtime.tokenizer import Tokenizer
 from edgeformer.server.api_errors import ApiError

@@ -12,7 +12,7 @@ from edgeformer.errors import ConfigError
 from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Provenance
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
-from edgeformer.manifest import TextModelOf
+from edgeformer.manifest_parts import TextModelOf
 from edgeformer.model_spec import model_spec_of
 from edgeformer.sentence_transformers import lowers_case, read_prompts
 from edgeformer.source import CONTEXT_FIELDS, ModelSource

@@ -10,7 +10,8 @@ from pathlib import Path
 from edgeformer.config import DecoderConfig
 from edgeformer.contract import input_names, output_names
 from edgeformer.errors import BundleError
-from edgeformer.manifest import SCHEMA_VERSION, Arithmetic, Manifest
+from edgeformer.manifest import SCHEMA_VERSION, Manifest
+from edgeformer.manifest_parts import Arithmetic
 from edgeformer.runtime.session import open_session
 from edgeformer.source import ModelSource
 

@@ -14,7 +14,8 @@ from edgeformer.export.progress import Progress, no_progress
 from edgeformer.json_document import read_object
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.lora.merged_source import merge_adapter
-from edgeformer.manifest import FILE_NAME, Manifest, sha256
+from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest_parts import sha256
 from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.source import ModelSource, cached_folder, find_model, open_source, preset_names
 from edgeformer.weights import Weights

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest import AdapterOrigin, Backend, SpecialTokens, TextModelOf, TextPrompts
+from edgeformer.manifest_parts import AdapterOrigin, Backend, SpecialTokens, TextModelOf, TextPrompts
 from edgeformer.model_spec import ModelSpec
 
 

@@ -17,7 +17,8 @@ from edgeformer.errors import ExportError
 from edgeformer.expert_weights import LazyWeights
 from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
-from edgeformer.manifest import Manifest, SpecialTokens
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import SpecialTokens
 from edgeformer.model_spec import ModelSpec
 
 

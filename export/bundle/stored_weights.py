@@ -13,7 +13,8 @@ from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
 from edgeformer.export.quantize.quantized_tensor import dequantized
 from edgeformer.export.quantize.rounding import unpack
-from edgeformer.manifest import Manifest, StoredWeight
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import StoredWeight
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 

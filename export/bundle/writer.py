@@ -14,7 +14,8 @@ from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
 from edgeformer.graph_specs import DECODER_GRAPH, GRAPH, MERGED_GRAPH
-from edgeformer.manifest import FILE_NAME, FileEntry, StoredWeight, sha256
+from edgeformer.manifest import FILE_NAME
+from edgeformer.manifest_parts import FileEntry, StoredWeight, sha256
 
 PAGE = 4096
 """Bytes: a tensor of at least a page starts at a multiple of it, because memory maps do."""

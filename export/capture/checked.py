@@ -13,7 +13,7 @@ from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest import Arithmetic
+from edgeformer.manifest_parts import Arithmetic
 from edgeformer.model_spec import ModelSpec
 
 UPDATES: dict[type, str] = {

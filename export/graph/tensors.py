@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgeformer.errors import ExportError
 from edgeformer.expert_weights import is_large, read_expert, read_rows, row_slices
-from edgeformer.manifest import Arithmetic, ScaledOutputs, StoredWeight
+from edgeformer.manifest_parts import Arithmetic, ScaledOutputs, StoredWeight
 
 TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {
     "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from edgeformer.cache_scales import CacheScales
 from edgeformer.contract import CacheForm
 from edgeformer.export.quantize.calibrated_weights import Calibrated
-from edgeformer.manifest import Manifest, OpSet, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import OpSet, Provider
 from edgeformer.quantization import Quantization
 
 

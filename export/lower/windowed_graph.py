@@ -22,7 +22,7 @@ import onnx
 from edgeformer.contract import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 
 WINDOWED = {ATTENTION.name: "WindowedAttention", INT8_ATTENTION.name: "Int8WindowedAttention"}
 """Functions that stand for attention with a cache, and those with a cache that evicts."""

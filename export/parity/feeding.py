@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import (
     Decoder,
     DynamicDecoder,

@@ -18,7 +18,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.session import onnxruntime_errors
 
 PRODUCT, ROUNDING = "MatMulIntegerToFloat", "QuantizeLinear"

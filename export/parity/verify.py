@@ -37,7 +37,8 @@ from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_
 from edgeformer.export.parity.twin import lacks_gpu, verify_twin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import CastWeights
-from edgeformer.manifest import Manifest, sha256
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import sha256
 from edgeformer.model_spec import ModelSpec
 from edgeformer.runtime.kernel_report import KernelReport, report_files
 from edgeformer.runtime.kernels import KernelChoice, choose_kernels
@@ -52,7 +53,6 @@ BORDERLINE = 100.0
 """Ratio of a figure to its limit up to which a failure is borderline: chance in eager PyTorch's own errors may explain
 it. A few positions amplify rounding about 10 times as much as most (docs/explanation/parity.md), so eager's error at
 one of them may be 10 times too small, and squared errors and KL divergences grow with its square, 100."""
-
 
 NO_UPDATES: Updates = MappingProxyType({})
 

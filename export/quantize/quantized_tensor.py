@@ -21,7 +21,7 @@ from edgeformer.expert_weights import read_rows, row_slices
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, pack, round_blocks, unpack
-from edgeformer.manifest import StoredWeight
+from edgeformer.manifest_parts import StoredWeight
 from edgeformer.quantization import WeightFormat
 
 Part = Literal["integers", "scales", "zero_points"]

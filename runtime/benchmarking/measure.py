@@ -11,7 +11,8 @@ from pathlib import Path
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime import request_values
 from edgeformer.runtime.benchmarking.costs import Costs
 from edgeformer.runtime.benchmarking.machine import Machine

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from edgeformer.manifest import OpSet, Precision, Provider, Task
+from edgeformer.manifest_parts import OpSet, Precision, Provider, Task
 from edgeformer.runtime.kernel_report import KernelReport
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits, StaticDecoder, Tokens, bind_input, layer_windows
 from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.session import cache_dtype

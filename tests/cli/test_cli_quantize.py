@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.export import verify
-from edgeformer.manifest import Manifest, sha256
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import sha256
 from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.source import find_model
 

@@ -9,7 +9,7 @@ from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower.lowering import Lowered, lower_captured
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest import Arithmetic
+from edgeformer.manifest_parts import Arithmetic
 from edgeformer.model_spec import ModelSpec
 
 

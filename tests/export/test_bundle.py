@@ -17,7 +17,8 @@ from edgeformer.errors import BundleError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.bundle import writer as bundle_module
 from edgeformer.export.bundle.staging import staged
-from edgeformer.manifest import FILE_NAME, sha256
+from edgeformer.manifest import FILE_NAME
+from edgeformer.manifest_parts import sha256
 from edgeformer.runtime import load
 
 KILLS = 12

@@ -19,7 +19,8 @@ from edgeformer.export import export_model
 from edgeformer.export.bundle.ort_format import LARGEST, convert_to_ort, load_onnx
 from edgeformer.export.parity import open_subject, verify
 from edgeformer.export.parity.locate.locator import locate
-from edgeformer.manifest import FileEntry, Manifest, sha256
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import FileEntry, sha256
 from edgeformer.quantization import QuantizationOverrides, WeightFormat, make_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.prepack import optimize

@@ -30,7 +30,8 @@ from edgeformer.export.parity.locate import cut_graph
 from edgeformer.export.parity.locate import locator as locate_module
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate
 from edgeformer.export.parity.locate.node_values import NodeValues
-from edgeformer.manifest import SCHEMA_VERSION, Manifest, SpecialTokens
+from edgeformer.manifest import SCHEMA_VERSION, Manifest
+from edgeformer.manifest_parts import SpecialTokens
 from edgeformer.model_spec import model_spec_of
 from edgeformer.models import Decoder, model_constants
 from edgeformer.weights import RandomWeights

@@ -22,7 +22,7 @@ from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, last_token, pack_qkv, transpose_weights
 from edgeformer.export.quantize.quantized_tensor import QuantizedTensor
 from edgeformer.families import read_model_config
-from edgeformer.manifest import ScaledOutputs
+from edgeformer.manifest_parts import ScaledOutputs
 from edgeformer.model_spec import model_spec_of
 from edgeformer.models import Decoder
 from edgeformer.quantization import QuantizationOverrides, make_quantization

@@ -13,7 +13,8 @@ import pytest
 
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, verify
-from edgeformer.manifest import FILE_NAME, Manifest, sha256
+from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest_parts import sha256
 from edgeformer.runtime import load
 
 

@@ -9,7 +9,8 @@ import torch
 import transformers
 
 from edgeformer.export import export_model, verify
-from edgeformer.manifest import Manifest, sha256
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import sha256
 from edgeformer.runtime import load
 from edgeformer.runtime.session import open_session
 

@@ -11,7 +11,7 @@ from edgeformer.config import DecoderConfig
 from edgeformer.contract import CacheGeometry
 from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
-from edgeformer.manifest import FileEntry
+from edgeformer.manifest_parts import FileEntry
 
 REAL = Path(__file__).parent / "real_configs"
 LLAMA = json.loads((REAL.parents[2] / "edgeformer" / "presets" / "tiny-llama" / "config.json").read_text())

@@ -21,7 +21,8 @@ import pytest
 from edgeformer.accounting import account
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import FileEntry, Manifest, PrefillGraph
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import FileEntry, PrefillGraph
 from edgeformer.quantization import prefill_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.benchmarking import benchmark, machine, measure, startup, workloads

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from edgeformer.accounting import cache_element_bytes
 from edgeformer.export import export_model
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from edgeformer.runtime import CausalLM, load
 from edgeformer.runtime.session import usable_cores
 

@@ -25,7 +25,7 @@ import numpy as np
 from rich.table import Table
 
 from edgeformer.export import export_model
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from edgeformer.runtime import Engine, load_causal_lm
 from edgeformer.runtime.session import usable_cores
 

@@ -25,7 +25,7 @@ from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.figures import Errors
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.reference.reference import CastWeights, Reference
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 

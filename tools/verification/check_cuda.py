@@ -37,7 +37,7 @@ from edgeformer.check import check
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
-from edgeformer.manifest import Precision, Provider
+from edgeformer.manifest_parts import Precision, Provider
 from edgeformer.runtime import load
 from edgeformer.runtime.cuda_machine import driver
 from edgeformer.runtime.session import onnxruntime, open_session, profiled

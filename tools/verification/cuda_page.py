@@ -23,7 +23,7 @@ from edgeformer.check.cuda.kernel_table import Kernel, kernel_table
 from edgeformer.check.cuda.typed_nodes import typed_nodes
 from edgeformer.errors import ExportError
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from edgeformer.quantization import make_quantization
 from verification.op_set_tables.blocks import BLOCKS, Block
 from verification.op_set_tables.lowering import lowered

@@ -34,7 +34,7 @@ from edgeformer.export.parity.tolerances import LIMITS
 from edgeformer.export.pipeline import ExportResult, run_export
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import no_progress
-from edgeformer.manifest import Precision, SpecialTokens
+from edgeformer.manifest_parts import Precision, SpecialTokens
 from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.weights import RandomWeights
 

@@ -37,7 +37,7 @@ from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 from edgeformer.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}

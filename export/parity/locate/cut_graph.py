@@ -15,7 +15,7 @@ import onnx
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from edgeformer.export.parity.locate.node_feeds import Array
-from edgeformer.manifest import Provider
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, usable_cores
 
 COMPUTED = "/computed"

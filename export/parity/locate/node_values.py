@@ -29,7 +29,7 @@ from edgeformer.export.lower import LoweringOptions, lower_captured
 from edgeformer.export.parity.locate.node_feeds import Array, Feed, make_feeds
 from edgeformer.export.quantize.quantized_tensor import quantized_once
 from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest import Arithmetic
+from edgeformer.manifest_parts import Arithmetic
 from edgeformer.model_spec import ModelSpec
 from edgeformer.runtime.session import CACHE_DTYPES
 

@@ -13,7 +13,7 @@ from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.lora.adapted_spec import with_updates
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest import BundledAdapter
+from edgeformer.manifest_parts import BundledAdapter
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.adapters import AdaptedSession, read_adapter
 from edgeformer.runtime.kernels import BODIES, KernelChoice

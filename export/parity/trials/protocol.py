@@ -28,7 +28,8 @@ from edgeformer.export.parity.trials.references import References
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
-from edgeformer.manifest import Manifest, Provider
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.model_spec import ModelSpec
 from edgeformer.quantization import WeightFormat
 from edgeformer.runtime.decoder import Decoder

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from edgeformer.manifest import Task
+from edgeformer.manifest_parts import Task
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeformer.manifest import Manifest, Task
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Task
 from verification.clients.client import (
     DECODERS,
     DECODERS_AND_SEQ2SEQ,

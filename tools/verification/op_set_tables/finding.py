@@ -10,7 +10,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.lower import Lowered, LoweringOptions
 from edgeformer.export.passes import PassReport
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from edgeformer.runtime.session import CACHE_DTYPES
 from verification.op_set_tables.blocks import Block
 from verification.op_set_tables.lowering import captured, lowered

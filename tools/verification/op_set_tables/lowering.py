@@ -9,7 +9,7 @@ from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
 from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from edgeformer.model_spec import model_spec_of
 from edgeformer.weights import RandomWeights
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from edgeformer.contract import CacheForm
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.manifest import Precision
+from edgeformer.manifest_parts import Precision
 from verification.op_set_tables.blocks import BLOCKS, Block
 from verification.op_set_tables.finding import LEGEND, Found, find
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgeformer.config import ModelConfig
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest import Precision, Provider
+from edgeformer.manifest_parts import Precision, Provider
 from edgeformer.runtime.session import CACHE_DTYPES, onnxruntime, onnxruntime_errors
 from verification.op_set_tables.lowering import captured, lowered
 
