@@ -64,11 +64,14 @@ class Tokenizer:
 
         Raises RequestError for anything but a text.
         """
-        return self.encoding(request_values.text("text", text), add_special_tokens=add_special_tokens).ids
+        return self.encoding(text, add_special_tokens=add_special_tokens).ids
 
-    def encoding(self, text: str, second: str | None = None, add_special_tokens: bool = True) -> tokenizers.Encoding:
-        """Return the encoding of a text or a pair: ids, types, places in the text. Raises BundleError."""
-        return _encoded(self.backend, text, second, add_special_tokens)
+    def encoding(self, text: str, *, add_special_tokens: bool = True) -> tokenizers.Encoding:
+        """Return the encoding of a text: its token ids, and the characters of the text that each stands for.
+
+        Raises RequestError for anything but a text, and BundleError where the tokenizer cannot encode it.
+        """
+        return _encoded(self.backend, request_values.text("text", text), add_special_tokens=add_special_tokens)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second.
@@ -76,7 +79,7 @@ class Tokenizer:
         Raises RequestError for anything but texts.
         """
         first, second = request_values.text("first text", first), request_values.text("second text", second)
-        encoding = self.encoding(first, second)
+        encoding = _encoded(self.backend, first, second)
         return encoding.ids, encoding.type_ids
 
     def encode_truncated(self, texts: Sequence[Any], max_length: int) -> tuple[list[int], list[int]]:

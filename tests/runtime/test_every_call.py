@@ -82,6 +82,7 @@ CALLS = {
     ),
     "new_row": (lambda h, v: h["lm"].new_row(v), "prompt", {"x"}),
     "encode": (lambda h, v: h["tokenizer"].encode(v), "text", {"empty", "x"}),
+    "encoding": (lambda h, v: h["tokenizer"].encoding(v), "text", {"empty", "x"}),
     "decode": (lambda h, v: h["tokenizer"].decode(v), "ids", {"[]"}),
     "encode_pair": (lambda h, v: h["tokenizer"].encode_pair(v, "x"), "first text", {"empty", "x"}),
     "special_token": (lambda h, v: h["tokenizer"].special_token(v), "name", {"empty", "x"}),
