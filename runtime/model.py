@@ -19,7 +19,10 @@ Text = str | Sequence[int]
 
 
 class Model:
-    """A model from a bundle, made by `load`. One instance must not be used by several threads at once.
+    """A model from a bundle, made by `load`; several threads may call it at once.
+
+    `Engine` runs the requests of threads together, which is faster. A process that is forked from this one can use the
+    model if it was loaded with threads=1; otherwise its calls raise RequestError.
 
     provider: where it runs, cpu or cuda. tokenizer: None for a bundle without one, which takes token ids only.
     """

@@ -11,12 +11,13 @@ What later tokens overwrite, states of fixed size and the buffers of windows, ca
 such models a node may hold a snapshot of them at its end, and a prompt can start only there. Snapshots are taken at the
 end of a prompt, at the end of an answer, and where a prompt leaves what an earlier one had (`Prefix.fork`).
 
-The content is copied in and out, so that no row shares memory with another one.
+The content is copied in and out, so that no row shares memory with another one. Several threads may use one cache.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class PrefixCache:
             raise RequestError(f"prefix_cache_bytes is {max_bytes}; it must be at least 0.")
         self.max_bytes = max_bytes
         self.bytes = 0
+        self._lock = RLock()  # one that a thread may take twice
         self._roots: dict[str, _Node] = {}
         # In the order of use, each before its parent: the first one is a leaf, and the one to drop.
         self._nodes: OrderedDict[_Node, None] = OrderedDict()
@@ -111,20 +113,22 @@ class PrefixCache:
         At least one token is left to run, unless the logits are known. adapter: what else the keys and values depend
         on; prefixes of different adapters have nothing in common.
         """
-        path, length, snapshot, fork = self._find(decoder, prompt, adapter)
-        if length < SHORTEST:
-            return Prefix(fork=fork)
-        self._touch([node for node, _ in path])
-        pieces, left = [], length
-        for node, count in path:
-            pieces.append(node.first(min(count, left)))
-            left -= min(count, left)
-        decoder.load_row(row, length, pieces, snapshot.states if snapshot else [None] * len(pieces[0]))
-        return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, fork)
+        with self._lock:
+            path, length, snapshot, fork = self._find(decoder, prompt, adapter)
+            if length < SHORTEST:
+                return Prefix(fork=fork)
+            self._touch([node for node, _ in path])
+            pieces, left = [], length
+            for node, count in path:
+                pieces.append(node.first(min(count, left)))
+                left -= min(count, left)
+            decoder.load_row(row, length, pieces, snapshot.states if snapshot else [None] * len(pieces[0]))
+            return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, fork)
 
     def known_length(self, decoder: Decoder, prompt: Sequence[int], adapter: str = "") -> int:
         """Return how many tokens of a prompt are kept that a row could start with."""
-        return self._find(decoder, prompt, adapter)[1]
+        with self._lock:
+            return self._find(decoder, prompt, adapter)[1]
 
     def _find(
         self, decoder: Decoder, prompt: Sequence[int], adapter: str
@@ -174,14 +178,15 @@ class PrefixCache:
 
     def latest(self) -> Kept | None:
         """Return the prefix that was used last; None for an empty cache. Its arrays are copies."""
-        for node in reversed(self._nodes):
-            if not node.children:
-                path = _ancestry(node)
-                while path and not (path[-1].snapshot or all(each is not None for each in path[-1].tensors)):
-                    path.pop()
-                if path:
-                    return _joined(path, next(name for name, root in self._roots.items() if root is path[0].parent))
-        return None
+        with self._lock:
+            for node in reversed(self._nodes):
+                if not node.children:
+                    path = _ancestry(node)
+                    while path and not (path[-1].snapshot or all(each is not None for each in path[-1].tensors)):
+                        path.pop()
+                    if path:
+                        return _joined(path, next(name for name, root in self._roots.items() if root is path[0].parent))
+            return None
 
     def insert(self, kept: Kept) -> None:
         """Add what `latest` returned, as far as there is room."""
@@ -203,30 +208,32 @@ class PrefixCache:
         adapter: str = "",
     ) -> None:
         """Add a path. per_token: bytes of each token's tensors. read: returns those of a range of the tokens."""
-        path = list(self._matches(wanted, adapter))
-        known = sum(count for _, count in path)
-        self._touch([node for node, _ in path])
-        per_token += wanted.itemsize
-        needed = (len(wanted) - known) * per_token + (snapshot.bytes if snapshot else 0)
-        free = self._make_room(needed, {node for node, _ in path})
-        if free < needed:
-            if snapshot:
+        with self._lock:
+            path = list(self._matches(wanted, adapter))
+            known = sum(count for _, count in path)
+            self._touch([node for node, _ in path])
+            per_token += wanted.itemsize
+            needed = (len(wanted) - known) * per_token + (snapshot.bytes if snapshot else 0)
+            free = self._make_room(needed, {node for node, _ in path})
+            if free < needed:
+                if snapshot:
+                    return
+                wanted = wanted[: known + max(free, 0) // per_token]
+            if len(wanted) == known and snapshot is None:
                 return
-            wanted = wanted[: known + max(free, 0) // per_token]
-        if len(wanted) == known and snapshot is None:
-            return
-        end = self._cut(path) if path else self._root(adapter)
-        if len(wanted) > known:
-            end = self._add(_Node(end, wanted[known:].copy(), read(known, len(wanted))))
-        if snapshot and (end.snapshot is None or end.snapshot.logits is None):
-            self.bytes += snapshot.bytes - (end.snapshot.bytes if end.snapshot else 0)
-            end.snapshot = snapshot
-        self._touch(_ancestry(end))
+            end = self._cut(path) if path else self._root(adapter)
+            if len(wanted) > known:
+                end = self._add(_Node(end, wanted[known:].copy(), read(known, len(wanted))))
+            if snapshot and (end.snapshot is None or end.snapshot.logits is None):
+                self.bytes += snapshot.bytes - (end.snapshot.bytes if end.snapshot else 0)
+                end.snapshot = snapshot
+            self._touch(_ancestry(end))
 
     def clear(self) -> None:
         """Drop everything."""
-        self._roots, self.bytes = {}, 0
-        self._nodes.clear()
+        with self._lock:
+            self._roots, self.bytes = {}, 0
+            self._nodes.clear()
 
     def _root(self, adapter: str) -> _Node:
         return self._roots.setdefault(adapter, _Node(None, np.empty(0, np.int64), []))

@@ -219,18 +219,27 @@ def session_options(threads: int) -> Any:
 
 @cache
 def _graph_session(base: Any) -> Any:
-    """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class."""
+    """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class.
+
+    A run in a fork of the process that opened a session of several threads would wait for threads that no fork has.
+    """
 
     class GraphSession(base):  # type: ignore[misc]
-        def __init__(self, graph: str, *arguments: Any, **options: Any) -> None:
+        def __init__(self, graph: str, has_threads: bool, *arguments: Any, **options: Any) -> None:
             self._graph = graph
+            self._has_threads = has_threads
+            self._process = os.getpid()
             super().__init__(graph, *arguments, **options)
 
         def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
+            if self._has_threads and os.getpid() != self._process:
+                raise _fork_error(self._graph)
             with _named_errors(self._graph):
                 return super().run(names, feeds, options)
 
         def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+            if self._has_threads and os.getpid() != self._process:
+                raise _fork_error(self._graph)
             # A context manager would take as long as all else that Python does in a decode step.
             try:
                 self._sess.run_with_iobinding(binding._iobinding, options)
@@ -247,6 +256,13 @@ def _named_errors(graph: str) -> Iterator[None]:
         yield
     except kinds as error:
         raise _run_error(graph, error) from error
+
+
+def _fork_error(graph: str) -> RequestError:
+    return RequestError(
+        f"{graph} was loaded before this process was forked, and a fork has none of its threads. Load the model in the "
+        "new process, start that by multiprocessing's method spawn, or load the model with threads=1."
+    )
 
 
 def _run_error(graph: str, error: Exception) -> BundleError:
@@ -278,7 +294,8 @@ def open_session(
     for a graph that onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or
     if CUDA cannot start.
     """
-    ort, options = onnxruntime(), session_options(choose_threads(threads))
+    ort, chosen = onnxruntime(), choose_threads(threads)
+    options = session_options(chosen)
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     profiling = _PROFILED.get()
@@ -295,7 +312,8 @@ def open_session(
                 # TF32 rounds factors of float32 products to 10 bits of mantissa, which fails parity checks of fp32.
                 providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
             kind = _graph_session(ort.InferenceSession)
-            session = kind(str(graph), options, providers=providers, enable_fallback=0)
+            has_threads = chosen > 1 or provider == "cuda"  # of onnxruntime, or of our kernels
+            session = kind(str(graph), has_threads, options, providers=providers, enable_fallback=0)
     except onnxruntime_errors() as error:
         here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
         raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error

@@ -88,12 +88,13 @@ class Tokenizer:
         Special tokens are kept; of a pair the longer text is cut first. The end is cut off, or the beginning where
         tokenizer_config.json has `truncation_side` = left.
         """
-        if self._truncating is None or (self._truncating.truncation or {}).get("max_length") != max_length:
+        copy = self._truncating  # read once: another thread may put one of another length in its place
+        if copy is None or (copy.truncation or {}).get("max_length") != max_length:
             copy = self._copy()
             side = "left" if self.config.get("truncation_side") == "left" else "right"
             copy.enable_truncation(max_length, strategy="longest_first", direction=side)
             self._truncating = copy
-        encoding = _encoded(self._truncating, *texts)
+        encoding = _encoded(copy, *texts)
         return encoding.ids, encoding.type_ids
 
     def encode_windows(self, first: str, second: str, max_length: int, overlap: int) -> list[tokenizers.Encoding]:

@@ -1,5 +1,6 @@
 """The one thread that computes, and the lock of its queue."""
 
+import os
 from threading import Condition, Thread, current_thread
 from typing import Any, Protocol
 
@@ -37,11 +38,21 @@ class Worker:
         self._turns = turns
         self._changed = changed
         self._closed = False
+        self._process = os.getpid()
         self._thread = Thread(target=self._work, name="edgeformer-engine", daemon=True)
         self._thread.start()
 
     def add(self, item: Any) -> None:
-        """Put an item into the queue. Raises EngineBusyError if it is full, and RequestError if this is closed."""
+        """Put an item into the queue.
+
+        Raises EngineBusyError if it is full, and RequestError if this is closed, or in a fork of the process, which has
+        no copy of the thread.
+        """
+        if self._is_fork:
+            raise RequestError(
+                "the engine was made before this process was forked, and a fork has none of its threads. Make an "
+                "engine in the new process, or start that by multiprocessing's method spawn."
+            )
         with self._changed:
             if self._closed:
                 raise RequestError("the engine is closed and takes no more requests.")
@@ -54,7 +65,9 @@ class Worker:
             self._changed.notify_all()
 
     def stop(self, drain: bool) -> None:
-        """Refuse new requests; wait for the accepted ones, or cancel them."""
+        """Refuse new requests; wait for the accepted ones, or cancel them. A fork has none, and waits for nothing."""
+        if self._is_fork:  # where another thread may have held the lock, which nobody would give back
+            return
         with self._changed:
             self._closed = True
             if not drain:
@@ -62,6 +75,10 @@ class Worker:
             self._changed.notify_all()
         if current_thread() is not self._thread:  # as where the last name of an engine goes in a listener
             self._thread.join()
+
+    @property
+    def _is_fork(self) -> bool:
+        return os.getpid() != self._process
 
     def _work(self) -> None:
         while True:

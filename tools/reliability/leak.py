@@ -26,18 +26,22 @@ LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Growth:
-    """How memory grew. slope, error: bytes a request, and their standard error. requests: after the warm-up."""
+    """How memory grew. slope, error: bytes a request, and their standard error. requests: after the warm-up.
+
+    limit: bytes a request that are no leak.
+    """
 
     slope: float
     error: float
     requests: int
     first_mb: float
     last_mb: float
+    limit: float = LIMIT
 
     @property
     def leaks(self) -> bool:
         """Whether the slope is above the limit by more than noise."""
-        return self.slope - ERRORS * self.error > LIMIT
+        return self.slope - ERRORS * self.error > self.limit
 
     def __str__(self) -> str:
         return (
@@ -46,12 +50,12 @@ class Growth:
         )
 
 
-def growth(samples: Sequence[tuple[int, int]]) -> Growth | None:
-    """Return how memory grew in pairs of requests done and bytes; None for too few to tell."""
+def growth(samples: Sequence[tuple[int, int]], least: int = LEAST_REQUESTS, limit: float = LIMIT) -> Growth | None:
+    """Return how memory grew in pairs of requests done and bytes; None for fewer than `least`, too few to tell."""
     if not samples:
         return None
     warm = [pair for pair in samples if pair[0] >= WARM_UP * samples[-1][0]]
-    if len(warm) < 2 * BLOCKS or warm[-1][0] - warm[0][0] < LEAST_REQUESTS:
+    if len(warm) < 2 * BLOCKS or warm[-1][0] - warm[0][0] < least:
         return None
     medians = np.array([np.median(block, axis=0) for block in np.array_split(np.array(warm, np.float64), BLOCKS)])
     requests, memory = medians[:, 0] - medians[:, 0].mean(), medians[:, 1] - medians[:, 1].mean()
@@ -62,4 +66,4 @@ def growth(samples: Sequence[tuple[int, int]]) -> Growth | None:
     rest = memory - slope * requests
     error = float(np.sqrt((rest**2).sum() / (BLOCKS - 2) / spread))
     first, last = (float(value) / 1e6 for value in medians[[0, -1], 1])
-    return Growth(slope, error, int(warm[-1][0] - warm[0][0]), first, last)
+    return Growth(slope, error, int(warm[-1][0] - warm[0][0]), first, last, limit)
