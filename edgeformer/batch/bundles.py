@@ -1,7 +1,6 @@
 """A bundle on every node, checked before it is used."""
 
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
@@ -85,8 +84,3 @@ def _copy(folder: Path, parts: Mapping[str, list[Any]], get: Callable[[Any], byt
         with file.open("wb") as stream:
             for block in blocks:
                 stream.write(get(block))
-
-
-def digest_of(content: bytes) -> str:
-    """Return the SHA-256 of bytes, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgeformer.batch.options import BatchOptions, Verb
-from edgeformer.batch.storage import Folder, digest
+from edgeformer.batch.storage import Folder, digest_of
 from edgeformer.errors import RequestError
 
 SCHEMA_VERSION = 1
@@ -42,7 +42,7 @@ class Job:
     @property
     def id(self) -> str:
         """The SHA-256 of the record."""
-        return digest(asdict(self))
+        return digest_of(json.dumps(asdict(self), sort_keys=True).encode())
 
     def batch_options(self) -> BatchOptions:
         """Return the options of the job."""

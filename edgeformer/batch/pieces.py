@@ -10,17 +10,15 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from edgeformer.batch.row_groups import BLOCK, parquet_ends, read_table
 from edgeformer.batch.storage import open_url
 from edgeformer.errors import RequestError
 from edgeformer.json_document import parse
 
-BLOCK = 1 << 20
-"""Bytes that are read at once."""
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".wav": "audio"}
 """Kinds of input files, by the ends of their names."""
@@ -36,7 +34,8 @@ class Piece:
     """Consecutive rows of one input. begin, end: bytes of a JSONL or CSV file, or rows of a Parquet file.
 
     index: which piece. first_row, rows: its rows in the whole input. paths: one file, or a file per row of a folder.
-    header: the names of the columns of a CSV file. sha256: of the bytes from begin to end.
+    header: the names of the columns of a CSV file. sha256: of the bytes from begin to end; of Parquet, of the row
+    groups that hold its rows.
     """
 
     index: int
@@ -80,12 +79,16 @@ def scan(url: str, shard_rows: int) -> Scan:
     for path in paths:
         hasher, size = hashlib.sha256(), 0
         with files.open(path, "rb") as file:
-            ends = list(_piece_ends(file, kind, shard_rows, hasher)) if kind in ("jsonl", "csv") else []
+            match kind:
+                case "jsonl" | "csv":
+                    ends = list(_piece_ends(file, kind, shard_rows, hasher))
+                case "parquet":
+                    ends = parquet_ends(file, path, shard_rows, hasher)
+                case _:
+                    ends = []
             while block := file.read(BLOCK):
                 hasher.update(block)
             size = file.tell()
-            if kind == "parquet":
-                ends = _parquet_ends(file, path, shard_rows)
         begin = 0
         header: tuple[str, ...] = ()
         if kind == "csv" and ends:
@@ -118,18 +121,22 @@ def _files(url: str) -> tuple[Any, list[str], str]:
             paths = sorted(files.glob(path))
         except ValueError as error:
             raise RequestError(f"the pattern {url} cannot be read: {error}.") from None
-    elif files.isdir(path):
-        paths = sorted(name for name in files.find(path) if not name.rpartition("/")[2].startswith((".", "_")))
+    elif _kind(path) is not None and files.isfile(path):
+        paths = [path]  # before `isdir`, for which fsspec reads all of a file that a web server has
     else:
-        paths = [path] if files.exists(path) else []
+        paths = sorted(name for name in files.find(path) if not name.rpartition("/")[2].startswith((".", "_")))
     if not paths:
         raise RequestError(f"there is no input {url}. Give a file, a folder or a pattern such as 'rows-*.jsonl'.")
-    kinds = {path: KINDS.get("." + path.rpartition(".")[2].lower()) for path in paths}
+    kinds = {path: _kind(path) for path in paths}
     unknown = [path for path, kind in kinds.items() if kind is None]
     if unknown or len(set(kinds.values())) > 1:
         wrong = unknown[0] if unknown else paths[-1]
         raise RequestError(f"{wrong} does not fit: an input's files all end in one of {', '.join(KINDS)}.")
     return files, paths, str(kinds[paths[0]])
+
+
+def _kind(path: str) -> str | None:
+    return KINDS.get("." + path.rpartition(".")[2].lower())
 
 
 def _piece_ends(file: Any, kind: str, shard_rows: int, hasher: Any) -> Iterator[tuple[int, int, str]]:
@@ -157,17 +164,6 @@ def _piece_ends(file: Any, kind: str, shard_rows: int, hasher: Any) -> Iterator[
         yield position, rows + (not blank), piece.hexdigest()
 
 
-def _parquet_ends(file: Any, path: str, shard_rows: int) -> list[tuple[int, int, str]]:
-    """Return (end in rows, rows, no hash) of each piece of a Parquet file. Raises RequestError for another file."""
-    try:
-        file.seek(0)
-        total = pq.ParquetFile(file).metadata.num_rows
-    except pa.ArrowInvalid as error:
-        raise RequestError(f"{path} is no Parquet file: {error}.") from None
-    starts = range(0, total, shard_rows)
-    return [(min(start + shard_rows, total), min(shard_rows, total - start), "") for start in starts]
-
-
 def _header(files: Any, path: str, end: int) -> tuple[str, ...]:
     [names] = csv.reader(io.StringIO(files.cat_file(path, 0, end).decode("utf-8-sig"), newline=""))
     if len(set(names)) < len(names):
@@ -185,7 +181,7 @@ def read_rows(piece: Piece) -> list[Row]:
             text = _bytes(files, path, piece).decode("utf-8", "replace")
             return [_csv_row(cells, piece.header) for cells in csv.reader(io.StringIO(text, newline="")) if cells]
         case "parquet":
-            rows: list[Row] = read_table(piece).to_pylist()
+            rows: list[Row] = table_of(piece).to_pylist()
             return rows
         case "text":
             return [_text_row(each) for each in piece.paths]
@@ -201,21 +197,9 @@ def _bytes(files: Any, path: str, piece: Piece) -> bytes:
     return content
 
 
-def read_table(piece: Piece) -> pa.Table:
-    """Return the rows of a piece of a Parquet file as a table; of its row groups only those that it needs are read."""
-    files, path = open_url(piece.paths[0])
-    with files.open(path, "rb") as file:
-        parquet = pq.ParquetFile(file)
-        first, offset = 0, 0
-        groups: list[int] = []
-        for group in range(parquet.metadata.num_row_groups):
-            rows = parquet.metadata.row_group(group).num_rows
-            if first < piece.end and first + rows > piece.begin:
-                if not groups:
-                    offset = piece.begin - first
-                groups.append(group)
-            first += rows
-        return parquet.read_row_groups(groups).slice(offset, piece.rows)
+def table_of(piece: Piece) -> "pa.Table":
+    """Return the rows of a piece of a Parquet file as a table. Raises RequestError for rows that have changed."""
+    return read_table(piece.paths[0], piece.begin, piece.end, piece.sha256)
 
 
 def _json_row(line: bytes) -> Row:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edgeformer.batch.options import Format, Verb
-from edgeformer.batch.pieces import BROKEN, Piece, Row, read_table
+from edgeformer.batch.pieces import BROKEN, Piece, Row, table_of
 from edgeformer.errors import RequestError
 
 SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
@@ -37,7 +37,7 @@ def input_schema(piece: Piece, rows: Sequence[Row]) -> pa.Schema:
     everywhere becomes a text, which is JSON.
     """
     if piece.kind == "parquet":
-        return read_table(piece).schema.remove_metadata()
+        return table_of(piece).schema.remove_metadata()
     types: dict[str, set[type]] = {}
     for row in rows:
         for name, value in row.items():
@@ -102,7 +102,7 @@ def shard_bytes(
         ]
         return ("\n".join(lines) + "\n").encode()
     if piece.kind == "parquet":
-        table = read_table(piece).cast(schema)
+        table = table_of(piece).cast(schema)
     else:
         columns = {each.name: [_cell(row.get(each.name), each.type) for row in rows] for each in schema}
         table = pa.table(columns, schema=schema)

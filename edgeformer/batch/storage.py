@@ -94,6 +94,6 @@ def open_url(url: str) -> tuple[Any, str]:
     return files, str(path).rstrip("/")
 
 
-def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, in hexadecimal."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+def digest_of(content: bytes) -> str:
+    """Return the SHA-256 of bytes, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()

@@ -50,9 +50,12 @@ def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
         case "seq2seq-lm":
             able = ("transcribe",) if speech else ("translate", "generate")
         case _:
-            kind = getattr(getattr(manifest.model, "head", None), "kind", None)
+            head = getattr(manifest.model, "head", None)
+            kind = getattr(head, "kind", None)
             special: dict[str | None, Verb] = {"classification": "classify", "masked_lm": "fill-mask"}
             able = (special[kind], "embed") if kind in special else ("embed",)
+            if kind == "classification" and getattr(head, "pooling", None) is None:
+                able = ("embed",)  # the labels are those of tokens, and a row has one output
     if verb is not None and verb not in able:
         raise RequestError(f"this bundle ({manifest.task}) cannot {verb}; it can {', '.join(able)}.")
     return verb or able[0]
@@ -276,11 +279,12 @@ def _failed(error: Exception) -> Result:
 
 
 def as_columns(result: Result, verb: Verb) -> dict[str, Any]:
-    """Return a result by the names of the columns that the verb writes."""
+    """Return a result by the names of the columns that the verb writes, in their order."""
     columns = asdict(result)
-    scores = columns.pop("scores")
+    scores, error = columns.pop("scores"), columns.pop("error")
     if verb in ("classify", "fill-mask"):
         columns["scores"] = None if scores is None else [{"label": label, "score": score} for label, score in scores]
+    columns["error"] = error
     if verb not in ENGINE_VERBS:
         del columns["finish_reason"], columns["completion_tokens"]
     return columns

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.batch.attempts import Attempts
-from edgeformer.batch.bundles import bundle_on_node, digest_of
+from edgeformer.batch.bundles import bundle_on_node
 from edgeformer.batch.job import JOB, Commit, Job, read_commit, shard_name, write_commit
 from edgeformer.batch.pieces import Piece, Row, read_rows
 from edgeformer.batch.prompts import prompt_of
 from edgeformer.batch.shards import decode_schema, misfit, output_fields, shard_bytes
-from edgeformer.batch.storage import Folder
+from edgeformer.batch.storage import Folder, digest_of
 from edgeformer.batch.verbs import Runner, as_columns
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.runtime import load

@@ -1,9 +1,15 @@
-"""Rows of a job, and the shards that it wrote."""
+"""Rows of a job, a job in this process, and the shards that it wrote."""
 
 import json
 import random
 
 import pyarrow.parquet as pq
+
+from edgeformer.batch import BatchOptions
+from edgeformer.batch.job import open_job
+from edgeformer.batch.run import _prepare
+from edgeformer.batch.storage import Folder
+from edgeformer.batch.worker import Assignment, ShardWriter
 
 WORDS = ["one", "two", "cat", "dog", "bird", "sees", "likes", "the", "a", "red", "old", "house", "friend", "runs"]
 
@@ -13,6 +19,16 @@ def write_jsonl(path, count, seed=0):
     rows = [{"id": index, "text": " ".join(draw.choices(WORDS, k=draw.randint(2, 9)))} for index in range(count)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows
+
+
+def run(bundle, source, output, **options):
+    """Write all shards of a job in this process; return the job and its commits."""
+    job, found, _ = _prepare(bundle, str(source), BatchOptions(**options))
+    open_job(Folder(str(output)), job)
+    writer = ShardWriter(Assignment(job=job, bundle=str(bundle), output=str(output)))
+    commits = [writer.write(piece) for piece in found.pieces]
+    writer.close()
+    return job, commits
 
 
 def shards(folder):

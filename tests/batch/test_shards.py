@@ -7,30 +7,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rows_of_jobs import read_parquet, shards, write_jsonl
+from rows_of_jobs import read_parquet, run, shards, write_jsonl
 
 from edgeformer.batch import BatchOptions, plan_batch
 from edgeformer.batch.bundles import bundle_on_node, check_bundle, chunks
-from edgeformer.batch.job import committed, open_job
+from edgeformer.batch.job import committed
 from edgeformer.batch.pieces import read_rows, scan
 from edgeformer.batch.prompts import find_column, prompt_of
-from edgeformer.batch.run import _prepare
 from edgeformer.batch.storage import Folder
 from edgeformer.batch.verbs import Runner, choose_verb, row_seed
-from edgeformer.batch.worker import Assignment, ShardWriter
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import load
-
-
-def run(bundle, source, output, **options):
-    """Write all shards of a job in this process; return the job and its commits."""
-    job, found, _ = _prepare(bundle, str(source), BatchOptions(**options))
-    open_job(Folder(str(output)), job)
-    writer = ShardWriter(Assignment(job=job, bundle=str(bundle), output=str(output)))
-    commits = [writer.write(piece) for piece in found.pieces]
-    writer.close()
-    return job, commits
 
 
 def rows_of(url, shard_rows):
