@@ -247,7 +247,7 @@ def _commits(
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    most = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // job.threads)
+    most = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // job.threads), len(pieces))
     parts = chunks(bundle, ray.put) if ship else None
     assignment = Assignment(job=job, bundle=str(bundle), output=_absolute(output_url), parts=parts)
     items = [{"piece": asdict(piece)} for piece in pieces]
@@ -256,7 +256,9 @@ def _commits(
         ShardActor,
         fn_constructor_args=(assignment,),
         batch_size=1,
-        compute=ActorPoolStrategy(min_size=1, max_size=min(most, len(items)), max_tasks_in_flight_per_actor=2),
+        # Without an initial size Ray begins with one worker and adds others slowly, in jobs of a minute none. A
+        # minimum of one lets the job go on with the nodes that are left.
+        compute=ActorPoolStrategy(min_size=1, max_size=most, initial_size=most, max_tasks_in_flight_per_actor=2),
         num_cpus=job.threads,
         num_gpus=1 if cuda else None,
     )

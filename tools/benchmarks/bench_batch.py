@@ -4,9 +4,9 @@
     python tools/benchmarks/bench_batch.py speed BUNDLE --rows 20000 --checkpoint tiny-translate
 
 `kills` runs `edgeformer batch` on a Ray cluster of three nodes on this machine (a head without workers, two nodes of a
-core each), kills a worker, a node or the driver after a random time, and goes on until all rows are committed. Then it
-compares every row with a plain loop over `model.generate` or `model.embed`. It is seeded, and goes on with a folder
-that holds a job.
+core each), kills a worker, a node or the driver at random moments, and goes on until all rows are committed. Then it
+compares every row with a plain loop over `model.generate` or `model.embed`. It is seeded, goes on with a folder that
+holds a job, and writes its kills into kills.jsonl.
 
 `speed` alternates: the job on this machine, an `Engine` or `embed` in one process, and with --checkpoint the pipeline
 of transformers with batches of 8, each with one thread. It prints rows/s, the job's with and without its start, and the
@@ -14,10 +14,8 @@ largest memory of a worker for the rows and for a tenth of them.
 """
 
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,19 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import psutil
-import pyarrow.parquet as pq
 
 from edgeformer.batch.options import SHARD_ROWS, BatchOptions
 from edgeformer.batch.verbs import Runner, choose_verb
 from edgeformer.runtime import Encoder, Seq2SeqLM, load
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.batch_kills import Killer, Nodes, break_job, verify, workers
+
 WORDS = ("one", "two", "cat", "dog", "bird", "sees", "likes", "the", "a", "red", "old", "house", "friend", "runs")
 NEW_TOKENS = 16
 """Tokens of a text at most."""
-OBJECT_STORE = 80 << 20
-"""Bytes of the object store of a node: the least that Ray starts with is 75 MB."""
 
 
 def write_rows(path: Path, count: int, seed: int) -> list[str]:
@@ -59,106 +57,6 @@ def command(bundle: Path, rows: Path, output: Path, *more: str) -> list[str]:
     beams = ["--num-beams", "1"] if generation and isinstance(load(bundle, "cpu", 1), Seq2SeqLM) else []
     return [sys.executable, "-m", "edgeformer", "batch", str(bundle), str(rows), str(output), "--column", "text",
             *generation, *beams, "--json", *more]  # fmt: skip
-
-
-class Nodes:
-    """A Ray cluster on this machine: a head without workers, and two nodes of one core."""
-
-    def __init__(self, folder: str):
-        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder, "RAY_BACKEND_LOG_LEVEL": "fatal"}
-        Path(folder, "ray").mkdir()
-        from ray.cluster_utils import Cluster
-
-        head = {"num_cpus": 0, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.address = self._cluster.address
-        self.add()
-        self.add()
-
-    def add(self) -> None:
-        """Add a node of one core."""
-        self._cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
-
-    def replace(self, draw: random.Random) -> None:
-        """Kill a node and add another one."""
-        nodes = sorted(self._cluster.worker_nodes, key=lambda node: str(node.unique_id))
-        self._cluster.remove_node(draw.choice(nodes), allow_graceful=False)
-        self.add()
-
-    def close(self) -> None:
-        """End all nodes."""
-        self._cluster.shutdown()
-
-
-def workers() -> list[psutil.Process]:
-    """Return the processes below this one that hold a bundle."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "ShardActor" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def break_job(nodes: Nodes, run: Sequence[str], kills: int, seed: int, most_seconds: float) -> dict[str, int]:
-    """Run a job to its end, with kills at random moments; return how many there were of each kind.
-
-    Kills of drivers and workers wait for a first commit of this attempt, so that the job moves on between them.
-    """
-    draw, counts, began = random.Random(seed), {"worker": 0, "node": 0, "driver": 0, "starts": 0}, time.monotonic()
-    while True:
-        counts["starts"] += 1
-        driver = subprocess.Popen([*run, "--address", nodes.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        output = Path(run[6])
-        before = len(list(output.glob("_job/commits/*.json")))
-        while driver.poll() is None and sum(counts.values()) - counts["starts"] < kills:
-            if time.monotonic() - began > most_seconds:
-                driver.kill()
-                raise click.ClickException(f"the job took longer than {most_seconds:.0f} s. Run it again to go on.")
-            if len(list(output.glob("_job/commits/*.json"))) <= before:
-                time.sleep(0.05)
-                continue
-            time.sleep(draw.uniform(0, 2))
-            kind = draw.choice(("worker", "node", "driver"))
-            if kind == "worker":
-                for process in workers()[:1]:
-                    process.send_signal(signal.SIGKILL)
-            elif kind == "node":
-                nodes.replace(draw)
-            else:
-                driver.kill()
-            counts[kind] += 1
-            before = len(list(output.glob("_job/commits/*.json")))
-        _, errors = driver.communicate()
-        if driver.returncode == 0:
-            return counts
-        if driver.returncode != -signal.SIGKILL:
-            raise click.ClickException(errors.decode()[-2000:])
-
-
-def verify(bundle: Path, texts: Sequence[str], output: Path) -> None:
-    """Raise ClickException unless every row is there once, with what a plain loop gives."""
-    model = load(bundle, "cpu", 1)
-    place = 0
-    for path in sorted(output.glob("part-*.parquet")):
-        table = pq.read_table(path).to_pylist()
-        here = texts[place : place + len(table)]
-        if [row["id"] for row in table] != list(range(place, place + len(table))):
-            raise click.ClickException(f"{path.name} does not hold the rows from {place} on, once each.")
-        if isinstance(model, Encoder):
-            alone = model.embed(here)
-            good = bool(np.abs(np.array([row["output"] for row in table]) - alone).max() < 1e-5)
-        else:
-            beams = {"num_beams": 1} if isinstance(model, Seq2SeqLM) else {}
-            expected = [model.generate(text, max_new_tokens=NEW_TOKENS, **beams).text for text in here]
-            good = [row["output"] for row in table] == expected
-        if not good:
-            raise click.ClickException(f"{path.name} differs from a plain loop.")
-        place += len(table)
-    if place != len(texts):
-        raise click.ClickException(f"there are {place} rows of {len(texts)}.")
 
 
 @click.group()
@@ -183,12 +81,15 @@ def kills(bundle: Path, rows: int, kills: int, seed: int, folder: Path, shard_ro
     began = time.monotonic()
     try:
         run = command(bundle, folder / "rows.jsonl", folder / "shards", "--shard-rows", str(shard_rows))
-        counts = break_job(nodes, run, kills, seed, most_seconds)
+        shards = -(-rows // shard_rows)
+        killer = Killer(nodes, folder / "shards", folder / "kills.jsonl", shards, kills, seed)
+        counts = break_job(killer, [*run, "--address", nodes.address], most_seconds)
     finally:
         nodes.close()
         shutil.rmtree(temporary, ignore_errors=True)
     seconds = time.monotonic() - began
-    verify(bundle, texts, folder / "shards")
+    click.echo(f"all shards are there after {seconds:.0f} s; now the plain loop", err=True)
+    verify(bundle, texts, folder / "shards", NEW_TOKENS)
     click.echo(json.dumps({"rows": rows, **counts, "seconds": round(seconds, 1), "equal": True}))
 
 
