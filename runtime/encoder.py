@@ -172,14 +172,36 @@ class Encoder(Model):
         CrossEncoder. truncate: cut long pairs to what the tokenizer allows, the longer text first. Raises RequestError
         for a model without classes of texts, and for what is no pair.
         """
+        self.require_scores()
+        for pair in pairs if self.is_list(pairs) else [pairs]:
+            _check_pair(pair)
+        return self._by_length(pairs, batch_size, self.score_encoded, truncate, self._longest_pair)
+
+    def encode_pair(self, pair: Pair, truncate: bool = True) -> Encoded:
+        """Return the token ids and types of a pair, as `score` runs it. Raises RequestError as it does."""
+        _check_pair(pair)
+        return self.encode_text(pair, truncate, self._longest_pair)
+
+    def score_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        """Return the scores of pairs from `encode_pair`, run as one batch, as `score` returns them."""
+        return score_of(self.require_scores(), self._logits(encoded))
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the model gives one score to a pair of texts, so that `rank` works."""
+        head = self.config.head
+        return isinstance(head, ClassificationHead) and head.pooling is not None and len(head.labels) == 1
+
+    def require_scores(self) -> ClassificationHead:
+        """Return the head that scores pairs. Raises RequestError for a model without one."""
         head = self.config.head
         if not isinstance(head, ClassificationHead) or head.pooling is None:
             raise RequestError(f"this model scores no pairs. {self._abilities()}")
-        for pair in pairs if self.is_list(pairs) else [pairs]:
-            if not _is_pair(pair):
-                raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
-        longest = min(self.config.context_length, self.require_tokenizer().max_length)
-        return score_of(head, self._by_length(pairs, batch_size, self._logits, truncate, longest))
+        return head
+
+    @property
+    def _longest_pair(self) -> int:
+        return min(self.config.context_length, self.require_tokenizer().max_length)
 
     def rank(
         self, query: str, documents: Sequence[str], *, top_k: int | None = None, batch_size: int = BATCH
@@ -188,8 +210,7 @@ class Encoder(Model):
 
         top_k: how many, None for all. Raises RequestError for a model that does not have exactly one label.
         """
-        head = self.config.head
-        if not isinstance(head, ClassificationHead) or head.pooling is None or len(head.labels) != 1:
+        if not self.ranks:
             raise RequestError(f"this model ranks nothing, since it does not give one score. {self._abilities()}")
         if not is_list(documents):
             raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
@@ -340,6 +361,11 @@ def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[n
 
 def _is_pair(text: Any) -> bool:
     return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+
+
+def _check_pair(pair: Any) -> None:
+    if not _is_pair(pair):
+        raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
 
 
 def _pieces(items: list[int], size: int) -> Iterator[list[int]]:

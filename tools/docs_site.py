@@ -119,6 +119,7 @@ def server_bodies() -> str:
         "/v1/completions": bodies.CompletionBody,
         "/v1/responses": ResponseBody,
         "/v1/embeddings": bodies.EmbeddingBody,
+        "/v1/rerank": bodies.RerankBody,
         "/tokenize": bodies.TokenizeBody,
         "/detokenize": bodies.DetokenizeBody,
     }

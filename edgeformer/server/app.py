@@ -15,6 +15,7 @@ from edgeformer.server.completions import completions
 from edgeformer.server.metrics import Metrics
 from edgeformer.server.middleware import Guard, Recorder
 from edgeformer.server.options import ServerOptions
+from edgeformer.server.rerank import rerank
 from edgeformer.server.responses import responses
 from edgeformer.server.served import ServedModels
 from edgeformer.server.state import State
@@ -26,6 +27,9 @@ ROUTES = [
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/responses", responses, methods=["POST"]),
     Route("/v1/embeddings", embeddings, methods=["POST"]),
+    Route("/v1/rerank", rerank, methods=["POST"]),
+    Route("/v2/rerank", rerank, methods=["POST"]),
+    Route("/rerank", rerank, methods=["POST"]),
     Route("/v1/audio/transcriptions", transcriptions, methods=["POST"]),
     Route("/v1/audio/translations", translations, methods=["POST"]),
     Route("/v1/models", list_models),

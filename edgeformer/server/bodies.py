@@ -165,6 +165,21 @@ class EmbeddingBody(ModelBody):
     dimensions: int | None = None
 
 
+class Document(Body):
+    """A document as an object; only its text is scored."""
+
+    text: str
+
+
+class RerankBody(ModelBody):
+    """The request of /v1/rerank. top_n: how many documents the answer has at most. None: all of them."""
+
+    query: str
+    documents: list[str | Document]
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool | None = None
+
+
 class TokenizeBody(ModelBody):
     """The request of /tokenize: a prompt or a conversation."""
 

@@ -75,8 +75,16 @@ class ServedModel:
         if not self.is_speech:
             raise self._wrong_route()
 
+    def require_ranking(self) -> Encoder:
+        """Return the model. Raises ApiError unless it is a cross-encoder that gives one score to a pair of texts."""
+        if not isinstance(self.model, Encoder) or not self.model.ranks:
+            raise self._wrong_route()
+        return self.model
+
     def _wrong_route(self) -> ApiError:
         route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.task]
+        if isinstance(self.model, Encoder) and self.model.ranks:
+            route = "/v1/rerank or /v1/embeddings"
         message = f"the model {self.name!r} is not for this route; it answers at {route}."
         return ApiError(400, message, code="wrong_model", param="model")
 

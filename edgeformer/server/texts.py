@@ -60,7 +60,7 @@ async def embeddings(request: Request) -> Response:
     record.model = served.name
     record.prompt_tokens = sum(map(len, tokens))
     futures = await state.in_thread(served.engine.submit_texts, tokens)
-    vectors = await unless_gone(request, _all_of(futures))
+    vectors = await unless_gone(request, all_of(futures))
     if body.dimensions is not None:
         try:
             vectors = first_dimensions(vectors, body.dimensions)
@@ -73,8 +73,8 @@ async def embeddings(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
 
 
-async def _all_of(futures: "list[Future[Any]]") -> Any:
-    """Return the vectors [N, E]; where this is cancelled, texts that have not begun are run no more."""
+async def all_of(futures: "list[Future[Any]]") -> Any:
+    """Return the results of futures as one array; where this is cancelled, what has not begun is run no more."""
     return np.stack(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
 

@@ -137,9 +137,23 @@ class Engine:
         encoder = self._require_encoder()
         if not is_list(texts):
             raise RequestError(f"texts is {shown(texts)}; it must be a list of texts.")
-        waiting = [WaitingText(encoder.encode_text(text, truncate)) for text in texts]
+        return self._add([WaitingText(encoder.encode_text(text, truncate)) for text in texts])
+
+    def submit_pairs(self, pairs: Sequence[Pair], *, truncate: bool = True) -> "list[Future[NDArray[np.float32]]]":
+        """Put pairs of texts into the queue of a cross-encoder; return a future of each score at once.
+
+        Scores and errors are those of `Encoder.score`; a pair whose future is cancelled before it has begun is not run.
+        Raises EngineBusyError if the queue is full.
+        """
+        encoder = self._require_encoder()
+        if not is_list(pairs):
+            raise RequestError(f"pairs is {shown(pairs)}; it must be a list of pairs of texts.")
+        encoder.require_scores()
+        return self._add([WaitingText(encoder.encode_pair(pair, truncate), is_pair=True) for pair in pairs])
+
+    def _add(self, waiting: list[WaitingText]) -> "list[Future[NDArray[np.float32]]]":
         self._worker.add(waiting)
-        return [text.vector for text in waiting]
+        return [text.result for text in waiting]
 
     def _require_encoder(self) -> Encoder:
         if self._encoder is None:

@@ -15,10 +15,11 @@ MOST_PADDING = 2
 
 @dataclass(eq=False)
 class WaitingText:
-    """A text that waits for its vector."""
+    """A text that waits for its vector, or a pair of texts that waits for its score. result: that of the future."""
 
     encoded: Encoded
-    vector: "Future[Any]" = field(default_factory=Future)
+    is_pair: bool = False
+    result: "Future[Any]" = field(default_factory=Future)
 
     def __len__(self) -> int:
         return len(self.encoded[0])
@@ -49,25 +50,26 @@ class TextScheduler:
     def turn(self) -> None:
         """Run the text that waits longest, with those of the most similar lengths; drop what was cancelled."""
         with self._changed:
-            waiting = [text for text in self.waiting if not text.vector.cancelled()]
+            waiting = [text for text in self.waiting if not text.result.cancelled()]
             self._done["cancelled"] += len(self.waiting) - len(waiting)
             batch = self._next_batch(waiting)
             self.waiting = [text for text in waiting if text not in batch]
             # From here on a text cannot be cancelled, so that its result has somewhere to go.
-            running = [text for text in batch if text.vector.set_running_or_notify_cancel()]
+            running = [text for text in batch if text.result.set_running_or_notify_cancel()]
             self._done["cancelled"] += len(batch) - len(running)
             batch = running
         if not batch:
             return
         try:
-            vectors = self._model.embed_encoded([text.encoded for text in batch])
+            run = self._model.score_encoded if batch[0].is_pair else self._model.embed_encoded
+            results = run([text.encoded for text in batch])
         except Exception as error:  # of onnxruntime, which has no base class of its own
             for text in batch:
-                text.vector.set_exception(error)
+                text.result.set_exception(error)
             self._done["failed"] += len(batch)
             return
-        for text, vector in zip(batch, vectors, strict=True):
-            text.vector.set_result(vector)
+        for text, result in zip(batch, results, strict=True):
+            text.result.set_result(result)
         self._done["finished"] += len(batch)
         self._done["steps"] += 1
         self._done["prompt_tokens"] += sum(map(len, batch))
@@ -77,14 +79,14 @@ class TextScheduler:
             return []
         first = waiting[0]
         longest, shortest = len(first) * MOST_PADDING, len(first) / MOST_PADDING
-        similar = [text for text in waiting if shortest <= len(text) <= longest]
+        similar = [text for text in waiting if shortest <= len(text) <= longest and text.is_pair == first.is_pair]
         similar.sort(key=lambda text: abs(len(text) - len(first)))  # stable: the oldest of one length first
         return similar[: self._rows]
 
     def cancel_all(self) -> None:
         """Give up all texts that wait."""
         for text in self.waiting:
-            text.vector.cancel()
+            text.result.cancel()
         self._done["cancelled"] += len(self.waiting)
         self.waiting = []
 
@@ -93,8 +95,8 @@ class TextScheduler:
         with self._changed:
             texts, self.waiting = self.waiting, []
         for text in texts:
-            if text.vector.set_running_or_notify_cancel():
-                text.vector.set_exception(error)
+            if text.result.set_running_or_notify_cancel():
+                text.result.set_exception(error)
 
     def statistics(self) -> EngineStatistics:
         """Return counts; from any thread."""

@@ -147,6 +147,7 @@ CALLS = {
     "submit_texts": (
         lambda h, v: [each.result(60) for each in h["texts"].submit_texts(v)], "text", {"[]", "[5 as text]"},
     ),
+    "submit_pairs": (lambda h, v: h["texts"].submit_pairs(v), "pairs|scores no pairs", set()),
     "Engine(model)": (lambda h, v: Engine(v), "model", set()),
     "Engine(max_rows)": (lambda h, v: Engine(h["lm"], max_rows=v).close(), "max_rows", {"5"}),
     "Engine(max_queue)": (lambda h, v: Engine(h["lm"], max_queue=v).close(), "max_queue", {"5", "1e30"}),
@@ -209,7 +210,7 @@ def test_the_tests_name_every_public_call(have):
         # of the machinery behind public calls, or tested by their own files
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
-        "encode_source", "save_session", "transcription", "encode_windows",
+        "encode_source", "save_session", "transcription", "encode_windows", "score_encoded", "require_scores",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):
