@@ -33,14 +33,14 @@ from edgeformer.manifest_parts import (
     Task,
     TextModelOf,
     TextPrompts,
-    arithmetic_of,
+    default_arithmetic,
     sha256,
 )
 from edgeformer.quantization import Quantization, Smoothing
 
 FILE_NAME = "edgeformer.json"
-SCHEMA_VERSION = 5
-"""Version of the fields that are written; manifests of versions 3 and 4 are still read."""
+SCHEMA_VERSION = 6
+"""Version of the fields that are written; manifests of versions 3 to 5 are still read."""
 
 MODELS: dict[Task, type[Any]] = {"causal-lm": DecoderConfig, "seq2seq-lm": Seq2SeqConfig, "encoder": EncoderConfig}
 """The config of each task's model."""
@@ -58,6 +58,7 @@ class Manifest:
         random_weights: seed of a model without trained weights; None with a checkpoint.
         ops: op set of the graphs.
         precision: data type of the weights.
+        arithmetic: data type of activations, and of caches and weights that are not quantized.
         provider: execution provider that the graphs were lowered for.
         graph: path of the graph, of an encoder-decoder that of the decoder.
         vocab_size, context_length, cache: sizes that clients need; the cache of an encoder has no layers.
@@ -94,6 +95,7 @@ class Manifest:
     random_weights: int | None
     ops: OpSet
     precision: Precision
+    arithmetic: Arithmetic
     provider: Provider
     graph: str
     vocab_size: int
@@ -189,11 +191,6 @@ class Manifest:
         return (*self.graphs, *(name for name in more if name is not None))
 
     @property
-    def arithmetic(self) -> Arithmetic:
-        """Return the data type of activations, and of caches and weights that are not quantized."""
-        return arithmetic_of(self.precision, self.provider)
-
-    @property
     def written_in(self) -> str:
         """Return a description of the op set of the graphs."""
         if self.ops == "ort":
@@ -234,10 +231,11 @@ class Manifest:
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of schema version 3 or 4 as one of version 5; every other version is returned as it is.
+    """Return a manifest of schema versions 3 to 5 as one of version 6; every other version is returned as it is.
 
     Version 4 renamed the field `via` to `backend` and the cache form `growing` to `dynamic`. In version 5 the cache is
-    a list of what each layer keeps, and no longer one number of heads and one head_dim.
+    a list of what each layer keeps, and no longer one number of heads and one head_dim. In version 6 the arithmetic is
+    a choice, and no longer what follows from precision and provider.
     """
     if data["schema_version"] == 3:
         data = {"backend" if name == "via" else name: value for name, value in data.items()} | {"schema_version": 4}
@@ -245,5 +243,8 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
             data["cache_form"] = "dynamic"
     if data["schema_version"] == 4:
         cache = CacheGeometry.of_attention(**data["cache"])
-        data = data | {"cache": cache.to_json(), "schema_version": SCHEMA_VERSION}
+        data = data | {"cache": cache.to_json(), "schema_version": 5}
+    if data["schema_version"] == 5:
+        arithmetic = default_arithmetic(data["precision"], data["provider"])
+        data = data | {"arithmetic": arithmetic, "schema_version": SCHEMA_VERSION}
     return data

@@ -11,8 +11,7 @@ from edgeformer.quantization import Quantization, WeightFormat
 Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-"""Data type of weights; int8 and int4 have a `Quantization`. With bf16 all arithmetic is float32 for the CPU, and
-bfloat16 for CUDA."""
+"""Data type of weights; int8 and int4 have a `Quantization`. `default_arithmetic` says what a graph computes in."""
 Prefill = Literal["int8"]
 PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8"]
@@ -201,8 +200,8 @@ class TextPrompts:
             raise ConfigError(f"the default prompt {shown(self.default)} is none of the model's prompts: {known}.")
 
 
-def arithmetic_of(precision: Precision, provider: Provider) -> Arithmetic:
-    """Return the data type in which a graph computes.
+def default_arithmetic(precision: Precision, provider: Provider) -> Arithmetic:
+    """Return the data type in which a graph computes where nobody chose one.
 
     Graphs whose weights are stored in fewer bits compute in the fastest data type of the provider.
     """

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from edgeformer.config import Pooling
 from edgeformer.errors import ExportError
-from edgeformer.manifest_parts import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
+from edgeformer.manifest_parts import (
+    Arithmetic,
+    Backend,
+    CachePrecision,
+    DeploymentName,
+    OpSet,
+    Precision,
+    PrefillChoice,
+    Provider,
+)
 from edgeformer.quantization import Quantization, QuantizationOverrides
 
 CacheChoice = Literal["dynamic", "static"]
@@ -36,6 +45,7 @@ class ModuleOptionKeywords(TypedDict, total=False):
 
     deployment: DeploymentName | None
     precision: Precision | None
+    arithmetic: Arithmetic | None
     provider: Provider
     ops: OpSet
     cache: CacheChoice | None
@@ -65,8 +75,9 @@ class ExportOptions:
     """The options of an export. None leaves a choice to the deployment, and without one to the default.
 
     deployment: where the bundle is to run. It decides which files are written, and proposes precision, quantization and
-    prefill graph; by default every file is written and weights stay float32. precision: of weights and arithmetic;
-    `bf16` is the precision of weights alone, with float32 arithmetic. provider: whose kernels the graph must find.
+    prefill graph; by default every file is written and weights stay float32. precision: of weights. arithmetic: of
+    activations; for a CPU it is float32 but with fp16 weights, for CUDA that of the weights, and fp16 with int4 and
+    int8 weights, which `bf16` can replace. provider: whose kernels the graph must find.
     ops: the op set that the graph is written in. cache: how graphs of `standard` and `portable` keep their cache.
     cache_precision: `int8` for a decoder's cache in a quarter of the memory. functions: keep our ops in a `portable`
     graph, as functions of the model.
@@ -89,6 +100,7 @@ class ExportOptions:
 
     deployment: DeploymentName | None = None
     precision: Precision | None = None
+    arithmetic: Arithmetic | None = None
     provider: Provider = "cpu"
     ops: OpSet = "ort"
     cache: CacheChoice | None = None
@@ -113,6 +125,7 @@ class ExportOptions:
             ("ops", OpSet, False),
             ("deployment", DeploymentName, True),
             ("precision", Precision, True),
+            ("arithmetic", Arithmetic, True),
             ("cache", CacheChoice, True),
             ("cache_precision", CachePrecision, True),
             ("prefill", PrefillChoice, True),

@@ -240,6 +240,7 @@ def package(export: Export) -> Manifest:
         random_weights=provenance.random_weights,
         ops=plan.ops,
         precision=plan.precision,
+        arithmetic=plan.arithmetic,
         provider=plan.provider,
         deployment=plan.deployment.name,
         cache_form=plan.cache_form,

@@ -12,7 +12,15 @@ from edgeformer.contract import CacheForm
 from edgeformer.deployment import DEPLOYMENTS, Deployment
 from edgeformer.errors import ExportError
 from edgeformer.export.options import Calibration, ExportOptions, VerifyMode
-from edgeformer.manifest_parts import Arithmetic, CachePrecision, OpSet, Precision, Prefill, Provider, arithmetic_of
+from edgeformer.manifest_parts import (
+    Arithmetic,
+    CachePrecision,
+    OpSet,
+    Precision,
+    Prefill,
+    Provider,
+    default_arithmetic,
+)
 from edgeformer.quantization import Quantization
 
 
@@ -31,6 +39,7 @@ class ExportPlan:
     cache_precision: CachePrecision | None
     functions: bool
     precision: Precision
+    arithmetic: Arithmetic
     quantization: Quantization | None
     prefill: Prefill | None
     calibration: Calibration | None
@@ -38,11 +47,6 @@ class ExportPlan:
     verify: VerifyMode | None
     overwrite: bool
     keeps_adapters: bool = False
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """The precision of activations, of caches, and of weights that are not quantized."""
-        return arithmetic_of(self.precision, self.provider)
 
     @property
     def per_token(self) -> bool:
@@ -73,6 +77,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
         cache_precision=options.cache_precision,
         functions=options.functions,
         precision=chosen.precision,
+        arithmetic=options.arithmetic or default_arithmetic(chosen.precision, options.provider),
         quantization=chosen.quantization,
         prefill=chosen.prefill,
         calibration=options.calibration,
@@ -87,7 +92,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     _check_smoothing(plan)
     _check_calibration(plan)
     _check_cache_precision(plan, config)
-    _check_bf16(plan, config)
+    _check_arithmetic(plan, config)
     _check_ort_format(plan)
     _check_adapters(plan, config)
     return plan
@@ -185,15 +190,20 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
         )
 
 
-def _check_bf16(plan: ExportPlan, config: ModelConfig | None) -> None:
-    if plan.precision != "bf16":
-        return
+def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
+    default = default_arithmetic(plan.precision, plan.provider)
+    half_on_cuda = plan.provider == "cuda" and plan.quantization is not None and plan.arithmetic != "fp32"
+    if plan.arithmetic != default and not half_on_cuda:
+        raise ExportError(
+            f"{plan.precision} weights for {plan.provider.upper()} are computed with in {default}. A graph for CUDA "
+            "with int4 or int8 weights may compute in fp16 or bf16; leave arithmetic out of every other."
+        )
     if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and not isinstance(config, EncoderConfig):
         raise ExportError(
             "numpy has no bfloat16, so this runtime cannot read a dynamic cache of it, which every run returns anew. "
-            "Choose a static cache (--cache static), or --precision fp16."
+            "Choose a static cache (--cache static), or fp16."
         )
-    if plan.prefill is not None:
+    if plan.precision == "bf16" and plan.prefill is not None:
         raise ExportError("a prefill graph stands beside int4, int8 or fp32 weights; choose one of these precisions.")
 
 
@@ -212,8 +222,8 @@ def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
     instead = "Merge one adapter instead: --merge-adapter, or merge_adapter= of export_model."
     if isinstance(config, Seq2SeqConfig | EncoderConfig):
         raise ExportError(f"adapters are kept apart for decoders alone, and this model has an encoder. {instead}")
-    if plan.ops != "ort" or plan.precision == "bf16":
-        raise ExportError(f"adapters are kept apart with --ops ort and every precision but bf16. {instead}")
+    if plan.ops != "ort" or "bf16" in (plan.precision, plan.arithmetic):
+        raise ExportError(f"adapters are kept apart with --ops ort, and without bf16. {instead}")
     if plan.deployment.ort_format or not plan.deployment.shared_data:
         raise ExportError(
             f"adapters are kept apart for edgeformer's own runtime, and the deployment {plan.deployment.name} is for "

@@ -22,7 +22,16 @@ from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.config import Pooling
 from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Backend, CachePrecision, DeploymentName, OpSet, Precision, PrefillChoice, Provider
+from edgeformer.manifest_parts import (
+    Arithmetic,
+    Backend,
+    CachePrecision,
+    DeploymentName,
+    OpSet,
+    Precision,
+    PrefillChoice,
+    Provider,
+)
 from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
 
 if TYPE_CHECKING:  # edgeformer.export imports torch
@@ -95,6 +104,11 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
 @option(
     "--provider", type=click.Choice(get_args(Provider)), default="cpu", show_default=True, topic=GRAPH,
     help="Execution provider whose kernels the graph is lowered for.",
+)  # fmt: skip
+@option(
+    "--arithmetic", type=click.Choice(get_args(Arithmetic)), topic=GRAPH,
+    help="Data type of activations; bf16 is for CUDA with int4 and int8 weights. [default: that of the weights, or "
+    "fp32 for the CPU and fp16 for CUDA]",
 )  # fmt: skip
 @option(
     "--ops", type=click.Choice(get_args(OpSet)), default="ort", show_default=True, topic=GRAPH,

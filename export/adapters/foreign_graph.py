@@ -60,6 +60,7 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
         random_weights=None,
         ops="ort",
         precision=PRECISIONS[past.type],
+        arithmetic=PRECISIONS[past.type],
         provider="cpu",
         graph=graph,
         vocab_size=config.vocab_size,

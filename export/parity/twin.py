@@ -77,6 +77,7 @@ def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
     twin = replace(
         manifest,
         precision=manifest.precision if manifest.quantization is not None else "fp32",
+        arithmetic="fp32",
         provider="cpu",
         quantization=lowering.quantization,
         merged_graph=None,

@@ -99,4 +99,5 @@ def _weights_bytes(manifest: Manifest, graph: str) -> int:
     own = f"{graph}_data"
     if own not in manifest.files:
         own = next(name for name in manifest.files if name.endswith(".onnx_data"))
-    return manifest.files[own].bytes * (2 if manifest.precision == "bf16" else 1)
+    widened = manifest.precision == "bf16" and manifest.arithmetic == "fp32"
+    return manifest.files[own].bytes * (2 if widened else 1)

@@ -103,6 +103,21 @@ def test_for_cuda_everything_is_bfloat16_and_the_cpu_is_refused(llama_folder, tm
         load(result.path, "cpu")
 
 
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+def test_integers_for_cuda_may_be_computed_with_in_bfloat16(llama_folder, tmp_path, precision):
+    result = export_model(llama_folder, tmp_path / "b", precision=precision, provider="cuda", arithmetic="bf16")
+
+    assert result.report.passed and result.manifest.arithmetic == "bf16"
+    assert check(result.path, "cuda").cuda.verdict == "loads"
+    graph = onnx.load(result.path / "onnx" / "model.onnx", load_external_data=False).graph
+    scales = {tensor.data_type for tensor in graph.initializer if tensor.name.endswith(".scales")}
+    assert scales == {onnx.TensorProto.BFLOAT16}
+    kinds = {value.name.split(".")[0]: value.type.tensor_type.elem_type for value in graph.output}
+    assert kinds == {"logits": onnx.TensorProto.FLOAT, "present": onnx.TensorProto.BFLOAT16}
+    with pytest.raises(RequestError, match="computes in bfloat16, for which onnxruntime .* no kernels"):
+        load(result.path, "cpu")
+
+
 def test_where_bf16_is_of_no_use_is_said(llama_folder, tmp_path):
     with pytest.raises(ExportError, match="cannot read a dynamic cache of it.*Choose a static cache"):
         export_model(llama_folder, tmp_path / "b", precision="bf16", provider="cuda", ops="standard")

@@ -724,11 +724,13 @@ def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bund
     assert judged(place, checkpoint, fault) >= found
 
 
-def test_very_small_scales_in_float16_are_held_to_the_digits_that_they_have():
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float16, 1e-4), (torch.bfloat16, 1.0)])
+def test_scales_of_few_digits_are_held_to_those_that_they_have(dtype, factor):
+    """Very small float16 scales, and all bfloat16 scales."""
     form = WeightFormat(bits=4, block=32, rounding="gptq")
-    weights = matrix() * 1e-4
+    weights = matrix() * factor
     scales, zeros = ranges_of_least_cost(blocks_of(weights, form), torch.ones(SIZE // 32, 32), form)
-    half = scales.half()
+    half = scales.to(dtype)
     assert ((half.float() - scales) / scales).abs().max() > RANGE_LIMIT, "the case"
     assert _Grid(weights, half, zeros.float(), form).range() <= RANGE_LIMIT
     assert _Grid(weights, scales, zeros.float(), form).range() <= RANGE_LIMIT

@@ -49,8 +49,8 @@ def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", target=O
     writer.write(graph, "onnx/model.onnx")
     return Manifest(
         schema_version=SCHEMA_VERSION, task="causal-lm", name="tiny", source="random", random_weights=1,
-        ops=target.ops, precision=precision, provider=target.provider, cache_form=target.cache_form,
-        functions=target.functions, graph="onnx/model.onnx", vocab_size=config.vocab_size,
+        ops=target.ops, precision=precision, arithmetic=precision, provider=target.provider,
+        cache_form=target.cache_form, functions=target.functions, graph="onnx/model.onnx", vocab_size=config.vocab_size,
         context_length=config.context_length, cache=config.cache_geometry, model=config,
         tokens=SpecialTokens(eos=(), bos=None, pad=None), files={}, weights=writer.weights, versions={}, parity=None,
     )  # fmt: skip

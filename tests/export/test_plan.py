@@ -72,6 +72,30 @@ def test_the_arithmetic_follows_precision_and_provider(precision, provider, arit
     assert make_plan(ExportOptions(precision=precision, provider=provider), llama).arithmetic == arithmetic
 
 
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+def test_integers_for_cuda_are_computed_with_in_half_precision_of_either_kind(precision, llama):
+    options = ExportOptions(precision=precision, provider="cuda", arithmetic="bf16")
+    assert make_plan(options, llama).arithmetic == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("precision", "provider", "arithmetic", "default"),
+    [
+        ("int4", "cpu", "fp16", "fp32"),
+        ("int4", "cpu", "bf16", "fp32"),
+        ("int4", "cuda", "fp32", "fp16"),
+        ("fp32", "cuda", "bf16", "fp32"),
+        ("bf16", "cpu", "bf16", "fp32"),
+    ],
+)
+def test_another_arithmetic_is_refused(precision, provider, arithmetic, default, llama):
+    options = ExportOptions(precision=precision, provider=provider, arithmetic=arithmetic)
+    with pytest.raises(
+        ExportError, match=rf"^{precision} weights for {provider.upper()} are computed with in {default}\."
+    ):
+        make_plan(options, llama)
+
+
 def test_blocks_that_cuda_lacks_for_one_token(llama):
     wide = {"precision": "int4", "quantization": QuantizationOverrides(block=256)}
     with pytest.raises(

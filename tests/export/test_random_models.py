@@ -36,7 +36,7 @@ def few(cases, count):
     ]
 
 
-@pytest.mark.parametrize("seed", few(SEEDS, 8))
+@pytest.mark.parametrize("seed", few(SEEDS, 4))
 def test_a_random_model_is_at_parity(seed):
     config = random_model(random.Random(seed))
     report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)
@@ -45,14 +45,14 @@ def test_a_random_model_is_at_parity(seed):
 
 @pytest.mark.parametrize(
     ("draw", "seed"),
-    few([(random_encoder, seed) for seed in ENCODERS], 2) + few([(random_seq2seq, seed) for seed in PAIRS], 1),
+    few([(random_encoder, seed) for seed in ENCODERS], 1) + few([(random_seq2seq, seed) for seed in PAIRS], 1),
 )
 def test_a_random_encoder_or_pair_is_at_parity(draw, seed):
     report = verify_one(draw(random.Random(seed)), ("fp32", "fp16")[seed % 2], seed)
     assert report.passed, report.describe()
 
 
-@pytest.mark.parametrize("seed", [12, 16, 20])
+@pytest.mark.parametrize("seed", few([12, 16, 20], 1))
 def test_no_node_of_a_right_graph_is_a_suspect(seed, tmp_path):
     """`verify --locate` knows every op that the blocks are made of: T5's buckets, patterns, gathered relations…"""
     config = random_model(random.Random(seed))

@@ -68,7 +68,7 @@ BFLOAT16 = {"llama", "experts in groups"}
     "name", [pytest.param(each, marks=() if each in BFLOAT16 else pytest.mark.slow) for each in NAMES]
 )
 def test_no_node_of_a_layer_lacks_a_bfloat16_kernel(name):
-    titles = ("ort", "standard static")
+    titles = ("ort", "ort, int4", "ort, int8", "standard static")
     found = {title: findings(name, LOWERINGS[title], torch.bfloat16) for title in titles}
     assert {title: each for title, each in found.items() if each} == {}
 

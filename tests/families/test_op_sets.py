@@ -42,7 +42,7 @@ from edgeformer.weights import RandomWeights
 
 LIMITS = {torch.float32: 1e-5, torch.float16: 5e-3}
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
-FAST = {*KINDS, "llama", "gemma2", "gpt_oss", "qwen3_next", "bart", "t5", "bert"}
+FAST = {*KINDS, "llama", "t5", "bert"}
 """The models that are made of few blocks, and a few of whole families; the others are slow."""
 MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
 CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}
@@ -118,7 +118,7 @@ def test_a_twin_has_the_nodes_of_its_graph(name, cuda_targets):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", ["gemma2", "bart", "bert"])
+@pytest.mark.parametrize("name", ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gemma2", "bart"))])
 def test_half_precision(name, target):
     found = errors(model(name, torch.float16), outcome(name, target, torch.float16))
     assert max(found.values()) <= LIMITS[torch.float16], found

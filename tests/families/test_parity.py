@@ -1,7 +1,7 @@
 """Every family: random models of transformers' own class, exported, verified, and run by plain onnxruntime.
 
-By default the first model of each family with a graph of its own is run, in float32 and float16, and every Llama; the
-others are `slow`.
+By default the first model of each family with a graph of its own is run, in float32, and the Llamas that other tests
+need or that have kernels of their own; the others, and float16 but for a few families, are `slow`.
 The oracle is transformers' eager module over the same checkpoint, in float32; the runner is `plain_onnxruntime.py`,
 which imports neither edgeformer nor torch. Error: max |Δlogit| / max |logit|. The models are in `rows.py`.
 """
@@ -29,9 +29,17 @@ GREEDY = 24
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3}
 
 
+FAST_LLAMAS = {"gqa", "linear", "yarn", "longrope", "head-dim-12", "sharded-bf16"}
+FAST_IN_FLOAT16 = {"llama", "gemma2", "gpt_oss", "qwen3_next"}
+
+
 def is_slow(family, name, precision="fp32"):
     """Return whether a model is left to the slow tests: most families are variants of each other."""
-    return family != "llama" and (family not in DISTINCT or name != next(iter(FAMILIES[family].models)))
+    if precision == "fp16" and family not in FAST_IN_FLOAT16:
+        return True
+    if family == "llama":
+        return name not in FAST_LLAMAS
+    return family not in DISTINCT or name != next(iter(FAMILIES[family].models))
 
 
 def marked(*case):

@@ -46,6 +46,7 @@ def _manifest(**fields):
         "random_weights": 7,
         "ops": "ort",
         "precision": "fp32",
+        "arithmetic": "fp32",
         "provider": "cpu",
         "graph": "model.onnx",
         "vocab_size": model.vocab_size,
@@ -207,6 +208,18 @@ def test_a_damaged_manifest_is_refused_with_the_field(bundle, changes, message):
 
 OLD_CACHE = {"num_layers": 2, "num_kv_heads": 2, "head_dim": 8}
 """The cache of the bundle as schema versions up to 4 had it."""
+
+
+@pytest.mark.parametrize(
+    ("precision", "provider", "arithmetic"),
+    [("fp16", "cpu", "fp16"), ("bf16", "cpu", "fp32"), ("bf16", "cuda", "bf16"), ("int4", "cuda", "fp16")],
+)
+def test_a_manifest_of_schema_version_5_loads_with_its_arithmetic(bundle, precision, provider, arithmetic):
+    data = json.loads((bundle / FILE_NAME).read_text(encoding="utf-8"))
+    del data["arithmetic"]
+    old = data | {"schema_version": 5, "precision": precision, "provider": provider}
+    (bundle / FILE_NAME).write_text(json.dumps(old), encoding="utf-8")
+    assert Manifest.read(bundle).arithmetic == arithmetic
 
 
 def test_a_manifest_of_schema_version_4_loads_with_its_cache(bundle):

@@ -37,7 +37,7 @@ def test_a_driver_without_a_gpu_is_reported_as_the_runtime_reports_it(tmp_path, 
 def test_one_case_exports_verifies_profiles_and_times(tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(check_cuda, "PROMPTS", (8, 2000))
     monkeypatch.setattr(check_cuda, "NEW_TOKENS", 4)
-    case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", "fp32", "cpu")
+    case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", check_cuda.Case("fp32", "cpu"))
 
     assert check_cuda.passed(case), case
     assert case["nodes"]["by_provider"].keys() == {"CPUExecutionProvider"}
@@ -52,7 +52,7 @@ def test_one_case_exports_verifies_profiles_and_times(tiny_checkpoint, tmp_path,
 
 @without_cuda
 def test_a_case_that_fails_keeps_what_was_found_before(tiny_checkpoint, tmp_path):
-    case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", "fp32", "cuda")
+    case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", check_cuda.Case("fp32", "cuda"))
 
     assert not check_cuda.passed(case)
     assert case["slower_forms"] == [
@@ -75,23 +75,27 @@ def test_a_case_that_ran_beside_the_gpu_has_not_passed():
     assert not check_cuda.passed(case | {"audit": {"verdict": "does not load"}})
 
 
+FLOAT16, FLOAT32 = check_cuda.Case("fp16", "cuda"), check_cuda.Case("fp32", "cpu")
+IN_BFLOAT16 = check_cuda.Case("int4", "cuda", "bf16")
+
+
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(check_cuda, "PROMPTS", (8,))
     monkeypatch.setattr(check_cuda, "NEW_TOKENS", 4)
     monkeypatch.setattr(check_cuda, "ROUNDS", 1)
-    monkeypatch.setattr(check_cuda, "CASES", (("fp16", "cuda"), ("int4", "cuda"), ("fp32", "cpu")))  # CI runs all
+    monkeypatch.setattr(check_cuda, "CASES", (FLOAT16, IN_BFLOAT16, FLOAT32))  # CI runs all
 
 
 @without_cuda
 def test_the_dry_run_passes_without_a_gpu_and_goes_on_where_it_was_cut_off(tmp_path, few, monkeypatch):
     output, ran, check_case = tmp_path / "cuda.json", [], check_cuda.check_case
 
-    def cut_off(model, folder, precision, provider, *, dry):
-        ran.append((precision, provider))
+    def cut_off(model, folder, case, *, dry):
+        ran.append(case)
         if len(ran) == 2:
             raise KeyboardInterrupt
-        return check_case(model, folder, precision, provider, dry=dry)
+        return check_case(model, folder, case, dry=dry)
 
     def run(*options):
         return CliRunner().invoke(check_cuda.main, ["--dry-run", *options, "--output", str(output)])
@@ -105,7 +109,7 @@ def test_the_dry_run_passes_without_a_gpu_and_goes_on_where_it_was_cut_off(tmp_p
 
     data = json.loads(output.read_text())
     assert (data["passed"], data["available"]) == (True, False)
-    assert [(case["precision"], case["exported_for"]) for case in data["cases"]] == list(check_cuda.CASES)
+    assert [case["case"] for case in data["cases"]] == ["fp16 for cuda", "int4 in bf16 for cuda", "fp32 for cpu"]
     for case in data["cases"][:-1]:
         assert case["audit"]["verdict"] == "loads"
         assert case["parity"]["environment"]["provider"] == "cpu, float32 twins of the graphs for CUDA"

@@ -232,9 +232,7 @@ def growth_of_loads(kind: str, bundles: Path, loads: int) -> Growth:
 
 @click.command()
 @click.argument("bundles", type=click.Path(path_type=Path))
-@click.option(
-    "--rounds", default=25, show_default=True, help="Questions of each thread, and interrupts."
-)
+@click.option("--rounds", default=25, show_default=True, help="Questions of each thread, and interrupts.")
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file for the figures.")
 def main(bundles: Path, rounds: int, output: Path | None) -> None:
     """Ask each kind of model from threads, after forks and interrupts, and load it again and again."""

@@ -3,11 +3,11 @@
     python tools/verification/check_cuda.py --full --output cuda-check.json
     python tools/verification/check_cuda.py --dry-run
 
-For each model the tool exports float16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel and is
-decomposed into primitives) and, to compare speeds, float32 for the CPU. Each bundle for CUDA is audited: every node of
-a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch on the provider that it was exported for,
-profiled, to tell which nodes onnxruntime runs on the CPU, and timed there and on the CPU (prefill and decode throughput
-in tokens/s).
+For each model the tool exports float16, bfloat16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel
+and is decomposed into primitives) and, to compare speeds, float32 for the CPU. Each bundle for CUDA is audited: every
+node of a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch on the provider that it was
+exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there and, but in bfloat16, on the
+CPU (prefill and decode throughput in tokens/s).
 
 Everything is written to one JSON file, including failures: a machine with a GPU is rarely available, so the failure of
 one case does not stop the others. The file is written after every case, and a run that was cut off goes on behind the
@@ -27,7 +27,7 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -37,7 +37,7 @@ from edgeformer.check import check
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
-from edgeformer.manifest_parts import Precision, Provider
+from edgeformer.manifest_parts import Arithmetic, Precision, Provider
 from edgeformer.runtime import load
 from edgeformer.runtime.cuda_machine import driver
 from edgeformer.runtime.session import onnxruntime, open_session, profiled
@@ -48,9 +48,23 @@ from benchmarks.bench_decode import edgeformer_loop
 from benchmarks.environment import environment
 from checkpoints.random_checkpoint import write_checkpoint
 
+
+class Case(NamedTuple):
+    """One export of a model. arithmetic: None for the default of the precision."""
+
+    precision: Precision
+    provider: Provider
+    arithmetic: Arithmetic | None = None
+
+    def __str__(self) -> str:
+        """Name the case in keys and in the summary."""
+        return f"{self.precision}{f' in {self.arithmetic}' if self.arithmetic else ''} for {self.provider}"
+
+
 # The last case is what a user without a GPU would run.
-CASES: tuple[tuple[Precision, Provider], ...] = (
-    ("fp16", "cuda"), ("int8", "cuda"), ("int4", "cuda"), ("fp32", "cuda"), ("fp32", "cpu"),
+CASES = (
+    Case("fp16", "cuda"), Case("bf16", "cuda"), Case("int8", "cuda"), Case("int4", "cuda"),
+    Case("int4", "cuda", "bf16"), Case("fp32", "cuda"), Case("fp32", "cpu"),
 )  # fmt: skip
 
 PROMPTS = (128, 512)
@@ -94,17 +108,18 @@ def gpus() -> list[str]:
     return answer.stdout.strip().splitlines()
 
 
-def check_case(
-    model: Path, folder: Path, precision: Precision, provider: Provider, *, dry: bool = False
-) -> dict[str, Any]:
-    """Export one bundle for `provider` into `folder`, audit, verify, profile and time it there, and time it on the CPU.
+def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> dict[str, Any]:
+    """Export a bundle into `folder`; audit, verify, profile and time it on its provider, and time it on the CPU.
 
     dry: leave out what takes a GPU. Returns plain data. An exception becomes the field `error`; fields found before it
     are kept.
     """
-    found: dict[str, Any] = {"precision": precision, "exported_for": provider, "dry": dry and provider == "cuda"}
+    provider = case.provider
+    found: dict[str, Any] = {"case": str(case), "exported_for": provider, "dry": dry and provider == "cuda"}
     try:
-        result = export_model(model, folder, precision=precision, provider=provider, verify=None)
+        result = export_model(
+            model, folder, precision=case.precision, provider=provider, arithmetic=case.arithmetic, verify=None
+        )
         found["model"] = result.manifest.source
         found["slower_forms"] = result.lowered.fallbacks
         if provider == "cuda":
@@ -116,7 +131,9 @@ def check_case(
         if found["dry"]:
             return found
         found["nodes"] = profile(folder, provider)
-        found["speeds"] = {name: speeds(folder, name) for name in dict.fromkeys((provider, "cpu"))}
+        # The CPU has no kernels for bfloat16.
+        others: tuple[Provider, ...] = () if result.manifest.arithmetic == "bf16" else ("cpu",)
+        found["speeds"] = {name: speeds(folder, name) for name in dict.fromkeys((provider, *others))}
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
         found["traceback"] = traceback.format_exc()
@@ -174,9 +191,7 @@ def passed(case: dict[str, Any]) -> bool:
 
 def summary(case: dict[str, Any]) -> str:
     """Return a case as a few lines of text."""
-    lines = [
-        f"{'ok  ' if passed(case) else 'FAIL'} {case['precision']} for {case['exported_for']}, {case.get('model')}"
-    ]
+    lines = [f"{'ok  ' if passed(case) else 'FAIL'} {case['case']}, {case.get('model')}"]
     if "audit" in case:
         lines.append(f"kernels: {case['audit']['verdict']}, by the table of onnxruntime {case['audit']['onnxruntime']}")
     if "parity" in case:
@@ -218,11 +233,11 @@ def main(model: Path | None, full: bool, dry_run: bool, output: Path) -> None:
         done, data["cases"] = resumed(output, data), []
         if reason is None or dry_run:
             models = [model or make(folder, "tiny")] + ([make(folder, "smollm2-135m")] if full else [])
-            for source, (precision, provider) in product(models, CASES):
-                key = f"{source.name}-{precision}-{provider}"
-                case = done.get(key) or check_case(source, folder / key, precision, provider, dry=dry_run)
-                click.echo(summary(case))
-                data["cases"].append(case | {"key": key})
+            for source, case in product(models, CASES):
+                key = f"{source.name}, {case}"
+                found = done.get(key) or check_case(source, folder / key, case, dry=dry_run)
+                click.echo(summary(found))
+                data["cases"].append(found | {"key": key})
                 write(output, data)
     data["passed"] = bool(data["cases"]) and all(map(passed, data["cases"]))
     write(output, data)

@@ -115,7 +115,7 @@ class _Grid:
         self._blocks = weight.unflatten(1, (scales.shape[1], -1))
         self._scales, self._zeros, self._form = scales.float()[..., None], zeros[..., None], form
         stored = torch.finfo(scales.dtype)
-        self._digit = stored.smallest_normal * stored.eps / 2
+        self._rounding = self._scales.abs().clamp(min=stored.smallest_normal) * stored.eps / 2
 
     def _steps(self, blocks: Tensor) -> Tensor:
         return torch.where(self._scales == 0, 0, blocks / self._scales)
@@ -133,8 +133,8 @@ class _Grid:
         if self._form.symmetric:
             # The weight of largest magnitude becomes the lowest integer, whatever its sign.
             whole = torch.where(high > -low, high, low) / -self._form.zero
-        # Subnormal float16 scales have few digits.
-        errors = ((self._scales - torch.tensor(SEARCHED) * whole).abs() - self._digit).clamp(min=0)
+        # Bfloat16 scales and subnormal float16 scales have few digits.
+        errors = ((self._scales - torch.tensor(SEARCHED) * whole).abs() - self._rounding).clamp(min=0)
         errors = torch.where(errors == 0, 0, errors / whole.abs())
         return float(errors.amin(-1).nan_to_num(torch.inf).max())
 
