@@ -1,15 +1,12 @@
-"""Convert sound to the input of Whisper: read a WAV file, resample it to 16 kHz, compute a log-mel spectrogram.
+"""Convert sound to the input of Whisper: resample it to 16 kHz, compute a log-mel spectrogram.
 
     features = log_mel(load_audio("speech.wav"), mel_bins=80)
 
-It needs numpy and the standard library only; other formats of sound files must be converted before.
+`sound_files` has `load_audio`. It needs numpy alone.
 """
 
-import io
-import wave
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,66 +30,6 @@ _BLOCK = 3_000
 
 # Sample rates (Hz) of sound files that exist; a damaged header must not make us allocate gigabytes.
 _RATES = range(1_000, 768_001)
-
-_CONVERT = "Convert it first, for instance with: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le speech.wav"
-
-
-def load_audio(path: str | Path) -> Samples:
-    """Read a WAV file as mono samples [N] at 16 kHz. Raises RequestError as `read_wav` and `resample` do."""
-    return resample(*read_wav(path))
-
-
-def read_wav(path: str | Path) -> tuple[Samples, int]:
-    """Return the samples [N] and sample rate (Hz) of a WAV file.
-
-    Raises RequestError if the file cannot be read, and as `decode_wav` does.
-    """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.") from error
-    return decode_wav(content, str(path))
-
-
-def decode_wav(content: bytes, name: str) -> tuple[Samples, int]:
-    """Return the samples [N] and sample rate (Hz) of a WAV file of 8, 16, 24 or 32-bit PCM; channels are averaged.
-
-    name: of the file, for errors. A file that ends before its header says, as a pipe or an aborted recording leaves it,
-    is read as far as it goes. Headers of the kind WAVE_FORMAT_EXTENSIBLE need Python 3.12. Raises RequestError for a
-    file of another format, and for one that holds no samples.
-    """
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            kind = _sample_format(file)
-            channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
-            data = file.readframes(file.getnframes())
-    except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError: a chunk that is longer than the file
-        reason = str(error) or "damaged or cut off"
-        raise RequestError(f"{name} is not a PCM WAV file ({reason}). {_CONVERT}") from error
-    if kind != "PCM" or width > 4:
-        raise RequestError(f"{name} holds {8 * width}-bit {kind}; it must be 8, 16, 24 or 32-bit PCM. {_CONVERT}")
-    frames = len(data) // (channels * width)
-    if frames == 0:
-        raise RequestError(f"{name} holds no samples.")
-    samples = _from_pcm(data[: frames * channels * width], width)
-    return samples.reshape(frames, channels).mean(axis=1), rate
-
-
-def _sample_format(file: wave.Wave_read) -> str:
-    # Python 3.15 opens files of floats too, whose bytes would pass for 32-bit integers.
-    get_format = getattr(file, "getformat", None)
-    return "float" if get_format is not None and get_format() == 3 else "PCM"
-
-
-def _from_pcm(data: bytes, width: int) -> Samples:
-    """Convert little-endian integers of `width` bytes to samples [N]; channels stay interleaved."""
-    values: NDArray[np.uint8] = np.frombuffer(data, np.uint8).reshape(-1, width)
-    if width == 1:
-        values = values ^ np.uint8(0x80)  # 8-bit samples are unsigned: 128 is silence
-    # The bytes of any width become the upper bytes of 32 bits, so that one scale serves all.
-    integers = np.zeros((len(values), 4), np.uint8)
-    integers[:, 4 - width :] = values
-    return integers.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
 
 
 def resample(samples: ArrayLike, from_rate: int, to_rate: int = SAMPLE_RATE) -> Samples:

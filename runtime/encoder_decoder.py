@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.audio import Spectrogram, load_audio, log_mel
+from edgeformer.runtime.audio import Spectrogram, log_mel
 from edgeformer.runtime.bfloat16 import stored
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
 from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice, check_tensors
+from edgeformer.runtime.sound_files import load_audio
 from edgeformer.runtime.speech.prompt import window_seconds
 
 Source = Text | Path | NDArray[np.floating[Any]] | Spectrogram
-"""A text or its token ids; of a speech model, a WAV file, mono samples [N] at 16 kHz, or a window's spectrogram."""
+"""A text or its token ids; of a speech model, a sound file, mono samples [N] at 16 kHz, or a window's spectrogram."""
 
 
 class EncoderDecoder(Model):

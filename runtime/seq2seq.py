@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
-from edgeformer.runtime.audio import check_samples, load_audio
+from edgeformer.runtime.audio import check_samples
 from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.generate import Generation, GenerationStream, run_rows
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
@@ -16,6 +16,7 @@ from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import is_batch
 from edgeformer.runtime.seq2seq_requests import Request, max_new_tokens, search_beams, start_rows
+from edgeformer.runtime.sound_files import load_audio
 from edgeformer.runtime.speech import Runs, SpeechConfig, SpeechModel, Transcript, transcribe
 
 
@@ -92,7 +93,7 @@ class Seq2SeqLM(EncoderDecoder):
     ) -> Generation | list[Generation] | list[list[Generation]]:
         """Generate a text from one source, or from each source of a batch of any lengths.
 
-        source: a text or token ids; of a speech model a WAV file or mono samples [N] at 16 kHz; or a list of these.
+        source: a text or token ids; of a speech model a sound file or mono samples [N] at 16 kHz; or a list of these.
         prompt: the decoder's first tokens, by default the model's start token. config: replaces the model's own
         `generation_config`. num_return_sequences: 1 to num_beams; above 1 the result of a source is a list of its best
         hypotheses, best first. logits_processors: functions that change logits before a token is chosen (see
@@ -248,7 +249,7 @@ class Seq2SeqLM(EncoderDecoder):
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> Transcript:
-        """Transcribe a recording of any length (a WAV file, or mono samples [N] at 16 kHz); return text and segments.
+        """Transcribe a recording of any length (a sound file, or mono samples [N] at 16 kHz); return text and segments.
 
         language: a code (en, de…); by default the model detects it in the first window. task: `transcribe`, or
         `translate` into English. speech: how windows follow one another, and what happens to unlikely texts. The other

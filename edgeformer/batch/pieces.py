@@ -20,7 +20,10 @@ from edgeformer.json_document import parse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".wav": "audio"}
+SOUND = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff")
+KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "text"} | dict.fromkeys(
+    SOUND, "audio"
+)
 """Kinds of input files, by the ends of their names."""
 
 BROKEN = "\0broken"

@@ -84,7 +84,7 @@ def run_command(
     """Run the model in BUNDLE on PROMPT (or standard input).
 
     The task of the bundle decides what that does: continue a text, translate it, classify it, fill its mask, or
-    transcribe a recording (PROMPT is the path of a WAV file then).
+    transcribe a recording (PROMPT is the path of a sound file then).
     """
     from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, load
 
@@ -187,7 +187,7 @@ def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_
     from edgeformer.runtime.speech import subtitles
 
     if not recording:
-        raise RequestError("there is no recording; give the path of a WAV file.")
+        raise RequestError("there is no recording; give the path of a sound file.")
     form = options.pop("subtitles", None)
     if form and as_json:
         raise click.UsageError("--json has the times already; leave --subtitles out.")

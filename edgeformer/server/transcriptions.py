@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Generation, Seq2SeqLM, SpeechConfig, Transcript
-from edgeformer.runtime.audio import decode_wav, resample
+from edgeformer.runtime.audio import resample
+from edgeformer.runtime.sound_files import decode_audio
 from edgeformer.runtime.speech import SubtitleFormat, Window, subtitles
 from edgeformer.runtime.speech.prompt import needs_language
 from edgeformer.server.answers import unless_gone
@@ -35,12 +36,16 @@ NEUTRAL: dict[str, tuple[str, ...]] = {
 }
 """Fields that the server does not have, with the values at which they change nothing."""
 
+SAMPLES_PER_BYTE = 32
+"""Samples of a compressed recording at most, per byte that a request may have: Opus at 12 kbit/s and 48 kHz. With the
+default of 4 MiB they take 512 MiB."""
+
 FIELDS = ("file", "model", "language", "response_format", "temperature")
 
 
 @dataclass(frozen=True)
 class Transcription:
-    """The fields of a request. file: a WAV file. temperature: 0 for the likeliest words."""
+    """The fields of a request. file: a sound file. temperature: 0 for the likeliest words."""
 
     file: bytes
     name: str
@@ -51,12 +56,12 @@ class Transcription:
 
 
 async def transcriptions(request: Request) -> Response:
-    """Return the text of a recording, a WAV file in a form, in the language that is spoken."""
+    """Return the text of a recording, a sound file in a form, in the language that is spoken."""
     return await _answer(request, "transcribe")
 
 
 async def translations(request: Request) -> Response:
-    """Return the text of a recording, a WAV file in a form, in English."""
+    """Return the text of a recording, a sound file in a form, in English."""
     return await _answer(request, "translate")
 
 
@@ -65,7 +70,7 @@ async def _answer(request: Request, task: str) -> Response:
     body = await _read_form(request)
     served = state.models.find(body.model)
     served.require_speech()
-    samples = await state.in_thread(_samples_of, body)
+    samples = await state.in_thread(_samples_of, body, SAMPLES_PER_BYTE * state.options.max_body_bytes)
     transcript = await _transcribe(request, served, samples, body, task)
     keep_text(state, record, "answer", transcript.text)
     return _response(transcript, body.response_format)
@@ -135,10 +140,10 @@ async def _generated(request: Request, served: ServedModel, window: Window) -> G
     return results[0]
 
 
-def _samples_of(body: Transcription) -> NDArray[np.float32]:
+def _samples_of(body: Transcription, most_samples: int) -> NDArray[np.float32]:
     """Return the samples of a recording at 16 kHz."""
     try:
-        return resample(*decode_wav(body.file, body.name))
+        return resample(*decode_audio(body.file, body.name, most_samples))
     except RequestError as error:
         raise ApiError(400, str(error), param="file") from None
 
@@ -157,7 +162,7 @@ async def _read_form(request: Request) -> Transcription:
 async def _fields_of(form: FormData) -> Transcription:
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise ApiError(400, "file: a WAV file is missing.", code="invalid_type", param="file")
+        raise ApiError(400, "file: a sound file is missing.", code="invalid_type", param="file")
     texts = _texts(form)
     wanted = texts.get("response_format", "json")
     if wanted not in FORMATS:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soundfile
 import tokenizers
 from click.testing import CliRunner
 
@@ -228,6 +229,9 @@ def test_run_transcribes_a_recording(bundle, recording):
     result = run("run", bundle, recording, "-n", 6)
     assert (result.exit_code, result.stdout) == (0, expected + "\n")
     assert run("run", bundle, "-n", 6, input=f"{recording}\n").stdout == result.stdout
+    flac = recording.with_suffix(".flac")
+    soundfile.write(flac, *soundfile.read(recording, dtype="int16"))
+    assert run("run", bundle, flac, "-n", 6).stdout == result.stdout
     for language in ("en", "de"):
         expected = model.transcribe(recording, language, max_new_tokens=6, num_beams=2)
         line = ["run", bundle, recording, "--language", language, "-n", 6, "--num-beams", 2]
@@ -257,8 +261,8 @@ def test_run_says_why_it_cannot_transcribe(bundle, recording, tmp_path):
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {tmp_path / 'nowhere.wav'} cannot be read: No such file")
     (tmp_path / "text.wav").write_text("hello")
-    assert "text.wav is not a PCM WAV file" in run("run", bundle, tmp_path / "text.wav").stderr
-    assert run("run", bundle, input="").stderr.startswith("error: there is no recording; give the path of a WAV file")
+    assert "text.wav is not a sound file of WAV" in run("run", bundle, tmp_path / "text.wav").stderr
+    assert run("run", bundle, input="").stderr.startswith("error: there is no recording; give the path of a sound file")
 
 
 @of("masked")

@@ -1,8 +1,6 @@
-"""The spectrogram is that of transformers' WhisperFeatureExtractor; WAV files and sample rates keep the sound."""
+"""The spectrogram is that of transformers' WhisperFeatureExtractor; sample rates keep the sound."""
 
-import struct
 import time
-import wave
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.audio import load_audio, log_mel, mel_filters, read_wav, resample
+from edgeformer.runtime.audio import log_mel, mel_filters, resample
 
 RATE = 16_000
 
@@ -245,123 +243,3 @@ def test_rates_that_no_sound_has_are_refused(rate):
         resample(_noise(0.1), rate)
     with pytest.raises(RequestError, match=f"to_rate is {rate} Hz"):
         resample(_noise(0.1), RATE, rate)
-
-
-def _write(path, data, channels=1, width=2, rate=RATE):
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(width)
-        file.setframerate(rate)
-        file.writeframes(data)
-    return path
-
-
-def _pcm(samples, width):
-    """Integers of `width` bytes, little-endian, of floats; 8 bits have no sign."""
-    limit = 2 ** (8 * width - 1)
-    integers = [int(np.clip(round(float(value) * limit), -limit, limit - 1)) for value in samples]
-    if width == 1:
-        return bytes(value + 128 for value in integers)
-    return b"".join(value.to_bytes(width, "little", signed=True) for value in integers)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_every_width_of_pcm_gives_the_same_sound(width, tmp_path):
-    sound = _tone(440, 0.1)
-    samples, rate = read_wav(_write(tmp_path / "tone.wav", _pcm(sound, width), width=width, rate=22_050))
-    assert rate == 22_050
-    assert samples.dtype == np.float32
-    np.testing.assert_allclose(samples, sound, rtol=0, atol=max(0.51 / 2 ** (8 * width - 1), 6e-8))
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_the_ends_of_the_range(width, tmp_path):
-    samples, _ = read_wav(_write(tmp_path / "ends.wav", _pcm([-1, 0, 0.5], width), width=width))
-    np.testing.assert_array_equal(samples, np.array([-1, 0, 0.5], np.float32))
-
-
-def test_channels_are_averaged(tmp_path):
-    interleaved = np.array([[0.5, -0.5], [0.5, 0.25], [-1, -1]]).reshape(-1)
-    for width in (1, 2, 3, 4):
-        samples, _ = read_wav(_write(tmp_path / "stereo.wav", _pcm(interleaved, width), channels=2, width=width))
-        np.testing.assert_array_equal(samples, np.array([0, 0.375, -1], np.float32))
-
-
-def test_a_file_of_another_rate_is_loaded_at_16_khz(tmp_path):
-    stereo = np.repeat(_tone(1000, 1, 44_100, amplitude=0.5), 2)
-    sound = load_audio(str(_write(tmp_path / "tone.wav", _pcm(stereo, 2), channels=2, rate=44_100)))
-    assert sound.shape == (RATE,)
-    # 16 bits leave noise 96 dB below full scale.
-    assert _decibels((sound - _tone(1000, 1, amplitude=0.5))[INNER]) < -85
-
-
-def test_a_cut_off_file_is_read_as_far_as_it_goes(tmp_path):
-    path = _write(tmp_path / "cut.wav", _pcm([0.5, 0.25, 0.125, -0.5], 2), channels=2)
-    path.write_bytes(path.read_bytes()[:-1])
-    samples, _ = read_wav(path)
-    np.testing.assert_array_equal(samples, np.array([0.375], np.float32))
-
-
-def test_a_header_written_before_the_length_was_known(tmp_path):
-    # As ffmpeg writes to a pipe.
-    path = _write(tmp_path / "pipe.wav", _pcm([0.5, 0.25], 2))
-    content = bytearray(path.read_bytes())
-    content[4:8] = content[40:44] = b"\xff" * 4
-    path.write_bytes(content)
-    np.testing.assert_array_equal(read_wav(path)[0], np.array([0.5, 0.25], np.float32))
-
-
-def _header(kind, width, size=40, rate=RATE):
-    """A WAV file of zeros whose format has the number `kind`."""
-    layout = struct.pack("<HHIIHH", kind, 1, rate, rate * width, width, 8 * width)
-    body = b"WAVEfmt " + struct.pack("<I", len(layout)) + layout + b"data" + struct.pack("<I", size) + bytes(size)
-    return b"RIFF" + struct.pack("<I", len(body)) + body
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is not a PCM WAV file (damaged or cut off). Convert it first, for instance with: ffmpeg"),
-        (b"ID3\x03 this is an MP3", "is not a PCM WAV file (file does not start with RIFF id)"),
-        (_header(6, 1), "is not a PCM WAV file (unknown format: 6)"),
-        (_header(1, 2)[:20], "is not a PCM WAV file (damaged or cut off)"),
-        # A chunk that is larger than the file it is in.
-        (_header(1, 2)[:16] + b"\xff" * 4 + _header(1, 2)[20:], "is not a PCM WAV file (damaged or cut off)"),
-        (_header(1, 8), "holds 64-bit PCM; it must be 8, 16, 24 or 32-bit PCM."),
-        (_header(1, 2, size=0), "holds no samples."),
-    ],
-    ids=["empty", "MP3", "A-law", "cut off", "damaged", "64 bits", "no samples"],
-)
-def test_other_files_are_refused(content, message, tmp_path):
-    path = tmp_path / "file.wav"
-    path.write_bytes(content)
-    with pytest.raises(RequestError) as error:
-        load_audio(path)
-    assert str(error.value).startswith(f"{path} {message}")
-
-
-def test_floats_are_refused_by_every_python(tmp_path, monkeypatch):
-    path = tmp_path / "float.wav"
-    path.write_bytes(_header(3, 4))
-    if not hasattr(wave.Wave_read, "getformat"):
-        with pytest.raises(RequestError, match="is not a PCM WAV file \\(unknown format: 3\\)"):
-            read_wav(path)
-        # As if this were Python 3.15, which opens the file.
-        path.write_bytes(_header(1, 4))
-        monkeypatch.setattr(wave.Wave_read, "getformat", lambda file: 3, raising=False)
-    with pytest.raises(RequestError, match="holds 32-bit float; it must be 8, 16, 24 or 32-bit PCM."):
-        read_wav(path)
-
-
-def test_a_file_that_cannot_be_opened_is_named(tmp_path):
-    with pytest.raises(RequestError, match="nowhere.wav cannot be read: No such file or directory."):
-        load_audio(tmp_path / "nowhere.wav")
-    with pytest.raises(RequestError, match="cannot be read: Is a directory."):
-        load_audio(tmp_path)
-
-
-def test_a_damaged_rate_is_refused(tmp_path):
-    path = tmp_path / "rate.wav"
-    path.write_bytes(_header(1, 2, rate=0))
-    with pytest.raises(RequestError, match="from_rate is 0 Hz"):
-        load_audio(path)

@@ -8,6 +8,7 @@ import httpx2
 import numpy as np
 import openai
 import pytest
+import soundfile
 import tokenizers
 from running_server import running
 from speech_model import speech_model
@@ -16,6 +17,7 @@ from edgeformer.export import export_model
 from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.audio import SAMPLE_RATE
 from edgeformer.runtime.speech import subtitles
+from edgeformer.server import transcriptions as server_transcriptions
 
 WORDS = 100
 NAMES = ["endoftext", "startoftranscript", "en", "de", "fr", "translate", "transcribe", "notimestamps"]
@@ -97,6 +99,16 @@ def test_a_recording_of_several_windows_is_what_transcribe_returns(create, trans
     assert len(texts) == 2 and all(len(text) > 10 for text in texts)
 
 
+def test_flac_is_transcribed_as_wav_is_and_its_length_is_bounded(create, tmp_path, monkeypatch):
+    file = recording(tmp_path / "a.wav", 2.5)
+    samples, rate = soundfile.read(file, dtype="int16")
+    soundfile.write(tmp_path / "a.flac", samples, rate)
+    assert create(model="whisper", file=tmp_path / "a.flac").text == create(model="whisper", file=file).text
+    monkeypatch.setattr(server_transcriptions, "SAMPLES_PER_BYTE", 0)
+    with pytest.raises(openai.BadRequestError, match="a.flac holds more than 0 samples"):
+        create(model="whisper", file=tmp_path / "a.flac")
+
+
 def test_formats_are_a_text_and_what_is_known_of_it(create, tmp_path):
     file = recording(tmp_path / "a.wav", 2.5)
     plain = create(model="whisper", file=file).text
@@ -133,7 +145,7 @@ REFUSED = [
     ({"temperature": 9}, "temperature", "it must be 0 to 2"),
     ({"prompt": "Hello"}, "prompt", "'prompt' is not supported"),
     ({"extra_body": {"beams": 3}}, "beams", "is no field of this request"),
-    ({"file": ("a.wav", b"no sound")}, "file", "a.wav is not a PCM WAV file"),
+    ({"file": ("a.wav", b"no sound")}, "file", "a.wav is not a sound file of WAV"),
 ]  # fmt: skip
 
 
