@@ -13,8 +13,9 @@ Format = Literal["parquet", "jsonl"]
 SHARD_ROWS = 1024
 """Rows of a shard, unless the job says otherwise: what is lost when a worker dies, and few enough for its memory."""
 
-ENGINE_ROWS = 8
-"""Rows that an engine runs together, unless the job says otherwise; the default of `Engine`."""
+MAX_ROWS = 16
+"""Rows that are generated together, unless the job says otherwise. With tiny-translate 16 are 1.1 times as fast as 8,
+and 32 and 64 no faster than 16; a request waits for nobody here, so it may be more than the default of `Engine`."""
 
 ENGINE_MEMORY = 1 << 30
 """Bytes of cache that running rows may need together. It is a fixed number, as what is free differs between nodes, and
@@ -27,7 +28,7 @@ class BatchOptions:
 
     verb: None for what the bundle's task suggests. column: the one that holds the prompt; None for the verb's default.
     template: a Jinja template over the columns of a row that gives the prompt instead. format: of the shards.
-    shard_rows: rows of a shard at most. max_rows: rows that an engine runs together. threads: of one worker; None for
+    shard_rows: rows of a shard at most. max_rows: rows that are generated together. threads: of one worker; None for
     what the size of the bundle suggests. seed: of the job; each row's own follows from it and the row's number.
     prefix: put before the names of the new columns. generation: options of `CausalLM.generate` or
     `Seq2SeqLM.generate`, with source_language and target_language for translations and language for recordings.
@@ -40,7 +41,7 @@ class BatchOptions:
     template: str | None = None
     format: Format = "parquet"
     shard_rows: int = SHARD_ROWS
-    max_rows: int = ENGINE_ROWS
+    max_rows: int = MAX_ROWS
     threads: int | None = None
     seed: int = 0
     prefix: str = ""

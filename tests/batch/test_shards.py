@@ -114,6 +114,25 @@ def test_sampled_rows_draw_by_the_seed_of_the_job_and_their_number(llama, tmp_pa
     assert outputs[4] == alone.text
 
 
+def test_translations_that_sample_draw_by_row_and_greedy_ones_run_in_batches(translate, tmp_path):
+    write_jsonl(tmp_path / "rows.jsonl", 9)
+    texts = {}
+    for name, seed, rows in (("a", 1, 4), ("b", 1, 2), ("c", 2, 4)):
+        run(translate, tmp_path / "rows.jsonl", tmp_path / name, seed=seed, max_rows=rows,
+            generation={"temperature": 3.0, "max_new_tokens": 8})  # fmt: skip
+        texts[name] = [row["output"] for row in read_parquet(tmp_path / name)]
+    assert texts["a"] == texts["b"] != texts["c"]
+    model = load(translate, "cpu", 1)
+    source = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[5])["text"]
+    assert texts["a"][5] == model.generate(source, temperature=3.0, max_new_tokens=8, seed=row_seed(1, 5)).text
+    sizes = []
+    runner = Runner(model, "translate", BatchOptions(max_rows=4, generation={"num_beams": 1, "max_new_tokens": 8}))
+    original = model.generate
+    model.generate = lambda sources, **options: (sizes.append(len(sources)), original(sources, **options))[1]
+    assert [result.error for result in runner.run(["one cat"] * 9, 0)] == [None] * 9
+    assert sizes == [4, 4, 1]
+
+
 def test_other_verbs_write_what_the_model_computes(embed, llama, tmp_path):
     rows = write_jsonl(tmp_path / "rows.jsonl", 20)
     run(embed, tmp_path / "rows.jsonl", tmp_path / "vectors")

@@ -2,6 +2,8 @@
 
     python tools/benchmarks/bench_batch.py kills BUNDLE --rows 200000 --kills 20 --folder /tmp/kills
     python tools/benchmarks/bench_batch.py speed BUNDLE --rows 20000 --checkpoint tiny-translate
+    python tools/benchmarks/bench_batch.py nodes BUNDLE
+    python tools/benchmarks/bench_batch.py overhead BUNDLE
 
 `kills` runs `edgeformer batch` on a Ray cluster of three nodes on this machine (a head without workers, two nodes of a
 core each), kills a worker, a node or the driver at random moments, and goes on until all rows are committed. Then it
@@ -28,9 +30,12 @@ from typing import Any
 import click
 import psutil
 
-from edgeformer.batch.options import SHARD_ROWS, BatchOptions
-from edgeformer.batch.verbs import Runner, choose_verb
-from edgeformer.runtime import Encoder, Seq2SeqLM, load
+from edgeformer.batch.job import committed, open_job
+from edgeformer.batch.options import MAX_ROWS, SHARD_ROWS, BatchOptions
+from edgeformer.batch.run import _commits, _prepare, _ray
+from edgeformer.batch.storage import Folder
+from edgeformer.batch.worker import Assignment, ShardWriter
+from edgeformer.runtime import Encoder, Engine, Seq2SeqLM, load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -100,10 +105,10 @@ def timed(function: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def job(bundle: Path, rows: Path, output: Path) -> tuple[dict[str, Any], int]:
-    """Run a job of one worker on this machine; return its counts and the largest resident bytes of a worker."""
+def job(bundle: Path, rows: Path, output: Path, *more: str) -> tuple[dict[str, Any], int]:
+    """Run a job; return its counts and the largest resident bytes of a worker. more: options, of one worker if none."""
     shutil.rmtree(output, ignore_errors=True)
-    run = subprocess.Popen(command(bundle, rows, output, "--workers", "1"), stdout=subprocess.PIPE)
+    run = subprocess.Popen(command(bundle, rows, output, *(more or ("--workers", "1"))), stdout=subprocess.PIPE)
     largest = [0]
 
     def watch() -> None:
@@ -125,16 +130,20 @@ def job(bundle: Path, rows: Path, output: Path) -> tuple[dict[str, Any], int]:
 
 
 def engine_seconds(bundle: Path, texts: Sequence[str]) -> float:
-    """Return the seconds of an engine in this process for all texts, without loading."""
+    """Return the seconds of an engine in this process for all texts, without loading. Encoders run `embed`."""
     model = load(bundle, "cpu", 1)
     if isinstance(model, Encoder):
         return timed(lambda: model.embed(list(texts)))
-    beams = {"num_beams": 1} if isinstance(model, Seq2SeqLM) else {}
-    options = BatchOptions(shard_rows=len(texts), generation={"max_new_tokens": NEW_TOKENS, **beams})
-    runner = Runner(model, choose_verb(model.manifest, None), options)
-    seconds = timed(lambda: runner.run(texts, 0))
-    runner.close()
-    return seconds
+    options: dict[str, Any] = {"max_new_tokens": NEW_TOKENS} | (
+        {"num_beams": 1} if isinstance(model, Seq2SeqLM) else {}
+    )
+    with Engine(model, max_rows=MAX_ROWS, max_queue=len(texts)) as engine:
+
+        def run() -> None:
+            for stream in [engine.submit(text, **options) for text in texts]:
+                stream.finish()
+
+        return timed(run)
 
 
 def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str]) -> float:
@@ -184,9 +193,65 @@ def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None) -> None
                 "with a tenth of the rows": tenth / 1e6,
             }
             if checkpoint is not None:
-                part = texts[: max(rows // 20, 8)]
+                part = texts[: max(rows // 6, 8)]
                 figures["transformers rows/s"] = len(part) / transformers_seconds(checkpoint, bundle, part)
             click.echo(json.dumps({label: round(value, 1) for label, value in figures.items()}))
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--rows", default=12_000, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--shard-rows", default=256, show_default=True)
+def nodes(bundle: Path, rows: int, rounds: int, shard_rows: int) -> None:
+    """Compare jobs on one and on two nodes of a core each, by turns."""
+    with tempfile.TemporaryDirectory(prefix="ef") as name:
+        folder = Path(name)
+        write_rows(folder / "rows.jsonl", rows, 0)
+        cluster = Nodes(name)
+        try:
+            for _ in range(rounds):
+                rates = {}
+                for count in (1, 2):
+                    more = ("--workers", str(count), "--address", cluster.address, "--shard-rows", str(shard_rows))
+                    done, _ = job(bundle, folder / "rows.jsonl", folder / "shards", *more)
+                    seconds = done["seconds"] - done["startup_seconds"]
+                    rates[f"rows/s of {count}"] = round((rows - count * shard_rows) / seconds, 1)
+                click.echo(json.dumps(rates))
+        finally:
+            cluster.close()
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--pieces", default=1000, show_default=True)
+def overhead(bundle: Path, pieces: int) -> None:
+    """Measure what a piece costs beside its rows: of one row, without Ray; then of none, with Ray.
+
+    Pieces that are committed already are scheduled once more, and their workers read the commits alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="ef") as name:
+        folder = Path(name)
+        texts = write_rows(folder / "rows.jsonl", pieces, 0)
+        prepared, found, _ = _prepare(bundle, str(folder / "rows.jsonl"), BatchOptions(shard_rows=1, column="text"))
+        output = str(folder / "shards")
+        open_job(Folder(output), prepared)
+        writer = ShardWriter(Assignment(job=prepared, bundle=str(bundle), output=output))
+        model = load(bundle, "cpu", 1)
+        alone = timed(
+            lambda: [model.embed(text) if isinstance(model, Encoder) else model.generate(text) for text in texts]
+        )
+        whole = timed(lambda: [writer.write(piece) for piece in found.pieces])
+        writer.close()
+        listed = timed(lambda: committed(Folder(output), prepared))
+        with _ray(None, output):
+            stamps = [time.perf_counter() for _ in _commits(found.pieces, bundle, output, prepared, 1, False)]
+        figures = {
+            "read, write and commit a shard": (whole - alone) / pieces,
+            "list a commit": listed / pieces,
+            "schedule a piece by Ray": (stamps[-1] - stamps[0]) / (len(stamps) - 1),
+        }
+        click.echo(json.dumps({label: f"{value * 1000:.2f} ms" for label, value in figures.items()}))
 
 
 if __name__ == "__main__":
