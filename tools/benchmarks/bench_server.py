@@ -136,9 +136,9 @@ def in_batch(model: CausalLM) -> Contender:
 
 
 @contextmanager
-def edgeformer_server(bundle: Path, rows: int, threads: int | None) -> Iterator[int]:
+def edgeformer_server(bundle: Path, rows: int, threads: int) -> Iterator[int]:
     """Run `edgeformer serve`; yield its port."""
-    server = SoakedServer([bundle], rows, queue=rows, threads=threads)
+    server = SoakedServer([bundle], rows, queue=rows, limits={"threads": threads})
     server.start()
     try:
         yield server.port

@@ -19,8 +19,10 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -43,8 +45,8 @@ FAULTS_KEPT = 20
 KILL_AFTER = 1.0
 """Seconds of load before the server is killed."""
 
-PREFIX_MB = 4.0
-"""Megabytes of prefixes that the server may keep: few, so that they are full in the warm-up and then go and come. Every
+LIMITS = MappingProxyType({"prefix-cache": 4.0})
+"""Limits of the server. Prefixes get few megabytes, so that they are full in the warm-up and then go and come. Every
 new text adds to them until they are full, which in a larger budget looks like a leak for 10⁵ requests and more."""
 
 SPARE_FILES = 4
@@ -161,11 +163,20 @@ class Soak:
 
 
 async def soak(
-    bundles: list[Path], result: Result, *, requests: int, seconds: float, clients: int, rows: int, kills: int
+    bundles: list[Path],
+    result: Result,
+    *,
+    requests: int,
+    seconds: float,
+    clients: int,
+    rows: int,
+    kills: int,
+    limits: Mapping[str, float] = LIMITS,
+    short: bool = False,
 ) -> Result:
-    """Add one run of a server to a result."""
-    cases, started = cases_of(bundles, result.seed), time.monotonic()
-    server = SoakedServer(bundles, rows, queue=max(2, clients // 2), prefix_mb=PREFIX_MB)
+    """Add one run of a server to a result. limits: options of the server. short: requests of few tokens."""
+    cases, started = cases_of(bundles, result.seed, short=short), time.monotonic()
+    server = SoakedServer(bundles, rows, max(2, clients // 2), limits)
     work = Soak(server, cases, result, clients)
     try:
         await asyncio.to_thread(server.start)
@@ -225,12 +236,18 @@ def show(result: Result, console: Console) -> None:
 @click.option("--clients", default=16, show_default=True, help="Requests at a time.")
 @click.option("--rows", default=8, show_default=True, help="Rows of the engine.")
 @click.option("--kills", default=1, show_default=True, help="Times that the server is killed.")
+@click.option("--prefix-cache", default=LIMITS["prefix-cache"], show_default=True, help="MB of prefixes.")
+@click.option("--memory", type=float, help="MB of the rows. [default: that of the server]")
+@click.option("--short", is_flag=True, help="Prompts of 3 and 10 words, and answers of 8 tokens at most.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file to write, or to go on with.")
-def main(bundles: tuple[Path, ...], seed: int, output: Path | None, **options: Any) -> None:
+def main(
+    bundles: tuple[Path, ...], prefix_cache: float, memory: float | None, seed: int, output: Path | None, **options: Any
+) -> None:
     """Soak a server of BUNDLES."""
     result = Result.read(output) if output and output.exists() else Result(seed)
-    asyncio.run(soak(list(bundles), result, **options))
+    limits = {"prefix-cache": prefix_cache} | ({} if memory is None else {"memory": memory})
+    asyncio.run(soak(list(bundles), result, limits=limits, **options))
     if output:
         partial = output.with_suffix(".partial")
         partial.write_text(json.dumps(vars(result), indent=1))

@@ -64,8 +64,11 @@ class Outcome(NamedTuple):
     first_token_seconds: float | None = None
 
 
-def cases_of(bundles: list[Path], seed: int, count: int = 24) -> Cases:
-    """Compute requests and their answers by `generate` and `embed`, without an engine or a server."""
+def cases_of(bundles: list[Path], seed: int, count: int = 24, short: bool = False) -> Cases:
+    """Compute requests and their answers by `generate` and `embed`, without an engine or a server.
+
+    short: few words and tokens, so that as many requests as possible fit into a time.
+    """
     draw = random.Random(f"cases/{seed}")
     texts: list[Case] = []
     vectors: list[Case] = []
@@ -73,15 +76,16 @@ def cases_of(bundles: list[Path], seed: int, count: int = 24) -> Cases:
         model = load(bundle, "cpu")
         for _ in range(count):
             if isinstance(model, CausalLM):
-                texts.append(_completion(model, bundle.name, draw))
+                texts.append(_completion(model, bundle.name, draw, short))
             elif isinstance(model, Encoder):
                 given = [_words(draw, draw.randint(1, 20)) for _ in range(draw.randint(1, 3))]
                 vectors.append(Case({"model": bundle.name, "input": given}, model.embed(given)))
     return Cases(texts, vectors)
 
 
-def _completion(model: CausalLM, name: str, draw: random.Random) -> Case:
-    prompt, new = _words(draw, draw.choice((3, 10, 40, 160))), draw.randint(2, 30)
+def _completion(model: CausalLM, name: str, draw: random.Random, short: bool) -> Case:
+    words, most_new = ((3, 10), 8) if short else ((3, 10, 40, 160), 30)
+    prompt, new = _words(draw, draw.choice(words)), draw.randint(2, most_new)
     options: dict[str, Any] = {"temperature": 0.9, "seed": draw.randint(0, 999)} if draw.random() < 0.5 else {}
     text = model.generate(prompt, max_new_tokens=new, **options).text
     return Case({"model": name, "prompt": prompt, "max_tokens": new} | options, text)

@@ -10,7 +10,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from reliability.soak_client import get
@@ -22,16 +24,13 @@ IDLE_SECONDS = 60
 
 
 class SoakedServer:
-    """A process of `edgeformer serve`. rows, queue: its limits. prefix_mb: megabytes of prefixes that it may keep."""
+    """A process of `edgeformer serve`. rows, queue: its limits. limits: values of further options, by their names."""
 
-    def __init__(
-        self, bundles: list[Path], rows: int, queue: int, threads: int | None = None, prefix_mb: float | None = None
-    ):
+    def __init__(self, bundles: list[Path], rows: int, queue: int, limits: Mapping[str, float] = MappingProxyType({})):
         self._command = [
             sys.executable, "-m", "edgeformer", "serve", *map(str, bundles), "--max-rows", str(rows),
             "--max-queue", str(queue), "--max-body-bytes", str(BODY_BYTES),
-            *([] if threads is None else ["--threads", str(threads)]),
-            *([] if prefix_mb is None else ["--prefix-cache", str(prefix_mb)]),
+            *(text for name, value in limits.items() for text in (f"--{name}", f"{value:g}")),
         ]  # fmt: skip
         self.port = 0
 
