@@ -10,7 +10,7 @@ std::span<const Level* const> levels() {
 #if defined(__x86_64__) || defined(_M_X64)
       &kAvx512Level, &kAvx2VnniLevel, &kAvx2Level,
 #elif defined(__aarch64__) || defined(_M_ARM64)
-      &kNeonLevel,
+      &kNeonI8mmLevel, &kNeonLevel,
 #endif
       &kPlainLevel};
   return all;

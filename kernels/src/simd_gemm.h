@@ -4,6 +4,7 @@
 // stay in the first-level cache.
 #pragma once
 
+#include "simd_integers.h"
 #include "simd_kernels.h"
 
 namespace edgeformer {
@@ -34,23 +35,7 @@ void multiply_tile(const BlockOfBytes& block, const TileRows& rows) {
   for (int row = 0; row < kRows; ++row) {
     sums[row][0] = sums[row][1] = V::splat(start_of(block.zero_points, rows.offsets[row]));
   }
-  const std::uint8_t* w = block.bytes;
-  const std::int8_t* a = rows.values;
-  const std::size_t stride = rows.word_stride;
-  for (const std::uint8_t* end = w + block.size / 4 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += stride) {
-    const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
-#pragma clang loop unroll(full)
-    for (int row = 0; row < kRows; ++row) {
-      const typename V::Bytes four = V::broadcast4(a + 4 * row);
-      if constexpr (kNibbles) {
-        sums[row][0] = V::dot4_nibbles(sums[row][0], left, four);
-        sums[row][1] = V::dot4_nibbles(sums[row][1], right, four);
-      } else {
-        sums[row][0] = V::dot4(sums[row][0], left, four);
-        sums[row][1] = V::dot4(sums[row][1], right, four);
-      }
-    }
-  }
+  add_products<V, kRows, kNibbles>(block.bytes, block.size, rows.values, rows.word_stride, false, sums);
   // Everything is read ahead of the results, which the compiler must take for aliases of bytes.
   const float* of_rows = rows.scales;
   const std::int32_t* offsets = rows.offsets;

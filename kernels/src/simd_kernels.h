@@ -12,12 +12,9 @@
 #include <utility>
 
 #include "level.h"
+#include "simd_integers.h"
 
 namespace edgeformer {
-
-// Bytes between what is multiplied and what is prefetched. The hardware's own prefetchers stop at the end of a page and
-// reach about 2/3 of the bandwidth; see docs/explanation/kernels.md.
-inline constexpr int kPrefetchDistance = 8192;
 
 // Rounds `size` numbers to words of four bytes, which lie `stride` bytes apart, and pads them with zeros to a block.
 //

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "simd_gate.h"
+#include "simd_integers.h"
 #include "simd_kernels.h"
 
 namespace edgeformer {
@@ -16,22 +17,7 @@ void multiply_per_token_tile(const Panels& panels, int panel, const Activations&
   for (int each = 0; each < kRows; ++each) {
     sums[each][0] = sums[each][1] = V::splat(x.offsets[row + each]);
   }
-  const std::uint8_t* w = panels.panel(panel);
-  const std::int8_t* a = x.values_of(row, 0);
-  const std::size_t stride = x.word_stride();
-  for (const std::uint8_t* end = w + panels.integer_bytes(); w != end; w += 2 * V::kBytes, a += stride) {
-    if (fetch) {
-      V::prefetch(w + kPrefetchDistance);
-      V::prefetch(w + V::kBytes + kPrefetchDistance);
-    }
-    const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
-#pragma clang loop unroll(full)
-    for (int each = 0; each < kRows; ++each) {
-      const typename V::Bytes four = V::broadcast4(a + 4 * each);
-      sums[each][0] = V::dot4(sums[each][0], left, four);
-      sums[each][1] = V::dot4(sums[each][1], right, four);
-    }
-  }
+  add_products<V, kRows, false>(panels.panel(panel), panels.block(), x.values_of(row, 0), x.word_stride(), fetch, sums);
   for (int half = 0; half < 2; ++half) {
     const typename V::Floats of_columns = V::load(panels.factors(panel) + half * V::kLanes);
     const typename V::Floats plus = bias ? V::load(bias + half * V::kLanes) : V::splat(0.0f);

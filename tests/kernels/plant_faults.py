@@ -33,10 +33,13 @@ def compile_file(built, source, file, *, optimize=False):
     return made
 
 
-def link_program(built, program, objects, folder):
-    """Link a program of the tests from objects, and from the library for all that they lack; return its path."""
+def link_program(built, program, objects, folder, *options):
+    """Link a program of the tests from objects, and from the library for all that they lack; return its path.
+
+    options: for the compiler, where it builds for another processor.
+    """
     test = built / f"CMakeFiles/test_{program}.dir/tests/test_{program}.cc.o"
-    return _link([*objects, test, built / "libkernels.a"], folder / f"test_{program}")
+    return _link([*options, *objects, test, built / "libkernels.a"], folder / f"test_{program}")
 
 
 def link_library(built, objects, folder):

@@ -1,0 +1,113 @@
+// Integer products of a tile of rows and a panel, over a SIMD level V (see simd_kernels.h): by dot4, or two rows by two
+// columns at a time where the level has matrix instructions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace edgeformer {
+
+// Bytes between what is multiplied and what is prefetched. The hardware's own prefetchers stop at the end of a page and
+// reach about 2/3 of the bandwidth; see docs/explanation/kernels.md.
+inline constexpr int kPrefetchDistance = 8192;
+
+// Levels with an instruction for small matrices: multiply_pairs(sums, a, w) adds the four products of two rows and two
+// columns, of eight inputs each, to sums: row 0 by columns 0 and 1, then row 1 by both.
+template <class V>
+concept HasMatrices = requires(typename V::Ints sums, typename V::Bytes bytes) { V::multiply_pairs(sums, bytes, bytes); };
+
+// Exchanges the sums of two rows, of kLanes columns each, for those of pairs of columns, of both rows each; and back.
+template <class V>
+void exchange(typename V::Ints& first, typename V::Ints& second) {
+  const typename V::Ints low = V::join_low(first, second);
+  second = V::join_high(first, second);
+  first = low;
+}
+
+// sums += rows times bytes w of a panel, for `inputs` inputs, a multiple of 8. a: as Activations has a tile, of which words
+// of four inputs lie `stride` bytes apart. kNibbles: of weights below 16. fetch: whether w is read for the first time.
+template <class V, int kRows, bool kNibbles>
+void add_dot4(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, bool fetch,
+              typename V::Ints (&sums)[kRows][2]) {
+  for (const std::uint8_t* end = w + inputs / 4 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += stride) {
+    if (fetch) {
+      V::prefetch(w + kPrefetchDistance);
+      V::prefetch(w + V::kBytes + kPrefetchDistance);
+    }
+    const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) {
+      const typename V::Bytes four = V::broadcast4(a + 4 * row);
+      if constexpr (kNibbles) {
+        sums[row][0] = V::dot4_nibbles(sums[row][0], left, four);
+        sums[row][1] = V::dot4_nibbles(sums[row][1], right, four);
+      } else {
+        sums[row][0] = V::dot4(sums[row][0], left, four);
+        sums[row][1] = V::dot4(sums[row][1], right, four);
+      }
+    }
+  }
+}
+
+// The same by matrices. Words of two steps, one after the other, are eight inputs of a row or of a column.
+template <class V, int kRows>
+  requires HasMatrices<V>
+void add_matrices(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, bool fetch,
+                  typename V::Ints (&sums)[kRows][2]) {
+  // The last of an odd number of rows is multiplied twice.
+  constexpr int kPairs = (kRows + 1) / 2;
+  typename V::Ints pairs[2 * kPairs][2];
+#pragma clang loop unroll(full)
+  for (int row = 0; row < 2 * kPairs; ++row) {
+    for (int half = 0; half < 2; ++half) pairs[row][half] = sums[row < kRows ? row : kRows - 1][half];
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < 2 * kPairs; row += 2) {
+    for (int half = 0; half < 2; ++half) exchange<V>(pairs[row][half], pairs[row + 1][half]);
+  }
+  for (const std::uint8_t* end = w + inputs / 4 * 2 * V::kBytes; w != end; w += 4 * V::kBytes, a += 2 * stride) {
+    typename V::Bytes columns[2][2];
+    for (int half = 0; half < 2; ++half) {
+      const std::uint8_t* of_half = w + half * V::kBytes;
+      if (fetch) {
+        V::prefetch(of_half + kPrefetchDistance);
+        V::prefetch(of_half + 2 * V::kBytes + kPrefetchDistance);
+      }
+      const typename V::Bytes first = V::load_bytes(of_half), second = V::load_bytes(of_half + 2 * V::kBytes);
+      columns[half][0] = V::zip_low_words(first, second);
+      columns[half][1] = V::zip_high_words(first, second);
+    }
+#pragma clang loop unroll(full)
+    for (int row = 0; row < 2 * kPairs; row += 2) {
+      const std::int8_t* of_row = a + 4 * row;
+      const typename V::Bytes two = row + 1 < kRows
+                                        ? V::zip_low_words(V::load_words(of_row), V::load_words(of_row + stride))
+                                        : V::zip_low_words(V::broadcast4(of_row), V::broadcast4(of_row + stride));
+      for (int half = 0; half < 2; ++half) {
+        pairs[row][half] = V::multiply_pairs(pairs[row][half], two, columns[half][0]);
+        pairs[row + 1][half] = V::multiply_pairs(pairs[row + 1][half], two, columns[half][1]);
+      }
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < 2 * kPairs; row += 2) {
+    for (int half = 0; half < 2; ++half) exchange<V>(pairs[row][half], pairs[row + 1][half]);
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    for (int half = 0; half < 2; ++half) sums[row][half] = pairs[row][half];
+  }
+}
+
+// The faster of both. One row has no pair.
+template <class V, int kRows, bool kNibbles>
+void add_products(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, bool fetch,
+                  typename V::Ints (&sums)[kRows][2]) {
+  if constexpr (HasMatrices<V> && kRows > 1) {
+    add_matrices<V, kRows>(w, inputs, a, stride, fetch, sums);
+  } else {
+    add_dot4<V, kRows, kNibbles>(w, inputs, a, stride, fetch, sums);
+  }
+}
+
+}  // namespace edgeformer
