@@ -86,6 +86,7 @@ class Manifest:
         adapter_graph: the graph that takes adapters as inputs, if there is one.
         adapters: the LoRA adapters of that graph.
         prompts: of a sentence encoder, what it was trained to find before texts.
+        pickled_weights: SHA-256 of each pickle that the weights were read from, by name; empty for safetensors.
     """
 
     schema_version: int
@@ -125,6 +126,7 @@ class Manifest:
     adapter_graph: AdapterGraph | None = None
     adapters: tuple[BundledAdapter, ...] = ()
     prompts: TextPrompts | None = None
+    pickled_weights: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files, *(adapter.file for adapter in self.adapters)):

@@ -16,7 +16,7 @@ from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, requir
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
-from edgeformer.manifest_parts import SpecialTokens
+from edgeformer.manifest_parts import SpecialTokens, sha256
 from edgeformer.sentence_transformers import choose_pooling, read_max_length, read_score, transformer_folder
 from edgeformer.weight_map import read_weight_map
 
@@ -38,6 +38,7 @@ PRESETS = Path(__file__).parent / "presets"
 # also matches slashes, so that 1_Pooling/config.json is downloaded.
 HUB_CONFIGS = ["*.json", "*.jinja"]
 HUB_WEIGHTS = ["*.safetensors"]
+HUB_PICKLES = ["*pytorch_model*.bin"]
 
 
 POOLED_LAYERS = {f"pooler.layers.*.{name}": f"pooler.layers.*.{name}" for name in ("linear", "residual")}
@@ -57,6 +58,7 @@ class FoundModel:
         random_weights: seed of a preset without trained weights; None with a checkpoint.
         hub_id: hub repository to download the weights from; None for local models.
         text_model_of: model_type of the whole model where `hf_config` is that of the text model inside it.
+        allow_pickle: whether pickled weights are read where there are no safetensors.
     """
 
     name: str
@@ -67,11 +69,28 @@ class FoundModel:
     random_weights: int | None = None
     hub_id: str | None = None
     text_model_of: str | None = None
+    allow_pickle: bool = False
 
     def fetch_weights(self) -> None:
         """Download the weights into the folder, unless they are in it. Raises WeightsError."""
         if self.hub_id is not None:
             _download(self.hub_id, HUB_WEIGHTS)
+            if self.allow_pickle and not all(any(folder.glob("*.safetensors")) for folder in self.weight_folders):
+                _download(self.hub_id, HUB_PICKLES)
+
+    def pickled_weights(self) -> dict[str, str]:
+        """Return the SHA-256 of each pickle that the weights are read from, by its path in the folder of the model."""
+        from edgeformer.tensor_files import pickled_files
+
+        if not self.allow_pickle:
+            return {}
+        files = [path for folder in self.weight_folders for path in pickled_files(folder)]
+        return {path.relative_to(self.modules).as_posix(): sha256(path) for path in files}
+
+    @property
+    def weight_folders(self) -> tuple[Path, ...]:
+        """The folders with weights."""
+        return (self.folder,)
 
     def special_tokens(self) -> SpecialTokens:
         """Return the token ids from generation_config.json, and those that it does not name from config.json."""
@@ -129,6 +148,11 @@ class ModelSource(FoundModel):
     merged: "MergedAdapter | None" = None
     pooled_layers: tuple[Path, ...] = ()
 
+    @property
+    def weight_folders(self) -> tuple[Path, ...]:
+        """The folders with weights."""
+        return (self.folder, *self.pooled_layers)
+
     def weights(self) -> Mapping[str, "Tensor"]:
         """Return a mapping from parameter name to tensor that reads each tensor on access; download it first.
 
@@ -139,7 +163,9 @@ class ModelSource(FoundModel):
         if self.random_weights is not None:
             return RandomWeights(self.config, self.random_weights)
         self.fetch_weights()
-        return CheckpointWeights(self.folder, self.family, self.config, self.merged, self.pooled_layers)
+        return CheckpointWeights(
+            self.folder, self.family, self.config, self.merged, self.pooled_layers, self.allow_pickle
+        )
 
 
 def preset_names() -> list[str]:
@@ -207,7 +233,7 @@ def _with_stored_positions(found: FoundModel, family: Family, config: ModelConfi
     if not family.stored_positions or found.random_weights is not None:
         return config
     found.fetch_weights()
-    stored, prefix = _stored_names(found.folder), family.optional_prefix
+    stored, prefix = _stored_names(found), family.optional_prefix
     rows = found.hf_config.get("max_position_embeddings") or config.output_stack.context_length
     for half, tensor in family.stored_positions.items():
         if tensor in stored or tensor.removeprefix(prefix) in stored:
@@ -223,7 +249,7 @@ def find_text_model(found: FoundModel) -> FoundModel:
     """
     if text_config(found.hf_config) is None:
         return found
-    text = text_config(found.hf_config, _stored_names(found.folder))
+    text = text_config(found.hf_config, _stored_names(found))
     assert text is not None
     return replace(found, hf_config=text, text_model_of=found.hf_config["model_type"])
 
@@ -239,8 +265,15 @@ def lacks_family(found: FoundModel) -> bool:
     return text_config(found.hf_config) is None
 
 
-def find_model(model: str | Path) -> FoundModel:
-    """Find a model, of a known family or not. Raises ConfigError or WeightsError that says where it was searched."""
+def find_model(model: str | Path, allow_pickle: bool = False) -> FoundModel:
+    """Find a model, of a known family or not. Raises ConfigError or WeightsError that says where it was searched.
+
+    allow_pickle: whether its weights may be a pickle (see `edgeformer.tensor_files`).
+    """
+    return replace(_find_model(model), allow_pickle=allow_pickle)
+
+
+def _find_model(model: str | Path) -> FoundModel:
     text = str(model)
     if text in preset_names():
         return _open_folder(PRESETS / text, text, f"preset {text}")
@@ -311,15 +344,19 @@ def _download(hub_id: str, patterns: list[str]) -> Path:
         raise EdgeformerError(f"the hub refused {hub_id}: {error}") from error
 
 
-def _stored_names(folder: Path) -> set[str]:
-    """Return the names of all tensors in a folder's safetensors, as far as its files are there; reads headers only.
+def _stored_names(found: FoundModel) -> set[str]:
+    """Return the names of all tensors of a checkpoint, as far as its files are there; reads headers, or pickles.
 
     A file begins with the length of its header, which is JSON. A damaged file has no names here: opening the weights
     reports it.
     """
-    index = folder / "model.safetensors.index.json"
+    folder, index = found.folder, found.folder / "model.safetensors.index.json"
     if index.is_file():
         return set(read_weight_map(index))
+    if found.allow_pickle and not any(folder.glob("*.safetensors")):
+        from edgeformer.tensor_files import open_tensors
+
+        return set(open_tensors(folder, allow_pickle=True))
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file, suppress(ValueError):

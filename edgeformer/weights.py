@@ -1,6 +1,6 @@
 """Weights of a model by parameter name, read one tensor at a time.
 
-`CheckpointWeights` maps a folder of safetensors files into memory: reading a tensor reads its bytes only, and they stay
+`CheckpointWeights` maps the files of a checkpoint into memory: reading a tensor reads its bytes only, and they stay
 file-backed. `RandomWeights` makes seeded tensors for configs without a checkpoint. Both are read-only mappings from
 parameter name to torch tensor; an export accepts any such mapping.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from edgeformer import computed_tensors, mxfp4
@@ -24,7 +23,7 @@ from edgeformer.lora.adapter_tensors import LoraAdapter, Update
 from edgeformer.lora.merged_adapter import Changes, MergedAdapter
 from edgeformer.manifest_parts import LeftOut
 from edgeformer.models import build_model
-from edgeformer.weight_map import read_weight_map
+from edgeformer.tensor_files import TensorFile, open_tensors
 
 Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -46,7 +45,7 @@ def _second_names(config: ModelConfig) -> dict[str, str]:
 
 
 class CheckpointWeights(LazyWeights):
-    """The safetensors of a Hugging Face folder (one file, or shards with an index), by edgeformer's parameter names.
+    """The weights of a Hugging Face folder (one file, or shards with an index), by edgeformer's parameter names.
 
     Opening reads headers, and compares names and shapes with the config; one WeightsError reports every missing,
     unexpected and misshapen tensor. Tables and masks that the config determines are read, too, and reported where they
@@ -55,6 +54,8 @@ class CheckpointWeights(LazyWeights):
 
     merged: the adapter that is merged into the tensors when they are read. pooled_layers: the folders with the weights
     of a `PoolingHead`'s layers.
+
+    allow_pickle: whether pickles are read where there are no safetensors.
 
     left_out: what the checkpoint holds for other modalities, where the model is a text model inside a bigger one.
     """
@@ -66,8 +67,9 @@ class CheckpointWeights(LazyWeights):
         config: ModelConfig,
         merged: MergedAdapter | None = None,
         pooled_layers: Iterable[Path] = (),
+        allow_pickle: bool = False,
     ):
-        stored = open_safetensors(folder)
+        stored = open_tensors(folder, allow_pickle)
         self._names: dict[str, str] = {}
         self.left_out: tuple[LeftOut, ...] = ()
         if family.nested:
@@ -78,7 +80,7 @@ class CheckpointWeights(LazyWeights):
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
         for index, layer in enumerate(pooled_layers):
-            for name, file in open_safetensors(layer).items():
+            for name, file in open_tensors(layer, allow_pickle).items():
                 stored[f"pooler.layers.{index}.{name}"] = file
                 self._names[f"pooler.layers.{index}.{name}"] = name
         for name, copied in merged.copies.items() if merged else ():
@@ -322,7 +324,7 @@ class RandomWeights(LazyWeights):
         return len(self.shapes)
 
 
-def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, safe_open]) -> LeftOut:
+def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, TensorFile]) -> LeftOut:
     """Count the tensors of a modality, and the numbers in them; reads headers only."""
     sizes = [math.prod(stored[name].get_slice(name).get_shape()) for name in names]
     return LeftOut(modality=modality, tensors=len(sizes), parameters=sum(sizes))
@@ -336,31 +338,3 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _rows(tensor: str, count: int) -> list[str]:
     """Return the names of the tensors that hold one row each; `#` in the pattern is the row."""
     return [tensor.replace("#", str(row)) for row in range(count)]
-
-
-def open_safetensors(folder: Path) -> dict[str, safe_open]:
-    """Return the open file of each stored tensor by the tensor's name.
-
-    Raises WeightsError for a folder without safetensors, and for a missing or damaged file.
-    """
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(read_weight_map(index).values()))
-        paths = [folder / name for name in names]
-    else:
-        paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
-        hint = f" ({pickled[0].name} is a pickle, which is not read: save it as safetensors)" if pickled else ""
-        raise WeightsError(f"{folder} has no safetensors files{hint}.")
-    stored: dict[str, safe_open] = {}
-    for path in paths:
-        try:
-            file = safe_open(path, framework="pt")
-        except FileNotFoundError:
-            raise WeightsError(f"{path} is missing; {index.name} lists it. Download the folder again.") from None
-        except (SafetensorError, OSError) as error:
-            raise WeightsError(f"{path} is not a whole safetensors file ({error}). Download it again.") from None
-        for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
-            stored[name] = file
-    return stored

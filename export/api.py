@@ -42,7 +42,7 @@ def export_model(
     EdgeformerError for anything else that the user can mend.
     """
     options = with_changes(options, changes)
-    found = find_model(model)
+    found = find_model(model, options.allow_pickle)
     if options.backend is not None:
         return _export_with_transformers(found, options, output, progress)
     if lacks_family(found):

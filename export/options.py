@@ -68,6 +68,7 @@ class OptionKeywords(ModuleOptionKeywords, total=False):
     backend: Backend | None
     merge_adapter: str | Path | None
     adapters: Mapping[str, str | Path]
+    allow_pickle: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,8 @@ class ExportOptions:
     an encoder's states (see `edgeformer.source.open_source`). backend: the library whose own module is exported, for
     architectures without a family file. merge_adapter: folder of a LoRA adapter whose changes are added to the weights
     before anything else is done with them. adapters: folders of LoRA adapters by the names that requests choose them
-    by; they are kept apart from the weights, as inputs of a further graph of a decoder. verify: how thoroughly the
+    by; they are kept apart from the weights, as inputs of a further graph of a decoder. allow_pickle: read the tensors
+    of a pytorch_model.bin where there are no safetensors; nothing else in it is called. verify: how thoroughly the
     graph is compared with PyTorch before the bundle is put in place, None for not at all. overwrite: replace a bundle
     that is already there.
 
@@ -116,6 +118,7 @@ class ExportOptions:
     backend: Backend | None = None
     merge_adapter: str | Path | None = None
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
+    allow_pickle: bool = False
     verify: VerifyMode | None = "quick"
     overwrite: bool = False
 

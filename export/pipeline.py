@@ -264,6 +264,7 @@ def package(export: Export) -> Manifest:
         adapter_graph=export.adapter_graph,
         adapters=export.adapters,
         prompts=provenance.prompts,
+        pickled_weights=provenance.pickled_weights,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files=file_entries(export.folder, export.writer.hashes),
@@ -287,7 +288,7 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
         mode=export.plan.verify,
         progress=export.progress,
     )
-    report = replace(report, comparison=model.comparison)
+    report = replace(report, comparison=model.comparison, pickled_weights=manifest.pickled_weights)
     if not report.passed:
         if report.only_kernels_failed:
             raise ParityError(

@@ -68,6 +68,10 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     "--adapter", "adapters", multiple=True, metavar="NAME=DIR",
     help="Keep this LoRA adapter apart from a decoder's weights, for requests that name it. May be repeated.",
 )  # fmt: skip
+@option(
+    "--allow-pickle", is_flag=True,
+    help="Read the tensors of a pytorch_model.bin where there are no safetensors; nothing else in it is called.",
+)  # fmt: skip
 @option("--overwrite", is_flag=True, help="Replace a bundle that is already there.")
 @option("--head-precision", type=click.Choice(["fp32", *DEFAULTS]), topic=QUANTIZATION,
     help="Data type of the head and the embeddings, with int4 and int8.",
@@ -247,6 +251,8 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
         click.echo(f"backend: the module of {manifest.backend} {manifest.versions[manifest.backend]}{reason}")
     if manifest.text_model_of is not None:
         click.echo(str(manifest.text_model_of))
+    for name, digest in manifest.pickled_weights.items():
+        click.echo(f"pickle: {name}, SHA-256 {digest}")
     if manifest.merged_adapter is not None:
         click.echo(f"merged adapter: {manifest.merged_adapter}")
     for adapter in manifest.adapters:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from edgeformer.errors import WeightsError
 from edgeformer.expert_weights import LazyWeights
+from edgeformer.tensor_files import open_tensors
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.stored_tensors import StoredTensor, stored_tensors
 from edgeformer.transformers_backend.transformers_shim import ignored_tensors
-from edgeformer.weights import open_safetensors
 
 SHOWN = 20
 """Problems that an error lists; the others are counted."""
@@ -48,13 +48,13 @@ class LazyTensors(LazyWeights):
         return len(self._readers)
 
 
-def checkpoint_tensors(folder: Path, model: Any) -> LazyTensors:
-    """Open the safetensors of a folder under the names of the module's parameters; tied ones have several names.
+def checkpoint_tensors(folder: Path, model: Any, allow_pickle: bool = False) -> LazyTensors:
+    """Open the weights of a folder under the names of the module's parameters; tied ones have several names.
 
     Opening reads headers only. Tensors are renamed, stacked and cut as transformers does when it loads them. Raises one
     WeightsError that lists all tensors that are missing, unexpected or of another shape.
     """
-    files = open_safetensors(folder)
+    files = open_tensors(folder, allow_pickle)
     stored = stored_tensors({name: _empty(files[name].get_slice(name)) for name in files}, model)
     tied: dict[Tensor, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -58,6 +58,7 @@ def open_checkpoint(
             generation=source.generation_defaults(),
             merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
             prompts=read_prompts(source.modules),
+            pickled_weights=source.pickled_weights(),
             lower_case=_pools(source) and lowers_case(source.folder),
             text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),

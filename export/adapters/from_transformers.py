@@ -38,13 +38,13 @@ class PatchedCheckpoint:
     plan: PatchPlan
     model_spec: ModelSpec
 
-    def open_weights(self, folder: Path) -> tuple[Mapping[str, Tensor], Comparison]:
+    def open_weights(self, folder: Path, allow_pickle: bool = False) -> tuple[Mapping[str, Tensor], Comparison]:
         """Open the checkpoint in a folder by the names of the patched module, and prove that module with it.
 
         Raises WeightsError for tensors that do not fit, and ExportError where the patched module computes something
         else than transformers' own.
         """
-        weights = checkpoint_tensors(folder, build(self.config, torch.float32, "eager"))
+        weights = checkpoint_tensors(folder, build(self.config, torch.float32, "eager"), allow_pickle)
         difference = prove(self.config, self.plan, weights)
         return patched_tensors(weights, self.plan), Comparison(library=INSTALLED, difference=difference)
 
@@ -85,7 +85,7 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
     patched = plan_patches(found.hf_config, context_length)
     found.fetch_weights()
     progress("comparing with transformers", 0)
-    weights, comparison = patched.open_weights(found.folder)
+    weights, comparison = patched.open_weights(found.folder, found.allow_pickle)
     provenance = Provenance(
         name=found.name,
         origin=found.origin,
@@ -93,6 +93,7 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
         folder=found.folder,
         hf_config=_limited(found.hf_config, patched.model_spec.context_length),
         backend="transformers",
+        pickled_weights=found.pickled_weights(),
     )
     notes = tuple(patched.plan.notes)
     return OpenedModel(
@@ -129,7 +130,7 @@ def open_checkpoint(found: FoundModel, folder: Path, manifest: Manifest) -> tupl
             f"{found.origin} is another model than the one that {folder} was exported from: their configs differ."
         )
     found.fetch_weights()
-    return patched.model_spec, patched.open_weights(found.folder)[0]
+    return patched.model_spec, patched.open_weights(found.folder, found.allow_pickle)[0]
 
 
 def _limited(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:

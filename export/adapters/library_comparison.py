@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +28,7 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.model_spec import model_spec_of
 from edgeformer.source import ModelSource
-from edgeformer.weights import open_safetensors
+from edgeformer.tensor_files import open_tensors
 
 if TYPE_CHECKING:
     from edgeformer.transformers_backend.stored_tensors import StoredTensor
@@ -93,7 +92,7 @@ def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> float:
         raise NotComparedError(f"the model is a part of a {source.text_model_of}")
     with computing_in_float64():  # so that its tables are computed in float64, too
         theirs = _build(source)
-    stored = _stored_tensors(source.folder, theirs)
+    stored = _stored_tensors(source, theirs)
     _place_embeddings(theirs, stored)
     inputs = _inputs(source)
     reference = Reference(model_spec_of(source.config), weights)
@@ -186,11 +185,11 @@ class _Stored(LazyWeights):
         return len(self._names)
 
 
-def _stored_tensors(folder: Path, model: Any) -> _Stored:
+def _stored_tensors(source: ModelSource, model: Any) -> _Stored:
     """Open a checkpoint for transformers' module, whose stored buffers are read at once."""
     from edgeformer.transformers_backend.stored_tensors import stored_tensors
 
-    files = open_safetensors(folder)
+    files = open_tensors(source.folder, source.allow_pickle)
     empty = {name: torch.empty(files[name].get_slice(name).get_shape(), device="meta") for name in files}
     try:
         stored = _Stored(files, found := stored_tensors(empty, model), model)

@@ -109,7 +109,7 @@ def _with_checkpoint(
     if manifest.backend is not None:
         from edgeformer.export.adapters.from_transformers import open_checkpoint
 
-        found = find_model(against)
+        found = find_model(against, bool(manifest.pickled_weights))
         model_spec, weights = open_checkpoint(found, folder, manifest)
         return Subject(folder, manifest, model_spec, weights, found.origin)
     model_spec = model_spec_of_bundle(folder, manifest)  # refuses a module of the user's, which has no checkpoint
@@ -118,7 +118,8 @@ def _with_checkpoint(
     pooled: tuple[Any, ...] = ()
     if isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers:
         pooled = (head.pooling, head.normalize)
-    source = open_source(against, manifest.context_length, *pooled)
+    found = find_model(against, bool(manifest.pickled_weights))
+    source = open_source(found, manifest.context_length, *pooled)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
         raise ConfigError(

@@ -21,7 +21,8 @@ class Provenance:
     find as config.json. generation: fields of generation_config.json that an encoder-decoder generates with. backend:
     the library that has the module, where it is neither ours nor the user's. text_model_of: the bigger model that this
     is the text model of. merged_adapter: the LoRA adapter that is merged into the weights. prompts: of a sentence
-    encoder. lower_case: whether the tokenizer is to lower the case of texts, too.
+    encoder. lower_case: whether the tokenizer is to lower the case of texts, too. pickled_weights: SHA-256 of each
+    pickle that the weights were read from, by name.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Provenance:
     merged_adapter: AdapterOrigin | None = None
     prompts: TextPrompts | None = None
     lower_case: bool = False
+    pickled_weights: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgeformer import schema
@@ -127,6 +127,7 @@ class Report:
     that effect together with all rounding of the graph in use, of activations and of an int8 cache. orders: the number
     of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was checked again.
     comparison: of eager PyTorch with the module of transformers, at export; None where there was none to compare.
+    pickled_weights: SHA-256 of each pickle that the weights were read from, by name.
     """
 
     version: int
@@ -144,6 +145,7 @@ class Report:
     quantization: Rounding | None = None
     orders: int = 1
     comparison: Comparison | None = None
+    pickled_weights: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

@@ -14,7 +14,7 @@ from edgeformer.errors import BundleError, RequestError, WeightsError
 from edgeformer.manifest import FILE_NAME
 from edgeformer.runtime import load, session, tokenizer
 from edgeformer.source import PRESETS
-from edgeformer.weights import open_safetensors
+from edgeformer.tensor_files import open_tensors
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_pickles_are_not_opened(tmp_path):
 
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
     with pytest.raises(WeightsError, match=r"pytorch_model\.bin is a pickle, which is not read"):
-        open_safetensors(tmp_path)
+        open_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_pickles_are_not_opened(tmp_path):
 def test_an_index_of_another_form_is_refused(tmp_path, index, message):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(WeightsError, match=message):
-        open_safetensors(tmp_path)
+        open_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(

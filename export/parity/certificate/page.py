@@ -100,6 +100,8 @@ def paragraph(report: Report) -> str:
         sentences.append(f"{_markdown(twins)}.")
     if report.comparison is not None:
         sentences.append(_markdown(report.comparison.describe()))
+    for name, digest in report.pickled_weights.items():
+        sentences.append(f"Weights were read from the pickle {_markdown(name)}, SHA-256 {digest}.")
     if report.greedy.steps:
         sentences.append(greedy_words(report))
     if report.quantization is not None:
