@@ -33,6 +33,7 @@ class Buffer:
         self.dtype = np.dtype(dtype)
         self._provider = provider
         self._pages: mmap.mmap | None = None
+        self._host: NDArray[Any] | None = None  # of a buffer on the CPU, once it was asked for
         if value is None:
             try:
                 value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
@@ -91,9 +92,11 @@ class Buffer:
         if self._provider != "cpu":
             copy: NDArray[Any] = self._value.numpy()
             return copy
-        memory: Any = (ctypes.c_byte * self.nbytes).from_address(self._value.data_ptr())
-        memory.owner = self._value  # keeps the memory alive
-        return np.frombuffer(memoryview(memory), self.dtype).reshape(self.shape)
+        if self._host is None:
+            memory: Any = (ctypes.c_byte * self.nbytes).from_address(self._value.data_ptr())
+            memory.owner = self._value  # keeps the memory alive
+            self._host = np.frombuffer(memoryview(memory), self.dtype).reshape(self.shape)
+        return self._host
 
     def put(self, content: NDArray[Any]) -> None:
         """Overwrite everything by an array of this shape, which may be what `host` returned, changed."""

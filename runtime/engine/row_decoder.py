@@ -21,8 +21,12 @@ from edgeformer.runtime.static_cache import StaticCache
 MOST_BINDINGS = 256
 """Bindings of steps that are kept; one takes 31 kB, and 0.6 ms to make, at 30 layers (measured)."""
 
-MASK_STEP = 256
-"""The mask of a step is as long as the longest row, rounded up to this many tokens, so that it is seldom bound."""
+MASK_STEP = 32
+"""The mask of a step is as long as the longest row, rounded up to this many tokens, so that it is seldom bound.
+
+Attention computes as many scores as the mask has columns: steps of 64 rows of up to 191 tokens took 14.1 ms with masks
+in steps of 256, and 12.4 ms in steps of 16 (tiny-llama, the fastest of 96).
+"""
 
 
 class RowDecoder(StaticDecoder):

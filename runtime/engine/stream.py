@@ -1,7 +1,7 @@
 """The stream of one request: written by the thread that computes, read by the callers."""
 
 from collections.abc import Callable, Iterator
-from threading import Condition
+from threading import Condition, RLock
 
 from edgeformer.runtime.generate import Generation, Row, TokenEvent
 from edgeformer.runtime.request_values import functions, seconds
@@ -17,7 +17,9 @@ class EngineStream(Iterator[str]):
         self._row = row
         self._wake = wake
         self._cancelled = False
-        self._changed = Condition()
+        lock = RLock()
+        self._changed = Condition(lock)  # tells of tokens and of the end
+        self._finished = Condition(lock)  # of the end alone: who waits for it need not wake for each token
         self._unread: list[TokenEvent] = []
         self._listeners: list[Callable[[EngineStream], None]] = []
         self._ended = False
@@ -64,7 +66,7 @@ class EngineStream(Iterator[str]):
         """
         timeout = seconds("timeout", timeout)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._ended, timeout):
+            if not self._finished.wait_for(lambda: self._ended, timeout):
                 raise TimeoutError(f"the request has not ended within {timeout} seconds")
         self._raise_error()
         return self._row.result()
@@ -101,6 +103,7 @@ class EngineStream(Iterator[str]):
                 return
             self._ended, self._error = True, error
             self._changed.notify_all()
+            self._finished.notify_all()
         self._call_listeners()
 
     def _call_listeners(self) -> None:
