@@ -5,8 +5,9 @@
 `sound_files` has `load_audio`. It needs numpy alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,9 +73,14 @@ def _low_pass(limit: float, seconds: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Spectrogram:
-    """A window of sound as the encoder takes it: `log_mel` values [mel_bins, frames]."""
+    """A window of sound as the encoder takes it: `log_mel` values [mel_bins, frames].
+
+    outputs: what a model's encoder returned for it, one `EncoderOutputs`, once it has run. A window may be decoded
+    several times, and its encoder takes longer than most of its texts.
+    """
 
     features: NDArray[np.float32]
+    outputs: list[Any] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
         return self.features.shape[1]

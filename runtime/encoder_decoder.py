@@ -52,17 +52,22 @@ class EncoderDecoder(Model):
 
     def run_encoder(self, sources: Sequence[Source], copies: int = 1) -> EncoderOutputs:
         """Run the encoder on sources; return its outputs, with `copies` rows of the decoder for each source."""
-        return self.run_encoder_inputs(*self.encoder_inputs(sources), copies)
+        return self.run_encoder_inputs(*self.encoder_inputs(sources), kept_by(sources)).repeated(copies)
 
     def encoder_inputs(self, sources: Sequence[Source]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return the encoder's inputs for sources, by name, and their mask: int64 [B, longest]."""
         return self._audio_features(sources) if self.is_speech else self._token_ids(sources)
 
     def run_encoder_inputs(
-        self, inputs: Mapping[str, NDArray[Any]], mask: NDArray[np.int64], copies: int = 1
+        self, inputs: Mapping[str, NDArray[Any]], mask: NDArray[np.int64], kept: list[EncoderOutputs] | None = None
     ) -> EncoderOutputs:
-        """Run the encoder on what `encoder_inputs` returned."""
-        return EncoderOutputs(self._encoder, self.manifest, inputs, mask, self.provider, copies)
+        """Run the encoder on what `encoder_inputs` returned; with `kept`, take its outputs from there, or put them."""
+        if kept and kept[0].session is self._encoder:
+            return kept[0]
+        outputs = EncoderOutputs(self._encoder, self.manifest, inputs, mask, self.provider)
+        if kept is not None:
+            kept[:] = [outputs]
+        return outputs
 
     def new_decoder(self, encoder_outputs: EncoderOutputs, capacity: int) -> Decoder:
         """Return a decoder with an empty cache of up to `capacity` tokens for every row of the encoder outputs."""
@@ -113,3 +118,9 @@ class EncoderDecoder(Model):
                 "the model's config has no decoder_start_token_id; give the decoder's first tokens: prompt=[…]."
             )
         return [start]
+
+
+def kept_by(sources: Sequence[Source]) -> list[EncoderOutputs] | None:
+    """Return where the encoder's outputs for a window are kept; None for other sources, which come once."""
+    only = sources[0] if len(sources) == 1 else None
+    return only.outputs if isinstance(only, Spectrogram) else None

@@ -6,7 +6,8 @@ The decoder takes them as inputs, which are never written again.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from copy import copy
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +31,10 @@ class CrossCache(Protocol):
 
 
 class EncoderOutputs:
-    """The keys and values of the sources for cross-attention, each repeated for `copies` adjacent rows of the decoder.
+    """The keys and values of the sources for cross-attention, a row of the decoder for each source.
 
     inputs, mask: the encoder's, for B sources. The attribute mask is int64 [rows, source], zero at padding; states is
-    the encoder's last hidden state, float32 [B, source, E], which the decoder does not need; bytes is the size of the
-    keys and values.
+    the encoder's last hidden state, float32 [B, source, E], which the decoder does not need; session is the encoder's.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class EncoderOutputs:
         inputs: Mapping[str, NDArray[Any]],
         mask: NDArray[np.int64],
         provider: Provider,
-        copies: int = 1,
     ):
         config = manifest.model
         assert isinstance(config, Seq2SeqConfig)
@@ -63,11 +62,24 @@ class EncoderOutputs:
         for tensor, buffer in zip(tensors, buffers, strict=True):
             buffer.bind_output(binding, tensor.present)
         session.run_with_iobinding(binding)
-        self.mask = np.ascontiguousarray(np.repeat(mask, copies, 0))
-        if copies > 1:
-            buffers = [_repeated(buffer, copies, provider) for buffer in buffers]
+        self.session = session
+        self.mask = np.ascontiguousarray(mask)
         self._buffers = {tensor.past: buffer for tensor, buffer in zip(tensors, buffers, strict=True)}
-        self.bytes = sum(buffer.nbytes for buffer in buffers)
+        self._provider = provider
+
+    @property
+    def bytes(self) -> int:
+        """The size of the keys and values."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
+    def repeated(self, copies: int) -> Self:
+        """Return the same outputs with `copies` rows of the decoder for each row of these."""
+        if copies == 1:
+            return self
+        made = copy(self)
+        made.mask = np.ascontiguousarray(np.repeat(self.mask, copies, 0))
+        made._buffers = {name: _repeated(each, copies, self._provider) for name, each in self._buffers.items()}
+        return made
 
     def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return copies of the keys and values of each layer: [rows, H, source, D]."""

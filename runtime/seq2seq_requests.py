@@ -11,7 +11,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.beam_search import BeamSearch, beam_search
 from edgeformer.runtime.decoder import Decoder, Logits
-from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
+from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source, kept_by
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Row, Steps
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
@@ -73,7 +73,7 @@ def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Reques
     inputs, mask = model.encoder_inputs(sources)
     texts, lengths = source_tokens(model, sources, request.config), mask.sum(1).tolist()
     rows = [new_row(model, request, text, length) for text, length in zip(texts, lengths, strict=True)]
-    outputs = model.run_encoder_inputs(inputs, mask)
+    outputs = model.run_encoder_inputs(inputs, mask, kept_by(sources))
     decoder = model.new_decoder(outputs, len(request.prompt) + request.max_new_tokens)
     first = _run_prompt(decoder, request.prompt)
     seconds = time.perf_counter() - started

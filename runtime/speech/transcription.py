@@ -89,11 +89,18 @@ class Recording:
             pieces = [samples[start : start + step] for start in range(0, max(self.samples, 1), step)]
             self.features = np.concatenate([log_mel(piece, mel_bins, seconds) for piece in pieces], axis=1)
         self.frames = self.features.shape[1]
+        self._last: tuple[int, Spectrogram] | None = None
 
     def window(self, frame: int) -> Spectrogram:
-        """Return the window that begins at a frame; behind the end of the recording it is 0."""
-        kept = self.features[:, frame : frame + self.window_frames]
-        return Spectrogram(np.pad(kept, ((0, 0), (0, self.window_frames - kept.shape[1]))))
+        """Return the window that begins at a frame; behind the end of the recording it is 0.
+
+        The last one is kept: what detects the language in the first window also transcribes it.
+        """
+        if self._last is None or self._last[0] != frame:
+            kept = self.features[:, frame : frame + self.window_frames]
+            padded = np.pad(kept, ((0, 0), (0, self.window_frames - kept.shape[1])))
+            self._last = frame, Spectrogram(padded)
+        return self._last[1]
 
 
 def transcribe(
@@ -293,9 +300,8 @@ class _Job:
             latest = self._model.generation.get("max_initial_timestamp_index")
             rules = TimestampRules(self._model.first_time, self._model.end, len(prompt), latest)
             processors.insert(0, rules)
-        config = self._limited(replace(self._config, temperature=temperature), len(prompt))
-        if temperature:
-            config = replace(config, num_beams=1)
+        beams = 1 if temperature else self._config.num_beams  # beams search, and a temperature draws
+        config = self._limited(replace(self._config, temperature=temperature, num_beams=beams), len(prompt))
         result = yield Window(source, prompt, config, processors)
         tokens = result.token_ids
         logprob = likelihood.mean(tokens) if result.score is None else result.score

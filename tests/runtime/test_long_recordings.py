@@ -12,8 +12,9 @@ from speech_model import END, IDS, START, VOCABULARY, speech_model
 from transformers import WhisperFeatureExtractor
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import SpeechConfig
+from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.audio import HOP, SAMPLE_RATE, log_mel_whole
+from edgeformer.runtime.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.speech.transcription import Recording
 
 EXTRACTOR = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
@@ -145,6 +146,33 @@ def runs_of(whisper, samples, **speech):
         result = whisper.ours.generate(
             window.source, prompt=window.prompt, config=window.config, logits_processors=window.processors
         )
+
+
+def test_the_encoder_runs_once_for_each_window(whisper, monkeypatch):
+    encoded, frames, encode, cut = [], set(), EncoderOutputs.__init__, Recording.window
+    monkeypatch.setattr(EncoderOutputs, "__init__", lambda *args: encoded.append(args) or encode(*args))
+    monkeypatch.setattr(Recording, "window", lambda self, frame: frames.add(frame) or cut(self, frame))
+
+    def found():
+        # The language is heard, the window drawn by beams, its silence asked for, and drawn again without beams.
+        unlikely = {"logprob_threshold": 0.0, "no_speech_threshold": 1.0, "fallback_temperatures": [1e-4]}
+        speech = SpeechConfig(timestamps=True, **unlikely)
+        return whisper.ours.transcript(RECORDINGS["a window"], speech=speech, num_beams=3, **OPTIONS)
+
+    once = found()
+    assert (len(encoded), once.segments[0].temperature) == (len(frames), 1e-4)
+    # Another model hears the same window for itself.
+    window, other = Recording(RECORDINGS["a window"], 8, 1, whole=True).window(0), load(whisper.path, "cpu", 1)
+    del encoded[:]
+    for model, count in ((whisper.ours, 1), (whisper.ours, 1), (other, 2)):
+        model.generate(window, **OPTIONS)
+        assert len(encoded) == count
+    # Negative control: windows of which nothing is kept.
+    for module in ("encoder_decoder", "seq2seq_requests"):
+        monkeypatch.setattr(f"edgeformer.runtime.{module}.kept_by", lambda sources: None)
+    del encoded[:]
+    assert found() == once
+    assert len(encoded) > 3 * len(frames)
 
 
 @pytest.mark.parametrize("threshold", [{"compression_ratio_threshold": 0.1}, {"logprob_threshold": -0.001}])
