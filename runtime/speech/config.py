@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
@@ -15,6 +15,9 @@ class SpeechConfig:
 
     timestamps: whether the model writes the times of segments. By default it does for a recording that is longer than
     its window, which then moves to the end of the last whole segment; without times, windows follow one another.
+    prompt: a text that stands before the recording, as its names and its spelling would be written. A window that
+    continues no text continues this one; prompt_condition_type: of the windows that do continue a text, it begins that
+    of the first (`first-segment`) or of all (`all-segments`, which needs condition_on_prev_tokens).
     condition_on_prev_tokens: whether a window continues the text before it; a window that was drawn at a temperature of
     0.5 or more is not continued.
 
@@ -29,6 +32,8 @@ class SpeechConfig:
     """
 
     timestamps: bool | None = None
+    prompt: str | None = None
+    prompt_condition_type: Literal["first-segment", "all-segments"] = "first-segment"
     condition_on_prev_tokens: bool | None = None
     fallback_temperatures: Sequence[float] = ()
     compression_ratio_threshold: float | None = None
@@ -39,6 +44,11 @@ class SpeechConfig:
         for name in ("timestamps", "condition_on_prev_tokens"):
             if getattr(self, name) is not None:
                 request_values.flag(name, getattr(self, name))
+        if self.prompt is not None:
+            request_values.text("prompt", self.prompt)
+        if self.prompt_condition_type not in (kinds := ("first-segment", "all-segments")):
+            shown = request_values.shown(self.prompt_condition_type)
+            raise RequestError(f"prompt_condition_type is {shown}; it must be one of {', '.join(kinds)}.")
         if not request_values.is_list(self.fallback_temperatures):
             shown = request_values.shown(self.fallback_temperatures)
             raise RequestError(f"fallback_temperatures is {shown}; it must be a list of numbers above 0.")
@@ -56,13 +66,20 @@ class SpeechConfig:
 
     def completed(self, generation: Mapping[str, Any]) -> Self:
         """Return this config with the values of a generation_config.json where it has None."""
-        names = {field.name for field in fields(self)} - {"timestamps", "fallback_temperatures"}
+        names = {field.name for field in fields(self)} - {
+            "timestamps",
+            "fallback_temperatures",
+            "prompt",
+            "prompt_condition_type",
+        }
         found: dict[str, Any] = {name: generation.get(name) for name in names if getattr(self, name) is None}
         if self.timestamps is None and generation.get("return_timestamps"):
             found["timestamps"] = True
         config = replace(self, **found)
         if config.no_speech_threshold is not None and config.logprob_threshold is None:
             raise RequestError("no_speech_threshold says what happens to unlikely texts; it needs logprob_threshold.")
+        if config.prompt_condition_type == "all-segments" and not config.condition_on_prev_tokens:
+            raise RequestError("prompt_condition_type is 'all-segments', which needs condition_on_prev_tokens=True.")
         return config
 
 

@@ -218,6 +218,7 @@ class _Job:
     ):
         self._model, self._recording, self._first, self._speech = model, recording, first, speech
         self._config, self._processors, self._timestamps = config, processors, timestamps
+        self._prompt = [] if speech.prompt is None else self._tokens_of(speech.prompt)
 
     def run(self) -> Generator[Window, Generation, list[Segment]]:
         """Return the segments of all windows, those without a text included."""
@@ -226,7 +227,7 @@ class _Job:
         while frame < recording.frames:
             frames = min(recording.frames - frame, recording.window_frames)
             source = recording.window(frame)
-            prompt = [*self._before(segments), *self._first] if continues else self._first
+            prompt = [*(self._before(segments) if continues else self._prompt), *self._first]
             attempt, no_speech = yield from self._decode(source, prompt)
             continues = bool(self._speech.condition_on_prev_tokens) and attempt.temperature < CONTINUED_BELOW
             threshold = self._speech.no_speech_threshold
@@ -261,19 +262,42 @@ class _Job:
 
     def _before(self, segments: Sequence[Segment]) -> list[int]:
         """Return the prompt of what was said before: the last tokens behind their start token; empty for nothing."""
-        if not segments:
-            return []
-        said: list[int] = []
+        every = self._speech.prompt_condition_type == "all-segments"
+        if not segments and (every or not self._prompt):
+            return self._prompt
+        said: list[int] = [] if every else self._prompt[1:]
         first_time = self._model.first_time
         for segment in segments:
             tokens = segment.token_ids
             cut = first_time is not None and len(tokens) > 2 and tokens[-2] >= first_time
-            said += tokens[:-1] if cut else tokens  # the second of two times begins what was cut off
-        start = self._model.generation.get("prev_sot_token_id")
+            said = said + (tokens[:-1] if cut else tokens)  # the second of two times begins what was cut off
+        start = self._start_of_previous()
+        head = self._prompt if every and self._prompt else [] if start is None else [start]
+        return [*head, *said[-self._longest :]]
+
+    @property
+    def _longest(self) -> int:
+        """Tokens at most of a text that is continued, without its start token."""
+        return self._model.context_length // 2 - 1
+
+    def _start_of_previous(self) -> int | None:
+        """Return the token before a text that is continued; None if the model has none."""
+        start: int | None = self._model.generation.get("prev_sot_token_id")
         if start is None and len(self._config.suppress_tokens) >= 2:
             start = self._config.suppress_tokens[-2]
-        kept = said[-(self._model.context_length // 2 - 1) :]
-        return kept if start is None else [start, *kept]
+        return start
+
+    def _tokens_of(self, prompt: str) -> list[int]:
+        """Return the tokens of a prompt's text, behind their start token."""
+        start = self._start_of_previous()
+        if start is None:
+            raise RequestError("this model continues no text: its generation_config.json has no prev_sot_token_id.")
+        tokens = self._model.tokenizer.encode(" " + prompt.strip(), add_special_tokens=False)
+        if any(token >= self._model.end for token in tokens):
+            raise RequestError("the prompt spells a special token; it must be text.")
+        if len(tokens) > self._longest:
+            raise RequestError(f"the prompt has {len(tokens)} tokens, and the model takes {self._longest}. Shorten it.")
+        return [start, *tokens]
 
     def _decode(
         self, source: Spectrogram, prompt: list[int]

@@ -84,6 +84,35 @@ def test_segments_are_those_of_transformers(whisper, name, continues):
     assert (found.language, found.task, found.duration) == ("en", "transcribe", len(samples) / SAMPLE_RATE)
 
 
+@pytest.mark.parametrize(
+    ("continues", "kind"), [(False, "first-segment"), (True, "first-segment"), (True, "all-segments")]
+)
+def test_a_prompt_stands_before_the_windows_as_in_transformers(whisper, continues, kind):
+    samples, prompt = RECORDINGS["3.17 windows"], [IDS["startofprev"], 31, 44, 59]
+    options = {"condition_on_prev_tokens": continues, "prompt_condition_type": kind}
+    expected = of_transformers(whisper, samples, language="en", prompt_ids=torch.tensor(prompt), **options)
+    assert_alike(ours(whisper, samples, prompt="w31 w44 w59 ", **options).segments, expected)
+    seen, _ = runs_of(whisper, samples, prompt="w31 w44 w59", **options)
+    # What is continued is cut at its beginning, and a prompt that is no part of every window's with it.
+    stays = [tokens[:4] == prompt for tokens, _ in seen]
+    assert stays[0] and all(stays) == (kind == "all-segments" or not continues)
+    # Negative control.
+    assert ours(whisper, samples, condition_on_prev_tokens=continues).segments[0].token_ids != expected[0][2]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("w3 <|en|>", "the prompt spells a special token; it must be text."),
+        ("w3 " * 32, "the prompt has 32 tokens, and the model takes 31. Shorten it."),
+        (3, "prompt is 3"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_refused(whisper, prompt, message):
+    with pytest.raises(RequestError, match=message):
+        ours(whisper, RECORDINGS["a window"], prompt=prompt)
+
+
 def test_a_text_that_is_continued_becomes_another(whisper):
     # Negative control.
     texts = {ours(whisper, RECORDINGS["3.17 windows"], condition_on_prev_tokens=each).text for each in (False, True)}
@@ -241,6 +270,10 @@ def test_options_that_do_not_fit_are_refused_by_name(whisper):
         ({"timestamps": 1}, "timestamps is 1 .int.; it must be True or False."),
         ({"fallback_temperatures": 0.2}, "fallback_temperatures is 0.2 .float.; it must be a list of numbers above 0."),
         ({"fallback_temperatures": [0.0]}, r"fallback_temperatures is \[0.0\]; each must be above 0."),
+        (
+            {"prompt_condition_type": "all"},
+            "prompt_condition_type is 'all' .str.; it must be one of first-segment, all-seg",
+        ),
         ({"fallback_temperatures": ["x"]}, "fallback_temperatures is 'x' .str.; it must be a number."),
         ({"logprob_threshold": float("nan")}, "logprob_threshold is nan; it must be finite, or None."),
         ({"compression_ratio_threshold": "2"}, "compression_ratio_threshold is '2' .str.; it must be a number."),
