@@ -16,7 +16,7 @@ from edgeformer.export.plan import ExportPlan, make_plan
 from edgeformer.quantization import QuantizationOverrides, make_quantization
 from edgeformer.source import open_source
 
-FROM_CHECKPOINTS = {"context_length", "pooling", "normalize", "backend", "merge_adapter", "adapters"}
+FROM_CHECKPOINTS = {"context_length", "pooling", "normalize", "backend", "merge_adapter", "adapters", "allow_pickle"}
 """Options that a module of the user's own does not have."""
 
 
