@@ -183,10 +183,12 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
             "an int8 cache is for models whose layers all keep keys and values of one shape, and the layers of this "
             "one differ. Leave cache_precision out."
         )
-    if plan.ops != "ort" or plan.provider != "cpu" or plan.arithmetic != "fp32":
+    if plan.ops != "ort":
+        raise ExportError("an int8 cache needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")
+    if plan.provider == "cuda" and plan.arithmetic == "fp32":
         raise ExportError(
-            "an int8 cache needs onnxruntime's attention op for the CPU and float32 activations: --ops ort, --provider "
-            "cpu and every precision but fp16. Leave cache_precision out."
+            "onnxruntime's attention op has no float32 CUDA kernel, with an int8 cache or without. Choose another "
+            "precision than fp32 for --provider cuda, or leave cache_precision out."
         )
 
 

@@ -112,10 +112,17 @@ def tensors(scales: Scales) -> list[Tensor]:
 
 
 def integers(x: Tensor, scales: Tensor) -> Tensor:
-    """Return x / scales rounded to int8's range, ties to even, in the dtype of x. scales: broadcast to x."""
-    return (x * scales.reciprocal().to(x.dtype)).round().clamp(-128, 127)
+    """Return x / scales rounded to int8's range, ties to even, in float32 or more. scales: broadcast to x."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # as the kernel does with half precision
+    return (wide * scales.reciprocal().to(wide.dtype)).round().clamp(-128, 127)
+
+
+def dequantized(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the keys or values that integers stand for, multiplied in float32 or more and then rounded to a dtype."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return (integers.to(wide) * scales.to(wide)).to(dtype)
 
 
 def fake_quantize_cache(x: Tensor, scales: Tensor) -> Tensor:
     """Return x quantized to int8 and back."""
-    return integers(x, scales) * scales.to(x.dtype)
+    return dequantized(integers(x, scales), scales, x.dtype)

@@ -103,6 +103,34 @@ def test_it_is_at_parity_over_every_kind_of_attention(make_model, tmp_path, fami
     load(tmp_path / "bundle").generate(PROMPT, max_new_tokens=8)
 
 
+HALVES = [
+    {"precision": "fp16"},
+    {"precision": "fp16", "provider": "cuda"},
+    {"precision": "bf16", "provider": "cuda"},
+    {"precision": "int4", "provider": "cuda", "arithmetic": "bf16"},
+]
+
+
+@pytest.mark.parametrize("options", HALVES, ids=lambda options: "-".join(options.values()))
+def test_it_stands_beside_activations_of_half_precision(llama_folder, tmp_path, options):
+    """On the CPU in float16 itself; for CUDA by the float32 twin, and every node has a CUDA kernel of its types."""
+    result = export_model(llama_folder, tmp_path / "bundle", cache_precision="int8", **options)
+    names = {check.name for check in result.report.checks}
+    assert {NUMBERS, SCALES, CLIPPED, "int8 cache, chunks: max error"} <= names
+    assert ("twin: no CUDA kernel" in names) == ("provider" in options)
+    graph = onnx.load(tmp_path / "bundle/onnx/model.onnx", load_external_data=False).graph
+    caches = [each.type.tensor_type.elem_type for each in graph.input if each.name.startswith("past_key_values")]
+    assert set(caches) == {onnx.TensorProto.INT8}
+
+
+def test_a_fault_of_a_float16_graph_is_found_too(llama_folder, tmp_path):
+    bundle = export_model(llama_folder, tmp_path / "b", cache_precision="int8", precision="fp16", verify=None).path
+    subject = open_subject(bundle, llama_folder)
+    place = faulty(bundle, tmp_path / "faulty", one_head)
+    report = verify_graph(place, subject.manifest, subject.model_spec, subject.weights)
+    assert "int8 cache, prefill: max error" in {check.name for check in report.failures()}
+
+
 @pytest.mark.parametrize("kind", ["bundle", "viewed"])
 def test_what_the_graph_computes_over_its_integers_is_as_exact_as_any_graph(kind, request, llama_folder):
     report = verify(request.getfixturevalue(kind), llama_folder, mode="full")
@@ -426,10 +454,9 @@ def test_plain_onnxruntime_and_genai_write_the_same_text(bundle):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ops": "standard"}, "float32 activations: --ops ort, --provider cpu and every precision but fp16"),
+        ({"ops": "standard"}, "an int8 cache needs onnxruntime's attention op: --ops ort"),
         ({"ops": "portable"}, "--ops ort"),
-        ({"precision": "fp16"}, "and float32 activations"),
-        ({"provider": "cuda", "precision": "int4"}, "--provider cpu"),
+        ({"provider": "cuda"}, "has no float32 CUDA kernel, with an int8 cache or without. Choose another precision"),
         ({"cache_precision": "int2"}, "cache_precision is 'int2'; it must be one of int8, or None"),
     ],
 )
@@ -448,6 +475,23 @@ def test_models_without_a_kernel_or_with_an_encoder_are_refused(make_model, tmp_
     narrow = make_model("gpt2", 1, vocab_size=97, n_embd=24, n_layer=1, n_head=2, n_positions=32)
     with pytest.raises(ExportError, match="cannot have an int8 cache: the kernel takes head_dim in multiples of 8"):
         export_model(narrow, tmp_path / "bundle", cache_precision="int8", verify=None)
+    biased = make_model("bloom", 1, vocab_size=97, hidden_size=32, n_layer=1, n_head=2)
+    on_cuda = {"cache_precision": "int8", "verify": None, "provider": "cuda", "precision": "fp16"}
+    with pytest.raises(ExportError, match="the CUDA kernel takes a bias of scores or an int8 cache, and not both"):
+        export_model(biased, tmp_path / "bundle", **on_cuda)
+    wide = make_model(
+        "llama",
+        1,
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=264,
+    )
+    with pytest.raises(ExportError, match="heads of 256 at most over an int8 cache, and these have 264"):
+        export_model(wide, tmp_path / "bundle", **on_cuda)
     assert not any(tmp_path.iterdir())
 
 

@@ -4,10 +4,10 @@
     python tools/verification/check_cuda.py --dry-run
 
 For each model the tool exports float16, bfloat16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel
-and is decomposed into primitives) and, to compare speeds, float32 for the CPU. Each bundle for CUDA is audited: every
-node of a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch on the provider that it was
-exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there and, but in bfloat16, on the
-CPU (prefill and decode throughput in tokens/s).
+and is decomposed into primitives), some also with an int8 cache, and, to compare speeds, float32 for the CPU. Each
+bundle for CUDA is audited: every node of a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch
+on the provider that it was exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there
+and, but in bfloat16, on the CPU (prefill and decode throughput in tokens/s).
 
 Everything is written to one JSON file, including failures: a machine with a GPU is rarely available, so the failure of
 one case does not stop the others. The file is written after every case, and a run that was cut off goes on behind the
@@ -37,7 +37,7 @@ from edgeformer.check import check
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
-from edgeformer.manifest_parts import Arithmetic, Precision, Provider
+from edgeformer.manifest_parts import Arithmetic, CachePrecision, Precision, Provider
 from edgeformer.runtime import load
 from edgeformer.runtime.cuda_machine import driver
 from edgeformer.runtime.session import onnxruntime, open_session, profiled
@@ -50,21 +50,25 @@ from checkpoints.random_checkpoint import write_checkpoint
 
 
 class Case(NamedTuple):
-    """One export of a model. arithmetic: None for the default of the precision."""
+    """One export of a model. arithmetic, cache: None for the default of the precision."""
 
     precision: Precision
     provider: Provider
     arithmetic: Arithmetic | None = None
+    cache: CachePrecision | None = None
 
     def __str__(self) -> str:
         """Name the case in keys and in the summary."""
-        return f"{self.precision}{f' in {self.arithmetic}' if self.arithmetic else ''} for {self.provider}"
+        arithmetic = f" in {self.arithmetic}" if self.arithmetic else ""
+        cache = f" with an {self.cache} cache" if self.cache else ""
+        return f"{self.precision}{arithmetic}{cache} for {self.provider}"
 
 
 # The last case is what a user without a GPU would run.
 CASES = (
     Case("fp16", "cuda"), Case("bf16", "cuda"), Case("int8", "cuda"), Case("int4", "cuda"),
-    Case("int4", "cuda", "bf16"), Case("fp32", "cuda"), Case("fp32", "cpu"),
+    Case("int4", "cuda", "bf16"), Case("fp16", "cuda", cache="int8"), Case("int4", "cuda", "bf16", "int8"),
+    Case("fp32", "cuda"), Case("fp32", "cpu"),
 )  # fmt: skip
 
 PROMPTS = (128, 512)
@@ -118,8 +122,9 @@ def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> d
     found: dict[str, Any] = {"case": str(case), "exported_for": provider, "dry": dry and provider == "cuda"}
     try:
         result = export_model(
-            model, folder, precision=case.precision, provider=provider, arithmetic=case.arithmetic, verify=None
-        )
+            model, folder, precision=case.precision, provider=provider, arithmetic=case.arithmetic,
+            cache_precision=case.cache, verify=None,
+        )  # fmt: skip
         found["model"] = result.manifest.source
         found["slower_forms"] = result.lowered.fallbacks
         if provider == "cuda":

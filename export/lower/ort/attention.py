@@ -5,9 +5,10 @@ bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everyth
 packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
 does not take is decomposed.
 
-For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, on the CPU: it
-rounds new keys and values by the scales that it is given, attends to the rounded ones, and caches those. There is no
-other implementation of an int8 cache, so an attention that the kernel does not take is refused then.
+For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache (on CUDA, for heads
+of 256 at most and without a bias): it rounds new keys and values by the scales that it is given, attends to the rounded
+ones, and caches those. There is no other implementation of an int8 cache, so an attention that the kernel does not take
+is refused then.
 """
 
 import numpy as np
@@ -55,7 +56,9 @@ def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
     if inputs.value_relations is not None:
         return "no kernel adds relation vectors to values"
-    return _no_cuda_kernel(node, lowering) if lowering.provider == "cuda" else None
+    if lowering.provider == "cuda":
+        return _no_cuda_kernel(node, lowering) or _no_cuda_int8_cache(node, lowering)
+    return None
 
 
 def _no_cuda_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
@@ -69,6 +72,17 @@ def _no_cuda_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
         return f"the CUDA kernel takes heads of 512 at most, and these have {head_dim}"
     if not node.attributes.get_int("causal") and node.attributes.get_int("window"):
         return "the CUDA kernel wants a window to be causal"
+    return None
+
+
+def _no_cuda_int8_cache(node: ir.Node, lowering: LoweringOptions) -> str | None:
+    inputs, head_dim = canonical_inputs(node), head_dim_of(node)
+    if lowering.cache_scales is None:
+        return None
+    if inputs.attention_bias is not None:
+        return "the CUDA kernel takes a bias of scores or an int8 cache, and not both"
+    if head_dim > 256:
+        return f"the CUDA kernel takes heads of 256 at most over an int8 cache, and these have {head_dim}"
     return None
 
 

@@ -1,9 +1,9 @@
 """Check an int8 cache against PyTorch, number by number.
 
-Where a key lies halfway between two integers, float64 and a graph in float32 may correctly round it to different ones,
-and everything behind it would differ by a step of the cache. So PyTorch is given the integers that the graph stored.
-Each must be one to which float64's own key or value may be rounded, and the graph's logits must be those of PyTorch
-over the same integers, within the limits of any graph.
+Where a key lies halfway between two integers, float64 and a graph in less precision may correctly round it to different
+ones, and everything behind it would differ by a step of the cache. So PyTorch is given the integers that the graph
+stored. Each must be one to which float64's own key or value may be rounded, and the graph's logits must be those of
+PyTorch over the same integers, within the limits of any graph.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from torch import Tensor
 from edgeformer.cache_scales import CacheScales
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.lower.contrib import attention_input
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
@@ -27,7 +28,7 @@ from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
-from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation, tensors
+from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation, dequantized, tensors
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import ModelSpec
@@ -57,9 +58,9 @@ class _Row:
 def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[Check]:
     """Run a prompt, steps, chunks and a batch; check the integers and the logits of each.
 
-    graph: of float32 activations. weights: those that the graph holds.
+    weights: those that the graph holds.
     """
-    scales = graph.manifest.cache_scales
+    scales, arithmetic = graph.manifest.cache_scales, graph.manifest.arithmetic
     assert scales is not None
     rows = _feed(graph)
     ids = _stacked([row.tokens for row in rows])
@@ -67,12 +68,12 @@ def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, 
         tuple(_stacked([row.caches[layer][part] for row in rows]) for part in (0, 1))
         for layer in range(model_spec.cache.num_layers)
     ]
-    stored = CastWeights(weights, torch.float32)
+    stored = CastWeights(weights, TORCH_PRECISIONS[arithmetic])
     (exact, expected), (eager, rounded) = (
         _run(model_spec, stored, dtype, torch.from_numpy(ids), _GivenCaches(caches, scales))
-        for dtype in (torch.float64, torch.float32)
+        for dtype in (torch.float64, TORCH_PRECISIONS[arithmetic])
     )
-    judge = Judge("fp32", eager_worst=worst_of(zip(rounded, expected, strict=True)))
+    judge = Judge(arithmetic, eager_worst=worst_of(zip(rounded, expected, strict=True)))
     for run in dict.fromkeys(row.run for row in rows):
         pieces = (
             Piece(row.logits, rounded[place, : len(row.logits)], expected[place, : len(row.logits)])
@@ -145,8 +146,8 @@ class _GivenCaches(CacheEntrance):
     def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Return the keys and values that the integers mean; record those of the module, divided by their scales."""
         pairs = list(zip((key, value), self._caches[layer], self._scales[layer], strict=True))
-        self._numbers += [x / scales.to(x.dtype) for x, _, scales in pairs]
-        given_key, given_value = (integers.to(x.dtype) * scales.to(x.dtype) for x, integers, scales in pairs)
+        self._numbers += [x.double() / scales for x, _, scales in pairs]
+        given_key, given_value = (dequantized(integers, scales, x.dtype) for x, integers, scales in pairs)
         return given_key, given_value
 
     def numbers(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -163,14 +164,14 @@ class _GivenCaches(CacheEntrance):
         return float((np.abs(self._all(valid)) > 128).mean((1, 2)).max())
 
     def _all(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return torch.stack(self._numbers).numpy().astype(np.float64)[:, valid]
+        return torch.stack(self._numbers).numpy()[:, valid]
 
 
 def _run(
     model_spec: ModelSpec, weights: Mapping[str, Tensor], dtype: torch.dtype, ids: Tensor, caches: _GivenCaches
 ) -> tuple[_GivenCaches, Array]:
     logits, _ = Reference(model_spec, weights, dtype, caches).run(ids)
-    return caches, logits.numpy()
+    return caches, to_numpy(logits)
 
 
 def judge_scales(folder: Path, manifest: Manifest) -> Check:
