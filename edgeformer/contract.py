@@ -27,6 +27,10 @@ It has no mask of target tokens, because all of them are valid:
     use_cache_branch bool [1]
     → logits; for every layer present.{i}.decoder.key, .decoder.value, .encoder.key, .encoder.value
 
+Alignment graph of a speech model, which runs once on a whole text:
+    the inputs of the decoder → cross_attentions float32 [batch_size, heads, sequence_length, source_length], the
+    presents of the decoder
+
 Encoder of an encoder-decoder:
     input_ids, attention_mask int64 [batch_size, source_length] (or input_features [batch_size, mel_bins, frames])
     → last_hidden_state [batch_size, source_length, hidden_size]; for every layer of the decoder
@@ -46,6 +50,9 @@ from typing import Any, Literal, TypeVar
 from edgeformer import schema
 
 T = TypeVar("T")
+
+CROSS_ATTENTIONS = "cross_attentions"
+"""The output of an alignment graph."""
 
 CacheForm = Literal["any", "dynamic", "static"]
 """How a decoder graph takes its past and returns the present.

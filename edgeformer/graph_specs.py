@@ -35,6 +35,7 @@ GRAPH = "onnx/model.onnx"
 ENCODER_GRAPH = "onnx/encoder_model.onnx"
 DECODER_GRAPH = "onnx/decoder_model.onnx"
 MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
+ALIGNMENT_GRAPH = "onnx/decoder_model_alignment.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)

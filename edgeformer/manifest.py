@@ -19,6 +19,7 @@ from edgeformer.json_document import is_contained, is_inside, read_object
 from edgeformer.manifest_parts import (
     AdapterGraph,
     AdapterOrigin,
+    AlignmentGraph,
     Arithmetic,
     Backend,
     BundledAdapter,
@@ -86,6 +87,7 @@ class Manifest:
         adapter_graph: the graph that takes adapters as inputs, if there is one.
         adapters: the LoRA adapters of that graph.
         prompts: of a sentence encoder, what it was trained to find before texts.
+        alignment: the alignment graph of a speech model, if there is one.
         pickled_weights: SHA-256 of each pickle that the weights were read from, by name; empty for safetensors.
     """
 
@@ -127,6 +129,7 @@ class Manifest:
     adapters: tuple[BundledAdapter, ...] = ()
     prompts: TextPrompts | None = None
     pickled_weights: dict[str, str] = field(default_factory=dict)
+    alignment: AlignmentGraph | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.all_graphs, *self.files, *(adapter.file for adapter in self.adapters)):
@@ -187,9 +190,9 @@ class Manifest:
 
     @property
     def all_graphs(self) -> tuple[str, ...]:
-        """Return `graphs`, the merged decoder for other clients, the prefill graph, and the graph for adapters."""
-        adapted = None if self.adapter_graph is None else self.adapter_graph.graph
-        more = (self.merged_graph, None if self.prefill is None else self.prefill.graph, adapted)
+        """Return `graphs`, the merged decoder for other clients, and the graphs for prefill, adapters and alignment."""
+        parts = (self.prefill, self.adapter_graph, self.alignment)
+        more = (self.merged_graph, *(None if part is None else part.graph for part in parts))
         return (*self.graphs, *(name for name in more if name is not None))
 
     @property

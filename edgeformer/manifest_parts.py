@@ -7,6 +7,7 @@ from typing import Literal
 
 from edgeformer.errors import ConfigError, shown
 from edgeformer.quantization import Quantization, WeightFormat
+from edgeformer.schema import check
 
 Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
@@ -86,6 +87,37 @@ class PrefillGraph:
     graph: str
     from_tokens: int
     quantization: Quantization
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentHead:
+    """A head of a speech model's cross-attention that reads the recording where a token is spoken."""
+
+    layer: int
+    head: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentGraph:
+    """The alignment graph of a speech model, over the weights of the decoder: the times of words come from it.
+
+    It has the decoder's inputs and outputs, but for the logits: instead of these it returns the weights of
+    cross-attention, float32 [B, heads, S, source length].
+
+    Attributes:
+        graph: path of the graph in the bundle.
+        heads: whose weights it returns, in order.
+        median_filter_width: positions of the recording whose median smooths a weight; an odd number.
+    """
+
+    graph: str
+    heads: tuple[AlignmentHead, ...]
+    median_filter_width: int
+
+    def __post_init__(self) -> None:
+        check(len(self.heads) > 0, self, "heads", "at least one")
+        odd = self.median_filter_width > 0 and self.median_filter_width % 2 == 1
+        check(odd, self, "median_filter_width", "a positive odd number")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ParityError
 from edgeformer.export.adapter_graph import ADAPTER_GRAPH, write_adapter_graph, write_adapters
 from edgeformer.export.adapters.opened_model import OpenedModel
+from edgeformer.export.alignment_heads import read_alignment
 from edgeformer.export.bundle.ort_format import convert_to_ort, ort_name
 from edgeformer.export.bundle.staging import staged
 from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files
@@ -30,6 +31,7 @@ from edgeformer.export.calibrate.text import CalibrationTokens, read_calibration
 from edgeformer.export.calibrate.weights import calibrated_lowering
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower import Lowered, LoweringOptions, joined, lower_captured, write_windowed_graph
+from edgeformer.export.lower.alignment import alignment_graph
 from edgeformer.export.lower.merged_decoder import merged_decoder
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.passes import bf16_weights
@@ -39,7 +41,7 @@ from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
 from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import SCHEMA_VERSION, Manifest
-from edgeformer.manifest_parts import AdapterGraph, BundledAdapter, PrefillGraph, sha256
+from edgeformer.manifest_parts import AdapterGraph, AlignmentGraph, BundledAdapter, PrefillGraph, sha256
 from edgeformer.quantization import Smoothing, prefill_quantization
 from edgeformer.runtime.session import onnxruntime
 
@@ -85,6 +87,7 @@ class Export:
     lowered: dict[str, Lowered] = field(default_factory=dict)
     smoothing: Smoothing | None = None
     merged_graph: str | None = None
+    alignment: AlignmentGraph | None = None
     prefill: PrefillGraph | None = None
     windows: tuple[int | None, ...] = ()
     adapter_graph: AdapterGraph | None = None
@@ -160,15 +163,25 @@ def capture(export: Export) -> dict[str, ir.Model]:
 
 
 def lower(export: Export, graphs: dict[str, ir.Model]) -> dict[str, ir.Model]:
-    """Run the passes and the rules of the op set over the graphs, in place, and add a merged decoder for clients."""
+    """Run the passes and the rules of the op set over the graphs, in place; add a merged decoder and alignment."""
     model_spec, plan = export.model.model_spec, export.plan
+    lowered, aligned = {}, {}
+    if not plan.deployment.ort_format:  # whose graphs would each hold the weights again
+        export.alignment = read_alignment(export.model.provenance, model_spec.config)
+    if export.alignment is not None:
+        assert isinstance(model_spec.config, Seq2SeqConfig)
+        [spec] = (spec for spec in model_spec.graphs if spec.file == DECODER_GRAPH)
+        name, heads = export.alignment.graph, export.alignment.heads
+        graphs[name], aligned[name] = alignment_graph(
+            graphs[spec.file], spec, model_spec.config, export.lowering, heads
+        )
     for spec in model_spec.graphs:
-        graph = graphs[spec.file]
-        lowered = lower_captured(graph, spec, export.lowering)
+        lowered[spec.file] = lower_captured(graphs[spec.file], spec, export.lowering)
+    for name, each in (lowered | aligned).items():
         if plan.precision == "bf16" and plan.arithmetic == "fp32":
-            half = bf16_weights(graph, model_spec.parameter_shapes())
-            lowered = replace(lowered, passes=[*lowered.passes, half])
-        export.lowered[spec.file] = replace(lowered, notes=export.model.notes)
+            half = bf16_weights(graphs[name], model_spec.parameter_shapes())
+            each = replace(each, passes=[*each.passes, half])
+        export.lowered[name] = replace(each, notes=export.model.notes)
     by_ort = plan.ops == "ort" and plan.provider == "cpu"
     if isinstance(model_spec.config, Seq2SeqConfig) and by_ort and "transformers.js" in plan.deployment.clients:
         export.merged_graph = MERGED_GRAPH
@@ -265,6 +278,7 @@ def package(export: Export) -> Manifest:
         adapters=export.adapters,
         prompts=provenance.prompts,
         pickled_weights=provenance.pickled_weights,
+        alignment=export.alignment,
         tokens=provenance.tokens,
         generation=provenance.generation,
         files=file_entries(export.folder, export.writer.hashes),

@@ -27,7 +27,7 @@ from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.question_answering import Answer
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.speculation import SpeculationStatistics
-from edgeformer.runtime.speech import Segment, SpeechConfig, Transcript
+from edgeformer.runtime.speech import Segment, SpeechConfig, Transcript, Word
 from edgeformer.runtime.token_logprobs import TokenLogprobs
 from edgeformer.runtime.token_spans import Span
 from edgeformer.runtime.tokenizer import Message
@@ -68,6 +68,7 @@ __all__ = [
     "TokenEvent",
     "TokenLogprobs",
     "Transcript",
+    "Word",
     "benchmark",
     "load",
     "load_causal_lm",

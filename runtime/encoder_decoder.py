@@ -1,6 +1,7 @@
 """Run the graphs of an encoder-decoder: the encoder once per request, the decoder over its outputs."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.audio import Spectrogram, log_mel
 from edgeformer.runtime.bfloat16 import stored
 from edgeformer.runtime.decoder import Decoder, new_decoder
@@ -32,7 +34,7 @@ class EncoderDecoder(Model):
         super().__init__(folder, manifest, provider, threads, kernels)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
-        self._encoder = self._open_graph(manifest.encoder_graph, threads)
+        self._encoder, self._threads = self._open_graph(manifest.encoder_graph, threads), threads
         across = manifest.model.decoder.cross_geometry
         assert across is not None
         tensors = across.tensors("encoder.")
@@ -79,6 +81,26 @@ class EncoderDecoder(Model):
         tokens = [*self.start_prompt(None), *self.encode(token_ids)]
         check_length(len(tokens), self.manifest.context_length, "the text")
         return self.new_decoder(self.run_encoder([source]), len(tokens)).prefill_all(0, tokens)
+
+    def cross_attentions(self, source: Source, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return how much each token of a text reads each position of a recording: float32 [heads, S, positions].
+
+        token_ids: of the text, its first tokens included. The heads are those of the manifest's alignment graph, in
+        its order. Raises RequestError for a bundle without such a graph.
+        """
+        if self.manifest.alignment is None:
+            raise RequestError("this bundle has no alignment graph; only speech models with alignment_heads have one.")
+        tokens = self.encode(token_ids)
+        check_length(len(tokens), self.manifest.context_length, "the text")
+        outputs = self.run_encoder([source])
+        row = np.array([tokens], np.int64)
+        return cross_attentions(self._alignment, self.manifest, self.provider, outputs, row)[0]
+
+    @cached_property
+    def _alignment(self) -> Any:
+        """The session of the alignment graph, which is opened for the first words: its weights take memory again."""
+        assert self.manifest.alignment is not None
+        return self._open_graph(self.manifest.alignment.graph, self._threads)
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
         """Return the token ids of each source, which is no recording."""

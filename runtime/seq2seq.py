@@ -311,6 +311,8 @@ class Seq2SeqLM(EncoderDecoder):
             context_length=self.manifest.context_length,
             mel_bins=audio.mel_bins,
             seconds=self.window_seconds,
+            alignment=self.manifest.alignment,
+            align=self.cross_attentions,
         )
 
     def _is_batch(self, source: Source | Sequence[Source]) -> TypeGuard[Sequence[Source]]:

@@ -3,11 +3,13 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import tokenizers
 import transformers
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
+from edgeformer.runtime.audio import SAMPLE_RATE
 
 WORDS = 100
 NAMES = [
@@ -36,6 +38,8 @@ GENERATION = TOKENS | {
     "lang_to_id": {f"<|{code}|>": IDS[code] for code in ("en", "de", "fr")},
     "task_to_id": {task: IDS[task] for task in ("translate", "transcribe")},
 }
+SAMPLE_OPTIONS = {"no_repeat_ngram_size": 2}
+"""A random model would say one word forever."""
 
 
 def write_tokenizer(folder, names=NAMES):
@@ -46,6 +50,15 @@ def write_tokenizer(folder, names=NAMES):
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(list(special))
     backend.save(str(folder / "tokenizer.json"))
+
+
+def tones(seed, seconds):
+    """A few tones that come and go, unlike those of other seeds."""
+    random = np.random.default_rng(seed)
+    time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    waves = np.sin(random.uniform(100, 6000, (4, 1)) * 2 * np.pi * time)
+    loudness = np.sin(random.uniform(1, 8, (4, 1)) * time + random.uniform(0, 6, (4, 1))) ** 2
+    return (waves * loudness).mean(0).astype(np.float32)
 
 
 def speech_model(make_model, folder, seed=11, **generation):

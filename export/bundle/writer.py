@@ -13,7 +13,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
-from edgeformer.graph_specs import DECODER_GRAPH, GRAPH, MERGED_GRAPH
+from edgeformer.graph_specs import ALIGNMENT_GRAPH, DECODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest import FILE_NAME
 from edgeformer.manifest_parts import FileEntry, StoredWeight, sha256
 
@@ -47,15 +47,17 @@ def check_sizes(tensors: Mapping[str, StreamedTensor], largest: int | None) -> N
 def weight_files(graphs: Iterable[str], shared: bool) -> dict[str, list[str]]:
     """Return the graphs by the file of their weights: one file for all, or one named after each graph.
 
-    The decoder of our runtime shares the file of the merged decoder, because clients that find weights by the name of a
-    graph read only the merged one.
+    The decoder of our runtime and the alignment graph share the file of the merged decoder, because clients that find
+    weights by the name of a graph read only the merged one.
     """
     names = list(graphs)
     if shared:
         return {f"{GRAPH}_data": names}
     files: dict[str, list[str]] = {}
     for name in names:
-        named = MERGED_GRAPH if name == DECODER_GRAPH and MERGED_GRAPH in names else name
+        named = name
+        if name in (DECODER_GRAPH, ALIGNMENT_GRAPH):
+            named = MERGED_GRAPH if MERGED_GRAPH in names else DECODER_GRAPH
         files.setdefault(f"{named}_data", []).append(name)
     return files
 

@@ -200,7 +200,7 @@ def visible_keys(
 
 
 def cross_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
-    """softmax(cap(q·kᵀ·scale))·v, without the padding of the encoder's input."""
+    """softmax(cap(q·kᵀ·scale))·v, without the padding of the encoder's input; the softmax, too, for two outputs."""
     inputs = canonical_inputs(node)
     key, mask = inputs["key"], inputs["attention_mask"]
     heads, dtype = dim(key, 1), dtype_of(inputs.query)
@@ -211,9 +211,9 @@ def cross_attention(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Output
     scores = _capped(emit, node, scores, dtype)
     valid = emit("Cast", emit("Unsqueeze", mask, emit.constant([1, 2])), to=ir.DataType.BOOL)  # [B, 1, 1, T]
     scores = emit("Where", valid, scores, emit.constant(float("-inf"), dtype))
-    output = emit("MatMul", emit("Softmax", scores, axis=-1), inputs.value)  # [B, H, S, D]
-    output = emit("Transpose", output, perm=[0, 2, 1, 3])
-    return [emit("Reshape", output, emit.constant([0, 0, heads * dim(key, 3)]))]
+    weights = emit("Softmax", scores, axis=-1)
+    output = emit("Transpose", emit("MatMul", weights, inputs.value), perm=[0, 2, 1, 3])  # [B, S, H, D]
+    return [emit("Reshape", output, emit.constant([0, 0, heads * dim(key, 3)])), weights][: len(node.outputs)]
 
 
 def _capped(emit: NodeBuilder, node: ir.Node, scores: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -15,12 +15,15 @@ import onnx
 
 from edgeformer.check.cuda import audit_cuda
 from edgeformer.check.folder import read_folder
+from edgeformer.config import Seq2SeqConfig
 from edgeformer.export.adapters.opened_bundle import Subject
 from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower import lower_captured, lowering_options_of
+from edgeformer.export.lower.alignment import alignment_graph
 from edgeformer.export.parity.report import Check, Report
 from edgeformer.export.progress import Progress
+from edgeformer.graph_specs import DECODER_GRAPH
 from edgeformer.manifest import Manifest
 from edgeformer.quantization import Quantization
 from edgeformer.runtime.cuda_machine import driver
@@ -70,6 +73,10 @@ def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
     graphs = {}
     for spec in model_spec.graphs:
         graphs[spec.file] = capture_graph(model_spec, subject.weights, "fp32", spec)
+        if manifest.alignment is not None and spec.file == DECODER_GRAPH:
+            assert isinstance(model_spec.config, Seq2SeqConfig)
+            name, heads = manifest.alignment.graph, manifest.alignment.heads
+            graphs[name], _ = alignment_graph(graphs[spec.file], spec, model_spec.config, lowering, heads)
         lower_captured(graphs[spec.file], spec, lowering)
     writer = GraphWriter(folder, progress)
     for data, names in weight_files(graphs, shared=True).items():
@@ -104,7 +111,8 @@ def _without_gptq(quantization: Quantization | None) -> Quantization | None:
 
 def _same_nodes(subject: Subject, twin: Subject) -> Check:
     different = 0
-    for name in twin.manifest.graphs:
+    aligned = [] if twin.manifest.alignment is None else [twin.manifest.alignment.graph]
+    for name in (*twin.manifest.graphs, *aligned):
         steps, others = (structure(onnx.load(each.folder / name, load_external_data=False)) for each in (subject, twin))
         different += sum(one != other for one, other in zip(steps, others, strict=False)) + abs(
             len(steps) - len(others)

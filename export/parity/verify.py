@@ -155,8 +155,8 @@ class Verification:
             summation_orders=summation_orders,
         )
         self._kernel_choice = choose_kernels(self._setup.provider)
-        merged = [] if manifest.merged_graph is None else [manifest.merged_graph]
-        self._graphs = [folder / name for name in (*manifest.graphs, *merged)]
+        more = [manifest.merged_graph, None if manifest.alignment is None else manifest.alignment.graph]
+        self._graphs = [folder / name for name in (*manifest.graphs, *more) if name is not None]
 
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""

@@ -6,9 +6,10 @@
 
 from edgeformer.runtime.speech.config import SpeechConfig
 from edgeformer.runtime.speech.prompt import FRAMES_PER_SECOND, window_seconds
+from edgeformer.runtime.speech.recording import Recording
 from edgeformer.runtime.speech.subtitles import SubtitleFormat, subtitles
-from edgeformer.runtime.speech.transcript import Segment, Transcript
-from edgeformer.runtime.speech.transcription import Recording, Runs, SpeechModel, Window, transcribe
+from edgeformer.runtime.speech.transcript import Segment, Transcript, Word
+from edgeformer.runtime.speech.transcription import Runs, SpeechModel, Window, transcribe
 
 __all__ = [
     "FRAMES_PER_SECOND",
@@ -20,6 +21,7 @@ __all__ = [
     "SubtitleFormat",
     "Transcript",
     "Window",
+    "Word",
     "subtitles",
     "transcribe",
     "window_seconds",

@@ -15,6 +15,8 @@ class SpeechConfig:
 
     timestamps: whether the model writes the times of segments. By default it does for a recording that is longer than
     its window, which then moves to the end of the last whole segment; without times, windows follow one another.
+    word_timestamps: whether words have times, too, by the model's alignment_heads. Then the model writes the times of
+    segments, if it can, unless timestamps is False.
     prompt: a text that stands before the recording, as its names and its spelling would be written. A window that
     continues no text continues this one; prompt_condition_type: of the windows that do continue a text, it begins that
     of the first (`first-segment`) or of all (`all-segments`, which needs condition_on_prev_tokens).
@@ -32,6 +34,7 @@ class SpeechConfig:
     """
 
     timestamps: bool | None = None
+    word_timestamps: bool = False
     prompt: str | None = None
     prompt_condition_type: Literal["first-segment", "all-segments"] = "first-segment"
     condition_on_prev_tokens: bool | None = None
@@ -44,6 +47,7 @@ class SpeechConfig:
         for name in ("timestamps", "condition_on_prev_tokens"):
             if getattr(self, name) is not None:
                 request_values.flag(name, getattr(self, name))
+        request_values.flag("word_timestamps", self.word_timestamps)
         if self.prompt is not None:
             request_values.text("prompt", self.prompt)
         if self.prompt_condition_type not in (kinds := ("first-segment", "all-segments")):
@@ -68,6 +72,7 @@ class SpeechConfig:
         """Return this config with the values of a generation_config.json where it has None."""
         names = {field.name for field in fields(self)} - {
             "timestamps",
+            "word_timestamps",
             "fallback_temperatures",
             "prompt",
             "prompt_condition_type",

@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class Word:
+    """A word with its punctuation, and when it is spoken: start, end, in seconds from the start of the recording."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Segment:
     """A part of a recording in which something is said.
 
@@ -12,7 +21,8 @@ class Segment:
     avg_logprob: the mean log-probability of the tokens of its window, among those that the rules allow.
     compression_ratio: how much zlib shortens the token ids of its window. no_speech_prob: the probability that nothing
     is said in its window; None where the window's text was likely enough, or there is no no_speech_threshold. seek: the
-    frame, of 10 ms, at which its window begins.
+    frame, of 10 ms, at which its window begins. words: with their times; None where they were not asked for.
+    token_times: when each of the token_ids is spoken, in seconds from the start of the recording; None likewise.
     """
 
     start: float
@@ -24,6 +34,8 @@ class Segment:
     compression_ratio: float
     no_speech_prob: float | None
     seek: int
+    words: list[Word] | None = None
+    token_times: list[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

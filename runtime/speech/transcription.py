@@ -7,9 +7,7 @@ Nothing here runs a model, so that `Seq2SeqLM` and the server share it. Source: 
 `WhisperForConditionalGeneration.generate` of transformers 5.23, whose tokens and times these are.
 """
 
-import math
-import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.audio import SAMPLE_RATE, Spectrogram, log_mel, log_mel_whole
+from edgeformer.manifest_parts import AlignmentGraph
+from edgeformer.runtime.audio import SAMPLE_RATE, Spectrogram
 from edgeformer.runtime.generate import Generation
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.speech.config import SpeechConfig
+from edgeformer.runtime.speech.likelihood import LastLogits, Likelihood, compression_ratio
 from edgeformer.runtime.speech.prompt import FRAMES_PER_SECOND, needs_language, speech_prompt
+from edgeformer.runtime.speech.recording import Recording
 from edgeformer.runtime.speech.timestamps import FRAMES_PER_TIME, SECONDS_PER_TIME, Piece, TimestampRules, divide
 from edgeformer.runtime.speech.transcript import Segment, Transcript
+from edgeformer.runtime.speech.words import token_times, words_of
 from edgeformer.runtime.tokenizer import Tokenizer
 
 CONTINUED_BELOW = 0.5
@@ -48,7 +50,8 @@ Runs = Generator[Window, Generation, Transcript]
 class SpeechModel:
     """The facts of a model that a transcription needs.
 
-    generation: of the manifest. start: the start token. end: the end token. seconds: of a window.
+    generation: of the manifest. start: the start token. end: the end token. seconds: of a window. alignment: of the
+    manifest. align: runs the alignment graph on a window and a text, whose weights [heads, S, positions] it returns.
     """
 
     tokenizer: Tokenizer
@@ -59,6 +62,8 @@ class SpeechModel:
     context_length: int
     mel_bins: int
     seconds: int
+    alignment: AlignmentGraph | None
+    align: Callable[[Spectrogram, list[int]], NDArray[np.float32]]
 
     @cached_property
     def first_time(self) -> int | None:
@@ -71,36 +76,16 @@ class SpeechModel:
         first = self.vocab_size if self.first_time is None else self.first_time
         return self.tokenizer.decode([token for token in tokens if token < first]).strip()
 
-
-class Recording:
-    """The spectrogram of a recording. whole: as one, of which windows are cut; else window by window.
-
-    samples: [N] at 16 kHz. The loudest sound, to which others are compared, is that of the whole recording or of each
-    window. As in transformers, only a whole recording longer than a window ends with its last frame.
-    """
-
-    def __init__(self, samples: Any, mel_bins: int, seconds: int, whole: bool):
-        self.window_frames = seconds * FRAMES_PER_SECOND
-        self.samples = len(samples)
-        step = seconds * SAMPLE_RATE
-        if whole and self.samples > step:
-            self.features = log_mel_whole(samples, mel_bins)
-        else:
-            pieces = [samples[start : start + step] for start in range(0, max(self.samples, 1), step)]
-            self.features = np.concatenate([log_mel(piece, mel_bins, seconds) for piece in pieces], axis=1)
-        self.frames = self.features.shape[1]
-        self._last: tuple[int, Spectrogram] | None = None
-
-    def window(self, frame: int) -> Spectrogram:
-        """Return the window that begins at a frame; behind the end of the recording it is 0.
-
-        The last one is kept: what detects the language in the first window also transcribes it.
-        """
-        if self._last is None or self._last[0] != frame:
-            kept = self.features[:, frame : frame + self.window_frames]
-            padded = np.pad(kept, ((0, 0), (0, self.window_frames - kept.shape[1])))
-            self._last = frame, Spectrogram(padded)
-        return self._last[1]
+    def require_alignment(self) -> AlignmentGraph:
+        """Return the alignment graph. Raises RequestError for a model or a bundle without one."""
+        if self.alignment is not None:
+            return self.alignment
+        if not self.generation.get("alignment_heads"):
+            raise RequestError("this model has no times of words: its generation_config.json has no alignment_heads.")
+        raise RequestError(
+            "this bundle has no alignment graph, which gives the times of words. Export the model again, for another "
+            "deployment than mobile."
+        )
 
 
 def transcribe(
@@ -119,6 +104,8 @@ def transcribe(
     """
     speech = speech.completed(model.generation)
     needs_language(model.generation, language, task)  # refuses before anything runs
+    if speech.word_timestamps:
+        model.require_alignment()
     timestamps = _writes_times(model, len(samples), speech)
     if timestamps and config.stop:
         raise RequestError("stop texts do not work with times of segments; use timestamps=False.")
@@ -126,13 +113,14 @@ def transcribe(
     if needs_language(model.generation, language, task):
         language = yield from _hear(model, recording)
     first = speech_prompt(model.generation, model.start, language, task, timestamps)
-    job = _Job(model, recording, first, speech, config, processors, timestamps)
+    spoken = language or ("en" if task == "transcribe" else None)
+    written = spoken if task == "transcribe" else None
+    job = _Job(model, recording, first, speech, config, processors, timestamps, written)
     segments = yield from job.run()
     if timestamps:
         text = model.text_of([token for segment in segments for token in segment.token_ids])
     else:
         text = " ".join(segment.text for segment in segments if segment.text)
-    spoken = language or ("en" if task == "transcribe" else None)
     said = [segment for segment in segments if segment.text]
     return Transcript(
         text=text, language=spoken, task=task, duration=recording.samples / SAMPLE_RATE, segments=said
@@ -142,7 +130,8 @@ def transcribe(
 def _writes_times(model: SpeechModel, samples: int, speech: SpeechConfig) -> bool:
     """Return whether the model is to write times. Raises RequestError if it cannot and is asked to."""
     if speech.timestamps is None:
-        return model.first_time is not None and samples > model.seconds * SAMPLE_RATE
+        long = samples > model.seconds * SAMPLE_RATE
+        return model.first_time is not None and (long or speech.word_timestamps)
     if speech.timestamps and model.first_time is None:
         raise RequestError("this model writes no times: its generation_config.json names no tokens of times.")
     return speech.timestamps
@@ -150,51 +139,20 @@ def _writes_times(model: SpeechModel, samples: int, speech: SpeechConfig) -> boo
 
 def _hear(model: SpeechModel, recording: Recording) -> Generator[Window, Generation, str]:
     """Return the code of the language that is spoken in the first window."""
-    last = _LastLogits()
+    last = LastLogits()
     # A config of its own, because the model's suppresses these tokens.
     yield Window(recording.window(0), model.start, GenerationConfig(max_new_tokens=1), [last])
     languages: Mapping[str, int] = model.generation["lang_to_id"]
     return max(languages, key=lambda name: last.logits[languages[name]]).strip("<|>")
 
 
-class _LastLogits:
-    """A logits processor that keeps the logits [V] of the last step, and changes nothing."""
-
-    logits: NDArray[np.float32]
-
-    def __call__(self, token_ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        self.logits = logits.copy()
-        return logits
-
-
-class _Likelihood:
-    """A logits processor that sums the log-probabilities of the tokens that are chosen, and changes nothing."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._last: NDArray[np.float64] | None = None
-
-    def __call__(self, token_ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        self._count(token_ids)
-        exact = logits.astype(np.float64)
-        exact -= exact.max()
-        self._last = exact - np.log(np.exp(exact).sum())
-        return logits
-
-    def mean(self, tokens: Sequence[int]) -> float:
-        """Return the mean log-probability of all tokens, the end token included."""
-        self._count(tokens)
-        return self._sum / len(tokens)
-
-    def _count(self, tokens: Any) -> None:
-        if self._last is not None:
-            self._sum += float(self._last[tokens[-1]])
-
-
 class _Attempt(NamedTuple):
-    """The text of a window. tokens: without the end token. repeats, unlikely: by the thresholds."""
+    """The text of a window. tokens: without the end token. ended: whether there was one. repeats, unlikely: by the
+    thresholds.
+    """
 
     tokens: list[int]
+    ended: bool
     text: str | None
     temperature: float
     avg_logprob: float
@@ -204,7 +162,10 @@ class _Attempt(NamedTuple):
 
 
 class _Job:
-    """A transcription whose options are known. first: the prompt of a window that continues none."""
+    """A transcription whose options are known.
+
+    first: the prompt of a window that continues none. language: that the text is written in; None for English.
+    """
 
     def __init__(
         self,
@@ -215,9 +176,11 @@ class _Job:
         config: GenerationConfig,
         processors: Sequence[LogitsProcessor],
         timestamps: bool,
+        language: str | None,
     ):
         self._model, self._recording, self._first, self._speech = model, recording, first, speech
         self._config, self._processors, self._timestamps = config, processors, timestamps
+        self._language = language
         self._prompt = [] if speech.prompt is None else self._tokens_of(speech.prompt)
 
     def run(self) -> Generator[Window, Generation, list[Segment]]:
@@ -235,7 +198,8 @@ class _Job:
                 frame += frames
                 continue
             pieces, moved = self._divided(attempt.tokens, frames)
-            segments += [self._segment(piece, frame, attempt, no_speech) for piece in pieces]
+            said = [self._segment(piece, frame, attempt, no_speech) for piece in pieces]
+            segments += self._with_words(said, source, prompt, attempt) if self._speech.word_timestamps else said
             frame += moved or frames
         return segments
 
@@ -259,6 +223,31 @@ class _Job:
             no_speech_prob=no_speech,
             seek=frame,
         )
+
+    def _with_words(
+        self, segments: Sequence[Segment], source: Spectrogram, prompt: list[int], attempt: _Attempt
+    ) -> list[Segment]:
+        """Return the segments of a window with the times of their words."""
+        start = segments[0].seek / FRAMES_PER_SECOND
+        # The last token of all is not read again; it has the time of the one before it.
+        read = attempt.tokens if attempt.ended else attempt.tokens[:-1]
+        times = [0.0] * (len(attempt.tokens) - len(read))
+        if read:
+            positions = max((self._recording.sounding - segments[0].seek) // FRAMES_PER_TIME, 1)
+            weights = self._model.align(source, [*prompt, *read])[:, len(prompt) :, :positions]
+            found = token_times(weights, self._model.require_alignment().median_filter_width)
+            times = found + found[-1:] * len(times)
+        ends = [start + each for each in times]
+        starts = [start, *ends[:-1]]
+        timed, first = list[Segment](), 0
+        for segment in segments:
+            tokens = segment.token_ids
+            text = [place for place, token in enumerate(tokens) if token < self._model.end]
+            spans = [(starts[first + place], ends[first + place]) for place in text]
+            words = words_of(self._model.tokenizer.decode, [tokens[place] for place in text], spans, self._language)
+            timed.append(replace(segment, words=words, token_times=ends[first : first + len(tokens)]))
+            first += len(tokens)
+        return timed
 
     def _before(self, segments: Sequence[Segment]) -> list[int]:
         """Return the prompt of what was said before: the last tokens behind their start token; empty for nothing."""
@@ -318,7 +307,7 @@ class _Job:
     def _attempt(
         self, source: Spectrogram, prompt: list[int], temperature: float
     ) -> Generator[Window, Generation, _Attempt]:
-        likelihood = _Likelihood()
+        likelihood = Likelihood()
         processors: list[LogitsProcessor] = [*self._processors, likelihood]
         if self._timestamps and self._model.first_time is not None:
             latest = self._model.generation.get("max_initial_timestamp_index")
@@ -329,10 +318,11 @@ class _Job:
         result = yield Window(source, prompt, config, processors)
         tokens = result.token_ids
         logprob = likelihood.mean(tokens) if result.score is None else result.score
-        ratio = _compression_ratio(tokens, self._model.vocab_size)
+        ratio = compression_ratio(tokens, self._model.vocab_size)
         speech = self._speech
         return _Attempt(
             tokens[:-1] if result.finish_reason == "eos" else tokens,
+            result.finish_reason == "eos",
             result.text,
             temperature,
             logprob,
@@ -343,7 +333,7 @@ class _Job:
 
     def _silence(self, source: Spectrogram, prompt: list[int]) -> Generator[Window, Generation, float]:
         """Return the probability of the token of no speech after the start token."""
-        last = _LastLogits()
+        last = LastLogits()
         started = prompt[: len(prompt) - len(self._first) + 1]
         yield Window(source, started, GenerationConfig(max_new_tokens=1), [last])
         exact = np.exp(last.logits.astype(np.float64) - last.logits.max())
@@ -356,10 +346,3 @@ class _Job:
         context = self._model.context_length
         length = min(config.max_length + min(context // 2 - 1, prompt), context)
         return replace(config, max_new_tokens=max(length - prompt, 1))
-
-
-def _compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
-    """Return by how much zlib shortens token ids as bytes. Source: `_retrieve_compression_ratio` of transformers."""
-    width = int(math.log2(vocab_size) / 8) + 1
-    content = b"".join(token.to_bytes(width, "little") for token in tokens)
-    return len(content) / len(zlib.compress(content))

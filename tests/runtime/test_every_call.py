@@ -132,6 +132,7 @@ CALLS = {
     "translate(target_language)": (
         lambda h, v: h["seq2seq"].translate("x", "de", v, max_new_tokens=1), "language|translate", set(),
     ),
+    "cross_attentions": (lambda h, v: h["seq2seq"].cross_attentions("x", v), "no alignment graph", set()),
     "transcript": (lambda h, v: h["seq2seq"].transcript(v), "takes text, not speech", set()),
     "transcribe": (lambda h, v: h["seq2seq"].transcribe(v), "takes text, not speech", set()),
     "uses_beam_search": (lambda h, v: h["seq2seq"].uses_beam_search(v), "config", {"None"}),

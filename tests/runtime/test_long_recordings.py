@@ -9,31 +9,22 @@ import numpy as np
 import pytest
 import torch
 from speech_model import END, IDS, START, VOCABULARY, speech_model
+from speech_model import SAMPLE_OPTIONS as OPTIONS
+from speech_model import tones as sound
 from transformers import WhisperFeatureExtractor
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.audio import HOP, SAMPLE_RATE, log_mel_whole
 from edgeformer.runtime.encoder_outputs import EncoderOutputs
-from edgeformer.runtime.speech.transcription import Recording
+from edgeformer.runtime.speech.recording import Recording
 
 EXTRACTOR = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
-OPTIONS = {"no_repeat_ngram_size": 2}
-"""A random model would say one word forever."""
 
 
 @pytest.fixture(scope="module")
 def whisper(make_model, tmp_path_factory):
     return speech_model(make_model, tmp_path_factory.mktemp("speech"))
-
-
-def sound(seed, seconds):
-    """A few tones that come and go, unlike those of other seeds."""
-    random = np.random.default_rng(seed)
-    time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
-    tones = random.uniform(100, 6000, (4, 1)) * 2 * np.pi * time
-    loudness = np.sin(random.uniform(1, 8, (4, 1)) * time + random.uniform(0, 6, (4, 1))) ** 2
-    return (np.sin(tones) * loudness).mean(0).astype(np.float32)
 
 
 def features(samples):

@@ -13,7 +13,7 @@ from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.graph.provenance import NodeOrigin
+from edgeformer.export.graph.provenance import NodeOrigin, origin_of
 from edgeformer.export.graph.tensors import TORCH_DTYPES
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
@@ -32,6 +32,12 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
         query, key, mask = inputs["query"], inputs["key"], inputs["attention_mask"]
         dtype, on_cpu = dtype_of(query), lowering.provider == "cpu"
         reason = _no_kernel(node, lowering.provider)
+        if reason is None and len(node.outputs) > 1:  # in an alignment graph: no kernel returns the weights
+            if on_cpu:  # as the decoder's own graph does, so that both store the same parameters
+                _scale_before(node, query)
+            report.fire(node)
+            decompose(node, lowering.cache_form)
+            continue
         if reason is not None:
             report.miss(node, reason)
             decompose(node, lowering.cache_form)
@@ -55,6 +61,15 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
         report.fire(node)
         replace_node(node, emit, [attended], main=attended.producer())
     return report
+
+
+def _scale_before(node: ir.Node, query: ir.Value) -> None:
+    """Scale the query of an attention before it, where its projection can take over the scale."""
+    emit = NodeBuilder(f"{node.name}/query", origin_of(node).replaced("emitted by lower/ort"))
+    node.replace_input_with(0, scale_query(emit, query, node.attributes.get_float("scale"), dim(query, -1)))
+    node.attributes["scale"] = ir.AttrFloat32("scale", 1.0)
+    assert node.graph is not None
+    node.graph.insert_before(node, emit.nodes)
 
 
 def _no_kernel(node: ir.Node, provider: Provider) -> str | None:

@@ -45,7 +45,9 @@ def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) ->
         return query
     dtype, packed = dtype_of(query), dim(query, -1)
     factors = scale if packed == width else np.repeat([scale, 1], [width, packed - width])
-    return emit("Mul", query, emit.constant(factors, dtype))
+    scaled = emit("Mul", query, emit.constant(factors, dtype))
+    scaled.type, scaled.shape = query.type, query.shape
+    return scaled
 
 
 def _find_scalable(query: ir.Value, scale: float) -> _Projection | None:

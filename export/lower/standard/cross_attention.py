@@ -1,4 +1,4 @@
-"""Lower cross-attention to ONNX's Attention. It requires nothing."""
+"""Lower cross-attention to ONNX's Attention. One that returns its weights, too, is decomposed."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from edgeformer.export.graph.attention_bodies import length_of
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
+from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.options import LoweringOptions
@@ -23,6 +24,10 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
     report = PassReport("CrossAttention")
     masks: dict[ir.Value, ir.Value] = {}
     for node in canonical_nodes(model, "CrossAttention"):
+        if len(node.outputs) > 1:
+            report.fire(node)
+            decompose(node, lowering.cache_form)
+            continue
         inputs = canonical_inputs(node)
         query, key, mask = inputs["query"], inputs["key"], inputs["attention_mask"]
         if mask not in masks:

@@ -2,11 +2,14 @@
 
 sources ─→ float64 and eager: states, keys and values for the decoder, logits of the targets ─────────────┐
     └────→ encoder graph: the same, alone and padded ─→ decoder graph: prefill, steps, chunks, batches ───┴→ checks
-                                                    └→ merged decoder: prefill, steps, a batch ───────────┘
+                                                    ├→ merged decoder: prefill, steps, a batch ───────────┤
+                                                    └→ alignment graph: weights of the alignment heads ───┘
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,16 +27,21 @@ from edgeformer.export.parity.locate.cut_graph import ELEMENT_TYPES
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, TextTrial, first_tokens, row_of
 from edgeformer.export.reference.reference import Reference
+from edgeformer.manifest_parts import AlignmentHead
+from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.bfloat16 import numbers_of, stored
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, pad_right
 from edgeformer.runtime.session import CACHE_DTYPES
+
+ALIGNMENT = "alignment"
+"""The weights of the alignment heads, among the vectors of a row."""
 
 PROMPT = 2
 """Tokens of the target that the decoder is given before it generates."""
 
 
 class EncoderDecoderTrial(TextTrial):
-    """The trial of an encoder graph, of the decoder graph that reads its outputs, and of a merged decoder, if any."""
+    """The trial of an encoder graph, of the decoder graph that reads its outputs, and of other decoders, if any."""
 
     text = "target"
 
@@ -44,7 +52,10 @@ class EncoderDecoderTrial(TextTrial):
         source_geometry = self.config.decoder.cross_geometry
         assert source_geometry is not None
         self.source_geometry = source_geometry
-        self.encoder, self.merged = sessions[0], sessions[2] if len(sessions) > 2 else None
+        self.encoder, others = sessions[0], list(sessions[2:])
+        self.merged = others.pop(0) if setup.manifest.merged_graph is not None else None
+        self.alignment = setup.manifest.alignment
+        self.aligned = others.pop(0) if self.alignment is not None else None
 
     def run(self) -> None:
         """Run every check of the extent."""
@@ -77,6 +88,9 @@ class EncoderDecoderTrial(TextTrial):
         if self.merged is not None:
             progress("running the merged decoder", 0.9)
             self._judge_merged(rows)
+        if self.aligned is not None:
+            progress("running the alignment graph", 0.95)
+            self._judge_alignment(rows)
 
     def graph_for(self, rows: Sequence[Row]) -> Graph:
         """Return the decoder graph, reading what the encoder graph computes for the padded sources of these rows."""
@@ -113,17 +127,24 @@ class EncoderDecoderTrial(TextTrial):
         """Run both references on one source and target, the encoder and the decoder in one call."""
 
         def outputs(reference: Reference) -> list[Outputs]:
-            states, cross, logits, presents = reference.in_summation_orders(
+            states, cross, logits, presents, weights = reference.in_summation_orders(
                 lambda: self._run(reference, source, target)
             )
             vectors = {"states": to_numpy(states[0]), "logits": to_numpy(logits[0])}
+            for each in weights:
+                vectors[ALIGNMENT] = _by_token(to_numpy(each[0]))
             return [Outputs(vectors, row_of(presents), row_of(cross))]
 
         [pair] = self.compute(outputs, source, target)
         return Row(target, *pair, source=source)
 
-    def _run(self, reference: Reference, source: Array, target: NDArray[np.int64]) -> tuple[Tensor, Any, Tensor, Any]:
-        """Return states [1, m, E], keys and values for the decoder, logits [1, n, V], and the decoder's caches."""
+    def _run(
+        self, reference: Reference, source: Array, target: NDArray[np.int64]
+    ) -> tuple[Tensor, Any, Tensor, Any, list[Tensor]]:
+        """Return states [1, m, E], keys and values for the decoder, logits [1, n, V], and the decoder's caches.
+
+        Last come, where there is an alignment graph, the weights of its heads [1, heads, n, m].
+        """
         row, ids = torch.from_numpy(source)[None], torch.from_numpy(target)[None]
         caches = reference.empty_caches(1)
         with reference.loaded():
@@ -132,8 +153,10 @@ class EncoderDecoderTrial(TextTrial):
             else:
                 states, cross = reference.module.encode(row, torch.ones_like(row))
             mask = torch.ones(states.shape[:2], dtype=torch.int64)
-            logits, presents = reference.module.decode(ids, torch.ones_like(ids), mask, caches, cross)
-        return states, cross, logits, presents
+            heads = () if self.alignment is None else self.alignment.heads
+            with weights_of(reference.module.decoder, heads, cross) as weights:
+                logits, presents = reference.module.decode(ids, torch.ones_like(ids), mask, caches, cross)
+        return states, cross, logits, presents, [torch.stack(weights, 1)] if weights else []
 
     def _judge_encoder(self, rows: list[Row]) -> None:
         """Judge states, keys and values of the encoder graph: each source alone, and all of them padded."""
@@ -179,6 +202,47 @@ class EncoderDecoderTrial(TextTrial):
         what = f"{len(rows)} padded sources, targets of {PROMPT} tokens, then {steps} steps"
         pieces = [row.piece(each) for each, row in zip(logits, rows, strict=True)]
         self.judge.logits(f"merged batch of {len(rows)}", what, pieces)
+
+    def _judge_alignment(self, rows: list[Row]) -> None:
+        """Judge the weights of the alignment heads: of a target alone, and of all sources in one batch."""
+        setup, length = self.setup, min(len(row.tokens) for row in rows)
+        for run, some in (("alignment", rows[:1]), (f"alignment, batch of {len(rows)}", rows)):
+            outputs = self._encode([row.source for row in some])
+            tokens = np.stack([row.tokens[:length] for row in some])
+            weights = cross_attentions(self.aligned, setup.manifest, setup.provider, outputs, tokens)
+            pieces = [row.piece(_by_token(each), output=ALIGNMENT) for row, each in zip(some, weights, strict=True)]
+            what = f"weights of {weights.shape[1]} heads of cross-attention for {length} tokens"
+            self.judge.vectors(run, what, pieces)
+
+
+@contextmanager
+def weights_of(decoder: Any, heads: Sequence[AlignmentHead], cross: Sequence[Any]) -> Iterator[list[Tensor]]:
+    """Collect the weights of some heads of cross-attention, [B, S, T] each, while a decoder runs.
+
+    cross: keys and values of each layer. They are computed here from the queries, and not by the module's own op.
+    """
+    queries: dict[int, Tensor] = {}
+    found: list[Tensor] = []
+
+    def keep(layer: int, module: Any, inputs: Any, output: Tensor) -> None:
+        queries[layer] = output
+
+    attentions = {head.layer: decoder.blocks[head.layer].cross_attention for head in heads}
+    handles = [each.query.register_forward_hook(partial(keep, layer)) for layer, each in attentions.items()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+    for head in heads:
+        config, key = attentions[head.layer].config, cross[head.layer][0][:, head.head]  # [B, T, D]
+        query = queries[head.layer].unflatten(-1, (config.num_heads, -1))[:, :, head.head]  # [B, S, D]
+        found.append((query @ key.transpose(-1, -2) * config.scale).softmax(-1))
+
+
+def _by_token(weights: Array) -> Array:
+    """Return the weights [heads, n, m] of a text as one vector for each token, [n, heads · m]."""
+    return weights.transpose(1, 0, 2).reshape(weights.shape[1], -1)
 
 
 class MergedDecoder:

@@ -168,7 +168,7 @@ class Trial(ABC):
     """Runs one kind of model in every way that clients do; `judge` collects the checks."""
 
     def __init__(self, setup: Setup, sessions: Sequence[Any]):
-        """sessions: one for each graph of the manifest in its order, then that of a merged decoder."""
+        """sessions: of the manifest's graphs in their order, of a merged decoder, and of an alignment graph, if any."""
         manifest = setup.manifest
         self.setup = setup
         self.extent = EXTENTS[setup.mode].within(manifest.context_length)

@@ -1,0 +1,41 @@
+"""Read from a speech model's files which heads say where a token is spoken.
+
+Source: `alignment_heads` of generation_config.json, `median_filter_width` of config.json, as in transformers' Whisper.
+"""
+
+from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.errors import ExportError, shown
+from edgeformer.export.adapters.opened_model import Provenance
+from edgeformer.graph_specs import ALIGNMENT_GRAPH
+from edgeformer.manifest_parts import AlignmentGraph, AlignmentHead
+
+DEFAULT_WIDTH = 7
+"""Positions of the median filter where config.json names none. Source: `WhisperConfig` of transformers."""
+
+
+def read_alignment(provenance: Provenance, config: ModelConfig | None) -> AlignmentGraph | None:
+    """Return the alignment graph that a model is to have; None where its files name no heads.
+
+    Raises ExportError for heads that the model does not have, and for a filter that has no middle.
+    """
+    named = provenance.generation.get("alignment_heads")
+    if not named or not isinstance(config, Seq2SeqConfig) or config.encoder.audio is None:
+        return None
+    blocks = config.decoder.blocks
+    count = blocks[0].cross_attention.num_heads  # type: ignore[union-attr]
+    heads = []
+    for each in named if isinstance(named, list) else [named]:
+        pair = each if isinstance(each, list) and all(type(number) is int for number in each) else []
+        if len(pair) != 2 or not (0 <= pair[0] < len(blocks) and 0 <= pair[1] < count):
+            raise ExportError(
+                f"generation_config.json has {shown(each)} in alignment_heads; each must be [layer, head] of "
+                f"{len(blocks)} layers of {count} heads. Correct it, or take alignment_heads out."
+            )
+        heads.append(AlignmentHead(layer=pair[0], head=pair[1]))
+    width = (provenance.hf_config or {}).get("median_filter_width", DEFAULT_WIDTH)
+    if type(width) is not int or width < 1 or width % 2 == 0:
+        raise ExportError(
+            f"config.json has median_filter_width = {shown(width)}; it must be a positive odd number, such as "
+            f"{DEFAULT_WIDTH}."
+        )
+    return AlignmentGraph(graph=ALIGNMENT_GRAPH, heads=tuple(heads), median_filter_width=width)
