@@ -5,11 +5,12 @@
     row 2   free
     row 3   held      "You are a … What is … It is …"      a prompt that goes on behind this takes the row
 
-Such a prompt copies nothing, where one that begins with a kept prefix (`PrefixCache`) copies it into a row first.
+Such a prompt copies nothing. One that only begins like the text of a row, held or running, copies that beginning from
+row to row, and one that begins with a kept prefix (`PrefixCache`) copies it from there.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,10 +42,15 @@ class HeldRows:
         self._rows[place] = row
         self.bytes += row.bytes
 
-    def forget(self, place: int) -> None:
-        """Take a row out, if it is held."""
+    def forget(self, place: int) -> HeldRow | None:
+        """Take a row out, and return it; None if it is not held."""
         row = self._rows.pop(place, None)
         self.bytes -= 0 if row is None else row.bytes
+        return row
+
+    def __iter__(self) -> Iterator[tuple[int, HeldRow]]:
+        """Iterate over the places and the rows."""
+        return iter(self._rows.items())
 
     def find(
         self, decoder: Decoder, places: Iterable[int], prompt: Sequence[int], adapter: str | None, most_bytes: int
@@ -60,7 +66,7 @@ class HeldRows:
             row = self._rows.get(place)
             if row is None or row.adapter != adapter or row.bytes > most_bytes:
                 continue
-            length = min(_common(row.tokens, tokens), len(tokens) - 1)
+            length = min(common_length(row.tokens, tokens), len(tokens) - 1)
             used = length >= SHORTEST and len(row.tokens) < 2 * length
             if used and length > best[1] and (length == len(row.tokens) or decoder.can_cut(len(row.tokens))):
                 best = place, length
@@ -72,15 +78,15 @@ class HeldRows:
         order = {place: index for index, place in enumerate(self._rows, 1)}
         return min(places, key=lambda place: order.get(place, 0))
 
-    def release(self, most_bytes: int, release: Callable[[int], None]) -> None:
+    def release(self, most_bytes: int, release: Callable[[int, HeldRow], None]) -> None:
         """Release the rows that were held first, until the rest take at most `most_bytes`."""
         while self._rows and self.bytes > most_bytes:
-            place = next(iter(self._rows))
-            self.forget(place)
-            release(place)
+            place, row = self._rows.popitem(last=False)
+            self.bytes -= row.bytes
+            release(place, row)
 
 
-def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+def common_length(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
     """Return how many tokens two texts begin with alike."""
     length = min(len(one), len(other))
     differ = np.flatnonzero(one[:length] != other[:length])

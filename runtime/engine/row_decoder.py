@@ -84,6 +84,11 @@ class RowDecoder(StaticDecoder):
         if self.adapters is not None:
             self.adapters.set(target, self.adapters.names[source])
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Begin an empty row with the first tokens of another one, of a cache that can be cut to them."""
+        self.cache.move_row(source, target, length)
+        self.lengths[target] = length
+
     def release(self, row: int) -> None:
         """Give the memory of a row back; it has no tokens then."""
         self.lengths[row] = self._written[row] = 0

@@ -140,9 +140,8 @@ class Scheduler:
         for index in reversed(range(len(running))):
             if running[index].ended:
                 ended, last = running[index], running.pop()
-                if last is ended:
-                    self._leave(ended)
-                else:
+                self._leave(ended)
+                if last is not ended:
                     self._service.move(last, ended.place)
                     running[index] = last
 
@@ -219,9 +218,8 @@ class Scheduler:
             request = self.waiting.take(free)
         if request is None:
             return None
-        used = range(running[0].place, running[-1].place + 1) if running else range(0)
         try:
-            self._service.begin(request, self._places(), used, free)
+            self._service.begin(request, self._places(), running, free)
         except Exception as error:  # of onnxruntime, which has no base class of its own
             self._end(request, error)
             self._leave(request)

@@ -14,7 +14,7 @@ from edgeformer.runtime.adapters import check_adapter
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.engine.cross_rows import CrossRows
-from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows
+from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_decoder import RowDecoder
@@ -40,8 +40,6 @@ PREFIX_SHARE = 4
 
 class Service(ABC):
     """A model's requests and their rows. memory: bytes that all running requests may need together."""
-
-    _prefixes: PrefixCache | None = None
 
     def __init__(self, model: Any, max_rows: int, memory: int | None):
         _check_engine_runs(model)
@@ -75,11 +73,13 @@ class Service(ABC):
     def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request; called from any thread. Raises RequestError for one that cannot be served."""
 
-    def begin(self, request: EngineRequest, places: Sequence[int], running: range, free_bytes: int) -> None:
+    def begin(
+        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+    ) -> None:
         """Choose a row for a request, and make it ready for the prompt.
 
-        places: the rows that it may have, the preferred one first. running: the rows of requests. free_bytes: those of
-        the memory that requests leave; the request fits.
+        places: the rows that it may have, the preferred one first. running: the requests of adjacent rows, in their
+        order. free_bytes: those of the memory that requests leave; the request fits.
         """
         request.place = places[0]
         self._vacate(request)
@@ -106,15 +106,13 @@ class Service(ABC):
         row = request.row
         return [*row.prompt, *row.tokens][: int(self.decoder.lengths[request.place])]
 
-    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
-        """Keep what a row holds for these tokens for later requests with its adapter, where the model can."""
-        if self._prefixes is not None:
-            self._prefixes.keep(self.decoder, request.place, tokens, logits, request.adapter or "")
+    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:  # noqa: B027
+        """Keep what a row holds for these tokens, and will not hold once more follow, for later requests."""
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of prefixes that are kept for later requests, apart from the rows."""
-        return 0 if self._prefixes is None else self._prefixes.bytes
+        return 0
 
     @property
     def held_bytes(self) -> int:
@@ -141,6 +139,7 @@ class CausalService(Service):
         self._model = model
         self._prefixes = PrefixCache(self.memory // PREFIX_SHARE if prefix_cache_bytes is None else prefix_cache_bytes)
         self._held = HeldRows()
+        self._cuttable = self.decoder.cache.trimmable
         self.decoder.prefill_graph_steps = prefill_graph_steps
         if model.adapters:
             self.decoder.adapters = RowAdapters(model, max_rows)
@@ -161,27 +160,33 @@ class CausalService(Service):
         """Bytes of rows that no request has, and that are held for later requests."""
         return self._held.bytes
 
-    def begin(self, request: EngineRequest, places: Sequence[int], running: range, free_bytes: int) -> None:
-        """Start with the longest beginning of the prompt that a held row or the prefix cache has of the adapter."""
+    def begin(
+        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+    ) -> None:
+        """Start with the longest beginning of the prompt that a row or the prefix cache has of the adapter."""
         started = time.perf_counter()
-        assert self._prefixes is not None
         prompt, adapter = request.row.prompt, request.adapter
         place, length = self._held.find(self.decoder, places, prompt, adapter, free_bytes)
-        if length and length >= self._prefixes.known_length(self.decoder, prompt, adapter or ""):
+        other, shared = self._row_that_begins_like(request, running)
+        kept = self._prefixes.known_length(self.decoder, prompt, adapter or "")
+        if length and length >= max(shared, kept):
             self._take_held(request, place, length)
         else:
             super().begin(request, [self._held.least_useful(places)], running, free_bytes)
-            prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter or "")
-            request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
+            if shared > kept and other != request.place:
+                self.decoder.copy(other, request.place, shared)
+                request.prefilled = shared
+            else:  # also if the only row that was free held the text, which the prefix cache has now
+                prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter or "")
+                request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
         request.row.cached_tokens = request.prefilled
         if self.decoder.adapters is not None:
             self.decoder.adapters.set(request.place, adapter)
-        self._held.release(free_bytes - request.bytes, self.decoder.release)
+        self._held.release(free_bytes - request.bytes, self._release_held)
         request.row.prefill_seconds += time.perf_counter() - started
 
     def leave(self, request: EngineRequest) -> None:
         """Hold the row of a request that has ended for one that goes on behind it, unless nothing is to be kept."""
-        assert self._prefixes is not None
         tokens = np.array(self.tokens_of(request), np.int64)
         if request.stream.error is not None or not self._prefixes.max_bytes or len(tokens) < SHORTEST:
             super().leave(request)
@@ -189,16 +194,68 @@ class CausalService(Service):
         taken = self.cache_bytes(self.decoder.written(request.place))
         self._held.hold(request.place, HeldRow(tokens, request.adapter, taken))
 
+    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
+        """Keep what a row holds for these tokens, and will not hold once more follow, for later requests.
+
+        A row that can be cut has it itself, until it is needed for another text.
+        """
+        if not self._cuttable:
+            self._prefixes.keep(self.decoder, request.place, tokens, logits, request.adapter or "")
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of prefixes that are kept for later requests, apart from the rows."""
+        return self._prefixes.bytes
+
+    def _row_that_begins_like(self, request: EngineRequest, running: Sequence[EngineRequest]) -> tuple[int, int]:
+        """Return the row, running or held, with most of a prompt's beginning, and how many tokens; (-1, 0) if none.
+
+        At least one token of the prompt is left to run.
+        """
+        prompt, last = request.row.prompt, SHORTEST - 1
+        if not self._cuttable or not self._prefixes.max_bytes or len(prompt) < SHORTEST:
+            return -1, 0
+        # Texts that begin alike have one token in common that is seen at once.
+        tokens = np.array(prompt, np.int64)
+        rows = [
+            (each.place, np.array(self.tokens_of(each), np.int64))
+            for each in running
+            if each.adapter == request.adapter and each.row.prompt[last : last + 1] == prompt[last : last + 1]
+        ]
+        rows += [
+            (place, row.tokens)
+            for place, row in self._held
+            if row.adapter == request.adapter and row.tokens[last] == tokens[last]
+        ]
+        lengths = [(min(common_length(text, tokens), len(tokens) - 1), place) for place, text in rows]
+        length, place = max(lengths, default=(0, -1))
+        return (place, length) if length >= SHORTEST else (-1, 0)
+
     def _take_held(self, request: EngineRequest, place: int, length: int) -> None:
         """Give a request a held row, of which it keeps the first `length` tokens."""
+        self._forget_held(place, length)
         request.place, request.prefilled = place, length
         request.bytes = max(request.bytes, self.cache_bytes(self.decoder.written(place)))
         self.decoder.cut(place, length)
-        self._held.forget(place)
 
     def _vacate(self, request: EngineRequest) -> None:
-        self._held.forget(request.place)
+        self._forget_held(request.place)
         super()._vacate(request)
+
+    def _forget_held(self, place: int, length: int = 0) -> None:
+        """Hold a row no more; the prefix cache keeps its text if the row loses tokens behind the first `length`."""
+        row = self._held.forget(place)
+        if row is not None and len(row.tokens) > length:
+            self._keep_text(place, row)
+
+    def _release_held(self, place: int, row: HeldRow) -> None:
+        self._keep_text(place, row)
+        self.decoder.release(place)
+
+    def _keep_text(self, place: int, row: HeldRow) -> None:
+        """Keep what a row that was held has, unless it was kept when its request ended."""
+        if self._cuttable:
+            self._prefixes.keep(self.decoder, place, row.tokens.tolist(), adapter=row.adapter or "")
 
 
 class Seq2SeqService(Service):
@@ -233,12 +290,15 @@ class Seq2SeqService(Service):
         self.check_fits(needed, tokens)
         return EngineRequest(row, EngineStream(row, wake), needed, (inputs, mask))
 
-    def begin(self, request: EngineRequest, places: Sequence[int], running: range, free_bytes: int) -> None:
+    def begin(
+        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+    ) -> None:
         """Run the encoder, and keep what it returns in the row's keys and values of the source."""
         started = time.perf_counter()
         super().begin(request, places, running, free_bytes)
         inputs, mask = request.source
-        if self._cross.reserve(mask.shape[1], used=running):
+        used = range(running[0].place, running[-1].place + 1) if running else range(0)
+        if self._cross.reserve(mask.shape[1], used=used):
             self.decoder.forget_bindings()
         self._cross.write(request.place, self._model.run_encoder_inputs(inputs, mask))
         request.row.prefill_seconds += time.perf_counter() - started

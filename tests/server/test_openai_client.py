@@ -57,7 +57,7 @@ def test_the_second_turn_reads_only_what_is_new(server, client):
     read = first.usage.prompt_tokens + first.usage.completion_tokens - 1
     assert second.usage.prompt_tokens_details.cached_tokens == read  # the same for any number of choices
     text = server.get("/metrics").text
-    for metric in ("cached_tokens_total", "prefix_bytes"):
+    for metric in ("cached_tokens_total", "held_bytes"):
         line = next(line for line in text.splitlines() if line.startswith(f'edgeformer_{metric}{{model="tiny-llama"}}'))
         assert float(line.split()[-1]) > 0, line
 

@@ -36,7 +36,7 @@ def logprobs(result):
 @pytest.fixture
 def copies(monkeypatch):
     """Count what is copied into rows: kept prefixes, and other rows."""
-    counts = {"load_row": 0, "move": 0}
+    counts = {"load_row": 0, "move": 0, "copy": 0}
     for name in counts:
         plain = getattr(RowDecoder, name)
 
@@ -60,7 +60,7 @@ def test_conversations_in_turns_copy_nothing(models, kind, copies):
                 np.testing.assert_allclose(logprobs(found), logprobs(answers[turn]), atol=1e-4)
                 # The last token of an answer is chosen, but not run.
                 assert found.cached_tokens == (len(prompts[turn - 1]) + NEW["max_new_tokens"] - 1 if turn else 0)
-    assert copies == {"load_row": 0, "move": 0}
+    assert not any(copies.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,6 +97,32 @@ def test_a_wrong_length_of_a_held_row_is_seen(models, kind, monkeypatch):
     assert errors[0] < 1e-4 and errors[1] > 1e-2
 
 
+def test_a_beginning_is_copied_from_the_row_of_a_running_request(models, copies):
+    model, beginning = models("llama"), prompt_of(1, 30)
+    prompts = [[*beginning, *prompt_of(seed, 5)] for seed in (2, 3, 4)]
+    alone = [model.generate(prompt, **NEW | {"max_new_tokens": 30}) for prompt in prompts]
+    with Engine(model, max_rows=4) as engine:
+        streams = [engine.submit(prompt, **NEW | {"max_new_tokens": 30}) for prompt in prompts]
+        found = [stream.finish(WAIT) for stream in streams]
+        statistics = engine.statistics()
+    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    assert [each.cached_tokens for each in found] == [0, 30, 30]
+    assert copies == {"load_row": 0, "move": 0, "copy": 2}
+    assert statistics.prefix_bytes == 0, "a text is in memory once"
+
+
+def test_the_text_of_a_row_that_is_needed_is_kept_elsewhere(models, copies):
+    model, prompt, other = models("llama"), prompt_of(1, 40), prompt_of(2, 40)
+    with Engine(model, max_rows=1) as engine:
+        first, _ = (engine.submit(each, **NEW).finish(WAIT) for each in (prompt, other))
+        bytes_kept = engine.statistics().prefix_bytes
+        second = engine.submit(next_turn(prompt, first), **NEW).finish(WAIT)
+    assert bytes_kept > 0
+    assert second.cached_tokens == len(prompt) + NEW["max_new_tokens"] - 1
+    assert second.token_ids == model.generate(next_turn(prompt, first), **NEW).token_ids
+    assert copies == {"load_row": 1, "move": 0, "copy": 0}
+
+
 def test_an_answer_that_is_asked_again_takes_its_row_back(models, copies):
     """A regenerated answer leaves the old one behind the prompt, as far as a cache can be cut."""
     model = models("llama")
@@ -106,7 +132,7 @@ def test_an_answer_that_is_asked_again_takes_its_row_back(models, copies):
         again = engine.submit(prompt, **NEW | {"temperature": 1.0, "seed": 4}).finish(WAIT)
     assert (first.cached_tokens, again.cached_tokens) == (0, 39)
     assert again.token_ids == model.generate(prompt, **NEW | {"temperature": 1.0, "seed": 4}).token_ids
-    assert copies == {"load_row": 0, "move": 0}
+    assert not any(copies.values())
 
 
 def test_rows_are_held_within_the_memory_of_the_engine(models):
@@ -179,7 +205,7 @@ def test_which_row_a_prompt_takes():
     assert find(rows, text[:15]) == (-1, 0), "a few tokens are not worth a row"
     assert rows.least_useful([3, 0]) == 0 and rows.least_useful([3, 1, 0]) == 1
     released = []
-    rows.release(140, released.append)
-    assert (released, rows.bytes) == ([0], 140)
+    rows.release(140, lambda place, row: released.append((place, row.bytes)))
+    assert (released, rows.bytes) == ([(0, 40)], 140)
     rows.forget(2)
     assert (find(rows, text), rows.bytes) == ((-1, 0), 80)

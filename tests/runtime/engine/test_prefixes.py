@@ -8,6 +8,7 @@ import pytest
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.engine.held_rows import HeldRows
+from edgeformer.runtime.engine.services import CausalService
 from edgeformer.runtime.prefix_cache import PrefixCache
 
 WAIT = 60  # seconds, for what takes milliseconds
@@ -65,6 +66,12 @@ def test_a_wrong_length_of_the_prefix_is_seen(models, kind, monkeypatch):
         decoder.lengths[row] += 2
         return replace(prefix, length=prefix.length + 2)
 
+    def copied_too_long(self, request, running):
+        place, length = row_that_begins_like(self, request, running)
+        return place, length + 2 * (length > 0)
+
+    row_that_begins_like = CausalService._row_that_begins_like
+    monkeypatch.setattr(CausalService, "_row_that_begins_like", copied_too_long)
     monkeypatch.setattr(PrefixCache, "restore", too_long)
     monkeypatch.setattr(HeldRows, "find", lambda *arguments: (-1, 0))
     with Engine(model, max_rows=2) as engine:
