@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgeformer.runtime.model import Model
 
 
-SPEECH_OPTIONS = ("language", "task", "subtitles")
+SPEECH_OPTIONS = ("language", "task", "subtitles", "words", "initial_prompt")
 """Options, by their parameters, that only bundles of speech models take."""
 
 SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", *SPEECH_OPTIONS)
@@ -60,6 +60,17 @@ CHAT = "Chat"
 @option(
     "--subtitles", type=click.Choice(["srt", "vtt"]), topic=ENCODER_DECODERS,
     help="Print the transcript as subtitles, with its times.",
+)  # fmt: skip
+@option(
+    "--words",
+    is_flag=True,
+    default=None,
+    topic=ENCODER_DECODERS,
+    help="Print the words of the recording with their times.",
+)
+@option(
+    "--initial-prompt", metavar="TEXT", topic=ENCODER_DECODERS,
+    help="A text that stands before the recording, as its names and its spelling would be written.",
 )  # fmt: skip
 @option("--question", metavar="TEXT", help="Find the answer to this question in PROMPT (question-answering models).")
 @option(
@@ -182,7 +193,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
 
 
 def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_json: bool) -> None:
-    """Print what is said in a recording: as text, as subtitles, or with all segments."""
+    """Print what is said in a recording: as text, as words with times, as subtitles, or with all segments."""
     from edgeformer.runtime import SpeechConfig
     from edgeformer.runtime.speech import subtitles
 
@@ -192,9 +203,16 @@ def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_
     if form and as_json:
         raise click.UsageError("--json has the times already; leave --subtitles out.")
     language, task = options.pop("language", None), options.pop("task", "transcribe")
-    speech = SpeechConfig(timestamps=True if form or (as_json and model.writes_times) else None)
+    words, prompt = options.pop("words", False), options.pop("initial_prompt", None)
+    timestamps = True if form or (as_json and model.writes_times) else None
+    speech = SpeechConfig(timestamps=timestamps, word_timestamps=words, prompt=prompt)
     found = model.transcript(recording, language, task, speech=speech, **options)
+    spoken = [word for segment in found.segments for word in segment.words or ()]
     if as_json:
         print_json(asdict(found))
+    elif form:
+        click.echo(subtitles(spoken if words else found.segments, form).rstrip("\n"))
+    elif words:
+        click.echo("\n".join(f"{word.start:8.2f} {word.end:8.2f}  {word.text}" for word in spoken))
     else:
-        click.echo(subtitles(found.segments, form).rstrip("\n") if form else found.text)
+        click.echo(found.text)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import Generation, Seq2SeqLM, SpeechConfig, Transcript
+from edgeformer.runtime import Generation, Segment, Seq2SeqLM, SpeechConfig, Transcript
 from edgeformer.runtime.audio import resample
 from edgeformer.runtime.sound_files import decode_audio
 from edgeformer.runtime.speech import SubtitleFormat, Window, subtitles
@@ -29,10 +29,8 @@ TIMED = ("srt", "verbose_json", "vtt")
 """Formats that hold the times of segments."""
 
 NEUTRAL: dict[str, tuple[str, ...]] = {
-    "prompt": ("",),
     "stream": ("false", "False", "0"),
     "chunking_strategy": ("auto",),
-    "timestamp_granularities[]": ("segment",),
 }
 """Fields that the server does not have, with the values at which they change nothing."""
 
@@ -40,18 +38,27 @@ SAMPLES_PER_BYTE = 32
 """Samples of a compressed recording at most, per byte that a request may have: Opus at 12 kbit/s and 48 kHz. With the
 default of 4 MiB they take 512 MiB."""
 
-FIELDS = ("file", "model", "language", "response_format", "temperature")
+FIELDS = ("file", "model", "language", "prompt", "response_format", "temperature")
+GRANULARITIES = "timestamp_granularities[]"
+"""The field that says whether verbose_json has the times of words, of segments, or both; it may come twice."""
 
 
 @dataclass(frozen=True)
 class Transcription:
-    """The fields of a request. file: a sound file. temperature: 0 for the likeliest words."""
+    """The fields of a request.
+
+    file: a sound file. prompt: a text that stands before it. words, segments: whether verbose_json has them.
+    temperature: 0 for the likeliest words.
+    """
 
     file: bytes
     name: str
     model: str | None
     language: str | None
+    prompt: str | None
     response_format: str
+    words: bool
+    segments: bool
     temperature: float
 
 
@@ -73,7 +80,7 @@ async def _answer(request: Request, task: str) -> Response:
     samples = await state.in_thread(_samples_of, body, SAMPLES_PER_BYTE * state.options.max_body_bytes)
     transcript = await _transcribe(request, served, samples, body, task)
     keep_text(state, record, "answer", transcript.text)
-    return _response(transcript, body.response_format)
+    return _response(transcript, body)
 
 
 async def _transcribe(
@@ -87,16 +94,25 @@ async def _transcribe(
     except RequestError as error:
         raise ApiError(400, str(error), param="language") from None
     config = replace(model.generation_config, num_beams=1, temperature=body.temperature)
-    speech = SpeechConfig(timestamps=True if body.response_format in TIMED and model.writes_times else None)
+    timestamps = True if body.response_format in TIMED and model.writes_times else None
+    speech = SpeechConfig(timestamps=timestamps, word_timestamps=body.words, prompt=body.prompt)
+    if body.words and model.manifest.alignment is None:
+        message = f"{GRANULARITIES} has 'word', and this bundle has no alignment graph, which gives the times of words"
+        raise ApiError(400, f"{message}. Leave it out.", param=GRANULARITIES)
     if body.response_format in get_args(SubtitleFormat) and not model.writes_times:
         message = f"response_format is {body.response_format!r}, and this model writes no times; it must be json, text"
         raise ApiError(400, f"{message} or verbose_json.", param="response_format")
     runs = model.transcription(samples, body.language, task, speech, config)
-    # Spectrograms are computed here, which takes its time: the loop must go on.
-    step = await state.in_thread(_next, runs, None)
-    while isinstance(step, Window):
-        step = await state.in_thread(_next, runs, await _generated(request, served, step))
-    return step
+    result: Generation | None = None
+    while True:
+        try:
+            # Spectrograms and times of words are computed here, which takes its time: the loop must go on.
+            step = await state.in_thread(_next, runs, result)
+        except RequestError as error:
+            raise ApiError(400, str(error), param="prompt" if body.prompt else None) from None
+        if isinstance(step, Transcript):
+            return step
+        result = await _generated(request, served, step)
 
 
 def _next(runs: Any, result: Generation | None) -> Window | Transcript:
@@ -108,19 +124,30 @@ def _next(runs: Any, result: Generation | None) -> Window | Transcript:
     return found
 
 
-def _response(transcript: Transcript, form: str) -> Response:
+def _response(transcript: Transcript, body: Transcription) -> Response:
+    form = body.response_format
     if form == "text":
         return PlainTextResponse(transcript.text + "\n")
     if form in get_args(SubtitleFormat):
         return PlainTextResponse(subtitles(transcript.segments, cast(SubtitleFormat, form)))
     if form == "json":
         return JSONResponse({"text": transcript.text})
-    segments = []
-    for number, segment in enumerate(transcript.segments):
-        values = asdict(segment)
-        segments.append({"id": number, "tokens": values.pop("token_ids"), **values})
-    head = {"task": transcript.task, "language": transcript.language, "duration": transcript.duration}
-    return JSONResponse({**head, "text": transcript.text, "segments": segments})
+    answer: dict[str, Any] = {
+        "task": transcript.task, "language": transcript.language, "duration": transcript.duration,
+        "text": transcript.text,
+    }  # fmt: skip
+    if body.words:
+        words = [word for segment in transcript.segments for word in segment.words or ()]
+        answer["words"] = [{"word": word.text, "start": word.start, "end": word.end} for word in words]
+    if body.segments:
+        answer["segments"] = [_segment(number, segment) for number, segment in enumerate(transcript.segments)]
+    return JSONResponse(answer)
+
+
+def _segment(number: int, segment: Segment) -> dict[str, Any]:
+    values = asdict(segment)
+    del values["words"], values["token_times"]
+    return {"id": number, "tokens": values.pop("token_ids"), **values}
 
 
 async def _generated(request: Request, served: ServedModel, window: Window) -> Generation:
@@ -168,10 +195,24 @@ async def _fields_of(form: FormData) -> Transcription:
     if wanted not in FORMATS:
         message = f"response_format is {wanted!r}; it must be one of {', '.join(FORMATS)}."
         raise ApiError(400, message, param="response_format")
+    times = form.getlist(GRANULARITIES) or ["segment"]
+    if unknown := [each for each in times if each not in ("word", "segment")]:
+        message = f"{GRANULARITIES} has {unknown[0]!r}; it may have word and segment."
+        raise ApiError(400, message, param=GRANULARITIES)
+    if "word" in times and wanted != "verbose_json":
+        message = f"{GRANULARITIES} has 'word', for which response_format must be verbose_json."
+        raise ApiError(400, message, param=GRANULARITIES)
     return Transcription(
-        await file.read(), file.filename or "the file", texts.get("model"), texts.get("language") or None, wanted,
-        _temperature(texts.get("temperature", "0")),
-    )  # fmt: skip
+        file=await file.read(),
+        name=file.filename or "the file",
+        model=texts.get("model"),
+        language=texts.get("language") or None,
+        prompt=texts.get("prompt") or None,
+        response_format=wanted,
+        words="word" in times,
+        segments="segment" in times,
+        temperature=_temperature(texts.get("temperature", "0")),
+    )
 
 
 def _texts(form: FormData) -> dict[str, str]:
@@ -182,7 +223,7 @@ def _texts(form: FormData) -> dict[str, str]:
             if value not in NEUTRAL[name]:
                 message = f"{name!r} is not supported by this server. Leave it out."
                 raise ApiError(400, message, code="unsupported_parameter", param=name)
-        elif name not in FIELDS:
+        elif name not in (*FIELDS, GRANULARITIES):
             raise ApiError(400, f"{name!r} is no field of this request.", code="unknown_parameter", param=name)
         elif isinstance(value, str):
             texts[name] = value

@@ -1,15 +1,18 @@
-"""Write segments as subtitles: SubRip (srt) and WebVTT (vtt)."""
+"""Write segments or words as subtitles: SubRip (srt) and WebVTT (vtt)."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-from edgeformer.runtime.speech.transcript import Segment
+from edgeformer.runtime.speech.transcript import Segment, Word
 
 SubtitleFormat = Literal["srt", "vtt"]
 
 
-def subtitles(segments: Sequence[Segment], form: SubtitleFormat) -> str:
-    """Return the content of a subtitle file. Source of vtt: https://www.w3.org/TR/webvtt1, section 4."""
+def subtitles(segments: Sequence[Segment | Word], form: SubtitleFormat) -> str:
+    """Return the content of a subtitle file, with a cue for each segment or word.
+
+    Source of vtt: https://www.w3.org/TR/webvtt1, section 4.
+    """
     cues = []
     for number, segment in enumerate(segments, 1):
         text = segment.text.replace("-->", "->")  # which would be read as times

@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import tokenizers
 from click.testing import CliRunner
+from speech_model import speech_model
 
 from edgeformer.cli.main import cli
 from edgeformer.runtime import SpeechConfig, load
@@ -251,6 +252,21 @@ def test_run_prints_subtitles_and_translates(bundle, recording):
         assert found.stdout == subtitles(expected, form) and "00:00:00" in found.stdout
     refused = run("run", bundle, recording, "--subtitles", "srt", "--json")
     assert (refused.exit_code, "--json has the times already; leave --subtitles out." in refused.stderr) == (2, True)
+
+
+def test_run_prints_words_and_takes_an_initial_prompt(make_model, recording, tmp_path):
+    whisper = speech_model(make_model, tmp_path, alignment_heads=[[1, 3], [0, 2]])
+    speech = SpeechConfig(word_timestamps=True, prompt="w9 w10")
+    line = ["run", whisper.path, recording, "-n", 6, "--language", "de", "--initial-prompt", "w9 w10"]
+    expected = whisper.ours.transcript(recording, "de", speech=speech, max_new_tokens=6)
+    words = [word for segment in expected.segments for word in segment.words]
+    found = run(*line, "--words")
+    assert (found.exit_code, len(found.stdout.splitlines())) == (0, len(words)) and words
+    assert found.stdout.splitlines()[0].split() == [f"{words[0].start:.2f}", f"{words[0].end:.2f}", words[0].text]
+    assert run(*line, "--words", "--subtitles", "vtt").stdout == subtitles(words, "vtt")
+    shown = json.loads(run(*line, "--words", "--json").stdout)
+    assert [word for segment in shown["segments"] for word in segment["words"]] == [asdict(word) for word in words]
+    assert run(*line).stdout == expected.text + "\n" != run(*line[:-2]).stdout
 
 
 @of("whisper")

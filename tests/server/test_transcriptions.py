@@ -136,14 +136,42 @@ def test_segments_have_the_times_that_the_model_writes(make_model, tmp_path):
             assert create(response_format=form) == subtitles(expected.segments, form)
 
 
+def test_words_and_a_prompt_are_those_of_transcript(make_model, tmp_path):
+    model = speech_model(make_model, tmp_path, alignment_heads=[[1, 3], [0, 2]])
+    file = recording(tmp_path / "a.wav", 2.5)
+    speech = SpeechConfig(word_timestamps=True, prompt="w31 w44")
+    expected = model.ours.transcript(file, "en", speech=speech)
+    words = [(word.text, word.start, word.end) for segment in expected.segments for word in segment.words]
+    with running([model.path]) as server, server.openai() as client:
+
+        def create(*granularities, prompt="w31 w44"):
+            return client.audio.transcriptions.create(
+                model="whisper", file=file, language="en", response_format="verbose_json", prompt=prompt,
+                timestamp_granularities=granularities,
+            )  # fmt: skip
+
+        for found in (create("word"), create("word", "segment")):
+            assert [(word.word, word.start, word.end) for word in found.words] == words and words
+            assert found.text == expected.text
+        assert [each.text for each in found.segments] == [each.text for each in expected.segments]
+        assert create("word").segments is None and create("segment").words is None
+        assert create("word", prompt="").text != expected.text
+
+
 REFUSED = [
     ({"model": "tiny-llama"}, "model", "it answers at /v1/chat/completions"),
     ({"language": "xx"}, "language", "this model has no language 'xx'; it has de, en, fr"),
     ({"response_format": "srt"}, "response_format", "this model writes no times; it must be json, text or verbose_"),
     ({"response_format": "ass"}, "response_format", "must be one of json, text, srt, verbose_json, vtt"),
-    ({"timestamp_granularities": ["word"]}, "timestamp_granularities[]", "'timestamp_granularities[]' is not supp"),
+    ({"timestamp_granularities": ["word"]}, "timestamp_granularities[]", "response_format must be verbose_json"),
+    (
+        {"timestamp_granularities": ["word"], "response_format": "verbose_json"}, "timestamp_granularities[]",
+        "this bundle has no alignment graph",
+    ),
+    ({"timestamp_granularities": ["letter"]}, "timestamp_granularities[]", "has 'letter'; it may have word and segm"),
     ({"temperature": 9}, "temperature", "it must be 0 to 2"),
-    ({"prompt": "Hello"}, "prompt", "'prompt' is not supported"),
+    ({"prompt": "<|en|>"}, "prompt", "the prompt spells a special token"),
+    ({"prompt": "w3 " * 20}, "prompt", "the prompt has 20 tokens, and the model takes 15"),
     ({"extra_body": {"beams": 3}}, "beams", "is no field of this request"),
     ({"file": ("a.wav", b"no sound")}, "file", "a.wav is not a sound file of WAV"),
 ]  # fmt: skip
