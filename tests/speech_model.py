@@ -68,4 +68,4 @@ def speech_model(make_model, folder, seed=11, **generation):
     write_tokenizer(checkpoint)
     bundle = export_model(checkpoint, folder / "whisper", verify=None).path
     theirs = transformers.WhisperForConditionalGeneration.from_pretrained(checkpoint)
-    return SimpleNamespace(ours=load(bundle, "cpu", 1), theirs=theirs, path=bundle)
+    return SimpleNamespace(ours=load(bundle, "cpu", 1), theirs=theirs, path=bundle, checkpoint=checkpoint)

@@ -19,11 +19,18 @@ from edgeformer.manifest_parts import SpecialTokens
 HEADS = [[1, 3], [0, 2], [1, 0]]
 
 
-@pytest.fixture(scope="module", params=[32, 64])
-def checkpoint(make_model, request):
-    """Models whose queries' scale is 1 / sqrt(8), for which there is a Mul, and 1 / 4, which goes into weights."""
-    sizes = SIZES | {"d_model": request.param}
-    return make_model("whisper", 11, auto="AutoModelForSpeechSeq2Seq", **sizes, **TOKENS)
+@pytest.fixture(scope="module")
+def checkpoints(make_model):
+    """Models by their width: queries are scaled by 1 / sqrt(8), for which there is a Mul, or 1 / 4, within weights."""
+    return {
+        width: make_model("whisper", 11, auto="AutoModelForSpeechSeq2Seq", **SIZES | TOKENS | {"d_model": width})
+        for width in (32, 64)
+    }
+
+
+@pytest.fixture(scope="module")
+def checkpoint(checkpoints):
+    return checkpoints[64]
 
 
 def export(checkpoint, folder, heads=HEADS, **options):
@@ -35,24 +42,35 @@ def export(checkpoint, folder, heads=HEADS, **options):
 OPTIONS = {
     "ort": {},
     "standard": {"ops": "standard"},
-    "standard, static": {"ops": "standard", "cache": "static"},
     "portable": {"ops": "portable"},
     "int8": {"precision": "int8"},
     "fp16": {"precision": "fp16"},
+}
+MORE = {
+    "standard, static": {"ops": "standard", "cache": "static"},
+    "int4": {"precision": "int4"},
+    "bf16": {"precision": "bf16"},
+    "functions": {"ops": "portable", "functions": True},
     "web": {"deployment": "web"},
     "cuda": {"provider": "cuda"},
 }
+CASES = [
+    *((64, options) for options in OPTIONS.values()),
+    *((32, OPTIONS[name]) for name in ("ort", "int8")),
+    *(pytest.param(width, options, marks=pytest.mark.slow) for options in MORE.values() for width in (32, 64)),
+]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_it_is_verified_and_adds_no_weights(checkpoint, tmp_path, name):
-    found = export(checkpoint, tmp_path, verify="quick", **OPTIONS[name])
+@pytest.mark.parametrize(("width", "options"), CASES, ids=str)
+def test_it_is_verified_and_adds_no_weights(checkpoints, tmp_path, width, options):
+    checkpoint = checkpoints[width]
+    found = export(checkpoint, tmp_path, verify="quick", **options)
     assert [[each.layer, each.head] for each in found.manifest.alignment.heads] == HEADS
     assert found.manifest.alignment.median_filter_width == 7
     checks = [check for check in found.report.checks if "alignment" in check.name]
     assert checks and all(check.passed for check in checks)
     (tmp_path / "plain").mkdir()
-    plain = export(checkpoint, tmp_path / "plain", heads=None, verify=None, **OPTIONS[name]).manifest
+    plain = export(checkpoint, tmp_path / "plain", heads=None, verify=None, **options).manifest
     assert plain.alignment is None and ALIGNMENT_GRAPH not in plain.files
     sizes = [
         sum(entry.bytes for file, entry in manifest.files.items() if ".onnx_data" in file)

@@ -19,6 +19,7 @@ from transformers.models.whisper import generation_whisper
 from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
 
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.export import export_model
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.audio import SAMPLE_RATE, Spectrogram, log_mel
@@ -66,6 +67,18 @@ def test_times_of_tokens_are_those_of_transformers(whisper, name, options):
     assert [segment.token_ids for segment in segments] == [tokens for tokens, _ in expected] and expected
     for segment, (_, times) in zip(segments, expected, strict=True):
         np.testing.assert_allclose(segment.token_times, times, rtol=0, atol=1e-5)
+
+
+OTHERS = [{"ops": "standard"}, {"ops": "standard", "cache": "static"}, {"ops": "portable"}]
+
+
+@pytest.mark.parametrize("options", OTHERS, ids=str)
+def test_times_are_the_same_in_every_op_set(whisper, tmp_path, options):
+    path = export_model(whisper.checkpoint, tmp_path / "bundle", verify=None, **options).path
+    other = SimpleNamespace(ours=load(path, "cpu", 1))
+    samples = RECORDINGS["3.17 windows"]
+    found = [(segment.token_ids, segment.token_times) for segment in ours(other, samples).segments]
+    assert found == [(segment.token_ids, segment.token_times) for segment in ours(whisper, samples).segments]
 
 
 @pytest.mark.parametrize("kind", ["first-segment", "all-segments"])
