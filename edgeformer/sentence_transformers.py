@@ -239,6 +239,22 @@ def lowers_case(folder: Path) -> bool:
     return lowers
 
 
+def check_modality(folder: Path) -> None:
+    """Raise ConfigError where sentence-transformers puts texts through a chat template. folder: the transformer's.
+
+    It does so where its options name the modality `message`, or, from version 6 on, where they name no modality and the
+    tokenizer has a template. Folders of earlier versions are read as those versions read them, without it.
+    """
+    path, options = _text_options(folder)
+    modalities = options.get("modality_config")
+    if isinstance(modalities, dict) and "message" in modalities:
+        raise ConfigError(
+            f"{path} has the modality `message`: sentence-transformers puts every text through the chat template of "
+            "the tokenizer, and edgeformer pools the states of plain texts. If the model was trained on those, take "
+            "`message` out of modality_config."
+        )
+
+
 def read_max_length(folder: Path) -> int | None:
     """Return the number of tokens to which sentence-transformers truncates a text; None if the folder has no limit.
 

@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.config import ClassificationHead, EncoderConfig, LearnedPositions, ModelConfig, Pooling
+from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.json_document import parse, read_object
 from edgeformer.manifest_parts import SpecialTokens, sha256
-from edgeformer.sentence_transformers import choose_pooling, read_max_length, read_score, transformer_folder
+from edgeformer.sentence_transformers import (
+    check_modality,
+    choose_pooling,
+    read_max_length,
+    read_score,
+    transformer_folder,
+)
 from edgeformer.weight_map import read_weight_map
 
 if TYPE_CHECKING:
@@ -204,11 +210,15 @@ def open_source(
     alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
     plain = found.hf_config | {"architectures": None if alone is None else [alone]}
     family, config = read_model_config(plain, context_length)
+    if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
+        family, config = family.without_head(), EncoderConfig.of_decoder(config)
     if not isinstance(config, EncoderConfig):
         raise ConfigError(
-            f"{found.origin} is no encoder ({found.hf_config['model_type']}), and only an encoder's states are pooled. "
-            "Leave pooling out, and remove modules.json from its folder, to export what config.json describes."
+            f"{found.origin} is an encoder-decoder ({found.hf_config['model_type']}), whose encoder edgeformer does "
+            "not export by itself, so there are no states to pool. Leave pooling out, and remove modules.json from "
+            "its folder, to export what config.json describes."
         )
+    check_modality(found.folder)
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
     if family.encoder_class is not None:  # positions that are relative have no last one

@@ -567,12 +567,12 @@ def test_relations_of_disentangled_attention_are_read_back_as_they_were():
         (lambda: _encoder(vocab_size=0), "EncoderConfig.vocab_size", "0 for audio, else positive"),
         (lambda: _encoder(audio=AudioStem(mel_bins=8)), "EncoderConfig.vocab_size", "0 for audio, else positive"),
         (
-            lambda: _encoder(_block()),
-            "EncoderConfig.blocks", "not causal and without cross-attention in an encoder",
+            lambda: _encoder(_block(), _block(**BOTH_WAYS)),
+            "EncoderConfig.blocks", "all causal or all not",
         ),
         (
             lambda: _encoder(replace(_block(**BOTH_WAYS), cross_attention=ACROSS)),
-            "EncoderConfig.blocks", "not causal and without cross-attention in an encoder",
+            "EncoderConfig.blocks", "with keys and values of their own and without cross-attention in an encoder",
         ),
         (
             lambda: _encoder(vocab_size=0, audio=AudioStem(mel_bins=8), token_types=2),
@@ -590,6 +590,7 @@ def test_relations_of_disentangled_attention_are_read_back_as_they_were():
             "EncoderConfig.hidden_size", "even where positions are sinusoidal",
         ),
         (lambda: _pair(encoder=_encoder(head=HEADS["vectors"])), "Seq2SeqConfig.encoder", "without a head"),
+        (lambda: _pair(encoder=_encoder(_block())), "Seq2SeqConfig.encoder", "not causal"),
         (lambda: _pair(decoder=_model()), "Seq2SeqConfig.decoder", "with cross-attention in its blocks"),
         (
             lambda: _pair(encoder=_encoder(vocab_size=99)),

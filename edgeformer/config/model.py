@@ -1,6 +1,6 @@
 """Configs of whole models: decoders, encoders, encoder-decoders."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, Literal, Self
 
@@ -294,7 +294,7 @@ class PoolingHead:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(StackConfig):
-    """A bidirectional encoder of a text, or of a spectrogram.
+    """An encoder of a text, or of a spectrogram: bidirectional, or a causal model's blocks, for its states alone.
 
     Attributes:
         token_types: rows of the table of segment embeddings, 0 for none. The row of a table of one is added to every
@@ -319,9 +319,11 @@ class EncoderConfig(StackConfig):
         check(plain, self, "blocks", "with self-attention and without recurrent layers in an encoder")
         plain = all(block.layer_input is None for block in self.blocks)
         check(plain, self, "blocks", "without layer_input and altup in an encoder")
-        self_attention = not any(attention.causal or attention.shares is not None for attention in self.attentions)
-        self_attention = self_attention and all(block.cross_attention is None for block in self.blocks)
-        check(self_attention, self, "blocks", "not causal and without cross-attention in an encoder")
+        causal = {attention.causal for attention in self.attentions}
+        check(len(causal) == 1, self, "blocks", "all causal or all not")
+        own = all(attention.shares is None for attention in self.attentions)
+        own = own and all(block.cross_attention is None for block in self.blocks)
+        check(own, self, "blocks", "with keys and values of their own and without cross-attention in an encoder")
         check(self.embedding_size is None or self.embedding_size > 0, self, "embedding_size", "positive, or None")
         if isinstance(self.position_embedding, SinusoidalPositions):
             check(self.embedding_width % 2 == 0, self, "embedding_size", "even where positions are sinusoidal")
@@ -332,6 +334,12 @@ class EncoderConfig(StackConfig):
         if isinstance(self.head, MaskedLMHead) and self.head.activation is None:
             fits = self.embedding_width == self.hidden_size
             check(fits, self, "head", "one with a dense layer where embeddings are projected")
+
+    @classmethod
+    def of_decoder(cls, config: DecoderConfig, **otherwise: Any) -> Self:
+        """Return the encoder of a decoder's blocks, which stay causal, without its head; otherwise: other fields."""
+        shared = {field.name: getattr(config, field.name) for field in fields(StackConfig)}
+        return cls(**shared | otherwise)
 
     @property
     def embedding_width(self) -> int:
@@ -354,6 +362,7 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         check(self.encoder.head is None, self, "encoder", "without a head")
+        check(not any(attention.causal for attention in self.encoder.attentions), self, "encoder", "not causal")
         check(self.decoder.cross_geometry is not None, self, "decoder", "with cross-attention in its blocks")
         if self.shared_embedding:
             sizes = [(half.vocab_size, half.embedding_width) for half in (self.encoder, self.decoder)]

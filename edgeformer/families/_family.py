@@ -198,6 +198,18 @@ class Family:
             ignored_tensors=(*self.ignored_tensors, r"decoder\..*", r"lm_head\.weight"),
         )
 
+    def without_head(self) -> "Family":
+        """Return how to read a decoder's states, also from a checkpoint whose names lack the prefix of its body."""
+        head = self.tensors.get("head", "lm_head")
+        body = {ours: theirs for ours, theirs in self.tensors.items() if ours != "head"}
+        first = {name.partition(".")[0] for theirs in body.values() for name in _names(theirs)}
+        return replace(
+            self,
+            tensors=body,
+            optional_prefix=self.optional_prefix or (f"{first.pop()}." if len(first) == 1 else ""),
+            ignored_tensors=(*self.ignored_tensors, *(rf"{re.escape(name)}\.(weight|bias)" for name in _names(head))),
+        )
+
     def places(self, parameters: Iterable[str], stored: Container[str] = ()) -> dict[str, Place]:
         """Return where the checkpoint stores each parameter; stored: names of all tensors of the checkpoint."""
         return {name: self._place(name, stored) for name in parameters}
@@ -218,7 +230,7 @@ class Family:
         options = [
             (name, option if isinstance(option, Packed) else None)
             for option in (theirs if isinstance(theirs, tuple) else (theirs,))
-            for name in (option.module if isinstance(option, Packed) else option).split("|")
+            for name in _names(option)
         ]
         for number in numbers:
             options = [(path.replace("*", number, 1), packed) for path, packed in options]
@@ -239,3 +251,10 @@ class Family:
     def ignores(self, tensor: str) -> bool:
         """Return whether a tensor of the checkpoint is known to be unused."""
         return any(re.fullmatch(pattern, tensor) for pattern in self.ignored_tensors)
+
+
+def _names(theirs: str | Packed | tuple[str | Packed, ...]) -> list[str]:
+    """Return all names of the checkpoint in an entry of `Family.tensors`."""
+    options = theirs if isinstance(theirs, tuple) else (theirs,)
+    modules = (option.module if isinstance(option, Packed) else option for option in options)
+    return [name for module in modules for name in module.split("|")]

@@ -1,7 +1,6 @@
 """Functions for models whose layers differ in their attention: windows, chunks, layer types."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -37,12 +36,11 @@ def vary_feed_forward(config: Config, **change: Any) -> Config:
 
 def bidirectional(config: DecoderConfig, **otherwise: Any) -> EncoderConfig:
     """Return the encoder of a decoder's blocks, whose attention then sees all tokens; otherwise: fields that differ."""
-    shared = {field.name: getattr(config, field.name) for field in fields_of(StackConfig)}
     blocks = (
         block if block.attention is None else replace(block, attention=replace(block.attention, causal=False))
         for block in config.blocks
     )
-    return EncoderConfig(**{**shared, "blocks": tuple(blocks), **otherwise})
+    return EncoderConfig.of_decoder(config, **{"blocks": tuple(blocks), **otherwise})
 
 
 def read_layer_types(fields: Fields, otherwise: list[str], local: str = SLIDING) -> list[str]:

@@ -10,10 +10,13 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from edgeformer.errors import ConfigError, RequestError, WeightsError
+from edgeformer.config import EncoderConfig
+from edgeformer.errors import ConfigError, ExportError, RequestError, WeightsError
 from edgeformer.export import export_model, verify
+from edgeformer.families import read_model_config
+from edgeformer.families._layers import bidirectional
 from edgeformer.models import build_model
 from edgeformer.runtime import Engine, load
 from edgeformer.sentence_transformers import LEGACY_MODES, read_prompts
@@ -102,6 +105,81 @@ def test_graphs_compute_the_vectors_of_the_library(folders, name, tmp_path):
     np.testing.assert_allclose(load(bundle).embed(TEXTS), model.expected, atol=1e-5 * np.abs(model.expected).max())
     if name == "two-layers":
         assert verify(bundle, against=model.folder).passed
+
+
+DECODERS = {
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 16},
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 8},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "bloom": {"n_layer": 2, "n_head": 4},
+}
+"""Fields of config.json of the causal models whose states are pooled: rotations, windows, positions, ALiBi."""
+
+
+@pytest.fixture(scope="module")
+def decoders(tmp_path_factory):
+    """Return a function that saves a causal model with the pooling of its last token, and the library's vectors."""
+    root = tmp_path_factory.mktemp("decoders")
+
+    def save(model_type, modality=None):
+        tokenizer = AutoTokenizer.from_pretrained(PRESETS / "tiny-llama")
+        tokenizer.chat_template = None
+        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+        fields = sizes | {"max_position_embeddings": 256} if "n_layer" not in DECODERS[model_type] else {}
+        config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **fields | DECODERS[model_type])
+        torch.manual_seed(3)
+        model = AutoModel.from_config(config, dtype=torch.float32)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.1)
+        model.save_pretrained(root / "plain")
+        tokenizer.save_pretrained(root / "plain")
+        modules = [Transformer(str(root / "plain")), Pooling(64, pooling_mode="lasttoken"), Normalize()]
+        library = SentenceTransformer(modules=modules, device="cpu")
+        library.save(str(root / model_type))
+        return SimpleNamespace(folder=root / model_type, expected=library.encode(TEXTS[:3]))
+
+    return save
+
+
+@pytest.mark.parametrize("model_type", slow_unless(["qwen3"], list(DECODERS)))
+@pytest.mark.parametrize(
+    "options",
+    [{}, *(pytest.param({"ops": ops}, marks=pytest.mark.slow) for ops in ("standard", "portable"))],
+    ids=["ort", "standard", "portable"],
+)
+def test_states_of_causal_models_are_pooled(decoders, tmp_path, model_type, options):
+    model = decoders(model_type)
+    result = export_model(model.folder, tmp_path / "bundle", **options)
+    assert result.report.comparison.difference < 1e-6, "of the states, from those of transformers"
+    np.testing.assert_allclose(load(result.path).embed(TEXTS[:3]), model.expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"precision": "int8"}, {"precision": "fp16"}], ids=["int8", "fp16"])
+@pytest.mark.slow
+def test_states_of_causal_models_are_pooled_in_other_precisions(decoders, tmp_path, options):
+    model = decoders("qwen3")
+    bundle = export_model(model.folder, tmp_path / "bundle", **options).path
+    np.testing.assert_allclose(load(bundle).embed(TEXTS[:3]), model.expected, atol=5e-2)
+
+
+def test_states_of_causal_models_that_see_all_tokens_are_refused(decoders, tmp_path, monkeypatch):
+    """The negative control: the same model, were it read as a bidirectional one."""
+    model = decoders("qwen3")
+    wrong = bidirectional(read_model_config(json.loads((model.folder / "config.json").read_text()))[1])
+    monkeypatch.setattr(EncoderConfig, "of_decoder", lambda config: wrong)
+    with pytest.raises(ExportError, match="does not compute what transformers"):
+        export_model(model.folder, tmp_path / "bundle")
+
+
+def test_texts_that_go_through_a_chat_template_are_refused(decoders):
+    folder = decoders("qwen3").folder
+    path = folder / "sentence_bert_config.json"
+    options = json.loads(path.read_text())
+    options["modality_config"]["message"] = options["modality_config"]["text"] | {"format": "flat"}
+    path.write_text(json.dumps(options))
+    with pytest.raises(ConfigError, match="has the modality `message`: sentence-transformers puts every text through"):
+        open_source(folder)
 
 
 def test_the_transformer_may_be_in_a_folder_of_its_own(folders, tmp_path):
