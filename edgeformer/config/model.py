@@ -210,7 +210,8 @@ class ClassificationHead:
     """Classification head: logits of `labels`, [B, labels], or [B, S, labels] where every token is classified.
 
     Attributes:
-        pooling: the state that is classified is that of the `first` token or the `mean` of all; None: every token.
+        pooling: the state that is classified is that of the `first` or `last` token or the `mean` of all; None: every
+            token.
         dense: activation of a dense layer before the projection, activation(dense(x)); None without that layer.
         norm: normalizes the output of the dense layer.
         problem_type: how logits are read: as those of one label among all, of labels that each apply or not, or as
@@ -221,7 +222,7 @@ class ClassificationHead:
 
     kind: Literal["classification"] = "classification"
     labels: tuple[str, ...]
-    pooling: Literal["first", "mean"] | None
+    pooling: Literal["first", "last", "mean"] | None
     dense: Activation | None = None
     dense_bias: bool = True
     norm: NormConfig | None = None

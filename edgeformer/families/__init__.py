@@ -14,9 +14,10 @@ from typing import Any
 
 from edgeformer import schema
 from edgeformer.accounting import account
-from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
+from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._nested import find_tensors
 from edgeformer.families._refused import REFUSED
@@ -100,6 +101,9 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             fields = Fields(read, family.defaults)
             config = family.read_config(fields, context_length)
             fields.finish()
+            if isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
+                family = family.without_head({"classifier.output": "score|classifier"})
+                config = EncoderConfig.of_decoder(config, head=head)
             config = _checked(config)
             if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder

@@ -43,8 +43,28 @@ def read_head(fields: Fields, model: str, heads: Mapping[str, Callable[[], Head]
     head = makers[classes[0]]()
     if not isinstance(head, ClassificationHead) or head.pooling is None:
         return head
-    problem_type = fields.choice("problem_type", {None: None} | {name: name for name in get_args(ProblemType)}, None)
-    return replace(head, problem_type=problem_type)
+    return replace(head, problem_type=_read_problem_type(fields))
+
+
+def _read_problem_type(fields: Fields) -> ProblemType | None:
+    kinds: dict[ProblemType | None, ProblemType | None] = {name: name for name in (None, *get_args(ProblemType))}
+    return fields.choice("problem_type", kinds, None)
+
+
+def read_decoder_head(fields: Fields, architectures: object) -> ClassificationHead | None:
+    """Return the head of a decoder that classifies texts, by the state of their last token, or tokens; None for others.
+
+    Source: transformers/modeling_layers.py, GenericForSequenceClassification and GenericForTokenClassification.
+    """
+    name = str(architectures[0]) if isinstance(architectures, list) and len(architectures) == 1 else ""
+    if name.endswith("ForSequenceClassification"):
+        problem_type = fields.choice(
+            "problem_type", {None: None} | {each: each for each in get_args(ProblemType)}, None
+        )
+        return ClassificationHead(labels=read_labels(fields), pooling="last", bias=False, problem_type=problem_type)
+    if name.endswith("ForTokenClassification"):
+        return ClassificationHead(labels=read_labels(fields), pooling=None)
+    return None
 
 
 def usual_heads(

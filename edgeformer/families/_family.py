@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
 from edgeformer.config import DecoderConfig, ModelConfig
@@ -198,14 +199,17 @@ class Family:
             ignored_tensors=(*self.ignored_tensors, r"decoder\..*", r"lm_head\.weight"),
         )
 
-    def without_head(self) -> "Family":
-        """Return how to read a decoder's states, also from a checkpoint whose names lack the prefix of its body."""
+    def without_head(self, instead: Mapping[str, str] = MappingProxyType({})) -> "Family":
+        """Return how to read a decoder's states, also from a checkpoint whose names lack the prefix of its body.
+
+        instead: tensors of another head.
+        """
         head = self.tensors.get("head", "lm_head")
         body = {ours: theirs for ours, theirs in self.tensors.items() if ours != "head"}
         first = {name.partition(".")[0] for theirs in body.values() for name in _names(theirs)}
         return replace(
             self,
-            tensors=body,
+            tensors={**body, **instead},
             optional_prefix=self.optional_prefix or (f"{first.pop()}." if len(first) == 1 else ""),
             ignored_tensors=(*self.ignored_tensors, *(rf"{re.escape(name)}\.(weight|bias)" for name in _names(head))),
         )

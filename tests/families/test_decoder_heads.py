@@ -1,0 +1,58 @@
+"""Decoders that classify texts or tokens, instead of writing: plain onnxruntime beside transformers."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+import transformers
+
+from edgeformer.errors import WeightsError
+from edgeformer.export import export_model
+from edgeformer.source import open_source
+
+ROTARY = {
+    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+}  # fmt: skip
+MODELS = {
+    "qwen3": ROTARY,
+    "llama": ROTARY | {"tie_word_embeddings": True},
+    "gemma2": ROTARY | {"sliding_window": 8},
+    "gpt2": {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 64},
+}
+FIELDS = {"vocab_size": 97, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": 3}
+LENGTHS = (20, 7, 1)
+
+
+@pytest.fixture
+def tokens():
+    """Right-padded texts int64 [B, S], and their attention mask."""
+    ids = np.random.default_rng(0).integers(3, 97, (len(LENGTHS), max(LENGTHS)))
+    mask = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int64)
+    return ids * mask, mask
+
+
+@pytest.mark.parametrize("head", ["Sequence", "Token"])
+@pytest.mark.parametrize("model_type", [*MODELS])
+def test_logits_are_those_of_transformers(make_model, tokens, tmp_path, model_type, head):
+    kind = f"AutoModelFor{head}Classification"
+    folder = make_model(model_type, 5, auto=kind, **FIELDS | MODELS[model_type])
+    result = export_model(folder, tmp_path / "bundle")
+    assert result.report.passed and result.report.comparison.difference < 1e-6
+    ids, mask = tokens
+    session = ort.InferenceSession(tmp_path / "bundle/onnx/model.onnx")
+    [found] = session.run(["logits"], {"input_ids": ids, "attention_mask": mask})
+    model = getattr(transformers, kind).from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
+    valid = mask.astype(bool) if head == "Token" else slice(None)
+    np.testing.assert_allclose(found[valid], expected[valid], atol=2e-5)
+
+
+def test_the_head_of_another_task_is_no_head(make_model, tmp_path):
+    """A checkpoint that writes text, named as one that classifies, has no weights for it."""
+    folder = make_model("qwen3", 5, auto="AutoModelForCausalLM", **FIELDS | MODELS["qwen3"])
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"))
+    with pytest.raises(WeightsError, match=r"missing: score\.weight"):
+        dict(open_source(folder).weights())
