@@ -212,6 +212,7 @@ class ClassificationHead:
     Attributes:
         pooling: the state that is classified is that of the `first` or `last` token or the `mean` of all; None: every
             token.
+        skipped_token: with `last`, a token that is passed over at the end of a text; None for none.
         dense: activation of a dense layer before the projection, activation(dense(x)); None without that layer.
         norm: normalizes the output of the dense layer.
         problem_type: how logits are read: as those of one label among all, of labels that each apply or not, or as
@@ -229,9 +230,11 @@ class ClassificationHead:
     bias: bool = True
     problem_type: ProblemType | None = None
     score: Literal["identity", "sigmoid"] | None = None
+    skipped_token: int | None = None
 
     def __post_init__(self) -> None:
         check(len(self.labels) > 0, self, "labels", "at least one label")
+        check(self.skipped_token is None or self.pooling == "last", self, "skipped_token", "None without `last`")
         check(self.norm is None or self.dense is not None, self, "norm", "None without dense")
 
 

@@ -54,14 +54,15 @@ def _read_problem_type(fields: Fields) -> ProblemType | None:
 def read_decoder_head(fields: Fields, architectures: object) -> ClassificationHead | None:
     """Return the head of a decoder that classifies texts, by the state of their last token, or tokens; None for others.
 
-    Source: transformers/modeling_layers.py, GenericForSequenceClassification and GenericForTokenClassification.
+    The last token is one that differs from the padding token, wherever a text has that. Source:
+    transformers/modeling_layers.py, GenericForSequenceClassification and GenericForTokenClassification.
     """
     name = str(architectures[0]) if isinstance(architectures, list) and len(architectures) == 1 else ""
     if name.endswith("ForSequenceClassification"):
-        problem_type = fields.choice(
-            "problem_type", {None: None} | {each: each for each in get_args(ProblemType)}, None
-        )
-        return ClassificationHead(labels=read_labels(fields), pooling="last", bias=False, problem_type=problem_type)
+        return ClassificationHead(
+            labels=read_labels(fields), pooling="last", bias=False, problem_type=_read_problem_type(fields),
+            skipped_token=fields.take("pad_token_id", None),
+        )  # fmt: skip
     if name.endswith("ForTokenClassification"):
         return ClassificationHead(labels=read_labels(fields), pooling=None)
     return None

@@ -64,9 +64,13 @@ class Encoder(Stack):
                 return (states,)
             case MaskedLMHead():
                 return states, self.masked_lm(states)
-            case ClassificationHead(pooling=pooling):
-                assert attention_mask is not None
-                return states, self.classifier(states if pooling is None else pool(states, attention_mask, pooling))
+            case ClassificationHead(pooling=None):
+                return states, self.classifier(states)
+            case ClassificationHead(pooling=pooling, skipped_token=skipped):
+                assert attention_mask is not None and pooling is not None
+                if skipped is not None:
+                    attention_mask = attention_mask * (inputs != skipped)
+                return states, self.classifier(pool(states, attention_mask, pooling))
             case QuestionAnsweringHead():
                 return states, self.answer_span(states)
             case PoolingHead():
@@ -199,14 +203,15 @@ class PooledLayer(nn.Module):
 def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
     """Return the vectors [B, E] of states [B, S, E], as `Pooling` says.
 
-    attention_mask: int64 [B, S]; every row is ones, then zeros for padding, whose states count for nothing.
+    attention_mask: int64 [B, S], with 0 for tokens whose states count for nothing: padding, behind the others.
     """
     if pooling == "first":
         return states[:, 0]
     valid = attention_mask.unsqueeze(-1)  # [B, S, 1]
     count = valid.sum(1)  # [B, 1]
     if pooling == "last":
-        places = (count - 1).unsqueeze(-1).expand(-1, -1, states.shape[-1])  # [B, 1, E]
+        numbers = torch.arange(states.shape[1], device=states.device).unsqueeze(-1)  # [S, 1]
+        places = (numbers * valid).amax(1, keepdim=True).expand(-1, -1, states.shape[-1])  # [B, 1, E]
         return states.gather(1, places).squeeze(1)
     if pooling == "max":
         return states.masked_fill(valid == 0, torch.finfo(states.dtype).min).amax(1)

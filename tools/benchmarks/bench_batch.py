@@ -42,6 +42,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.batch_kills import Killer, Nodes, break_job, verify, workers
 
 WORDS = ("one", "two", "cat", "dog", "bird", "sees", "likes", "the", "a", "red", "old", "house", "friend", "runs")
+BATCHES = 8, 32
+"""Texts that transformers runs together."""
+
 NEW_TOKENS = 16
 """Tokens of a text at most."""
 
@@ -146,8 +149,8 @@ def engine_seconds(bundle: Path, texts: Sequence[str]) -> float:
         return timed(run)
 
 
-def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str]) -> float:
-    """Return the seconds of transformers for all texts, in batches of 8 of similar lengths, with one thread."""
+def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str], size: int) -> float:
+    """Return the seconds of transformers for all texts, in batches of similar lengths, with one thread."""
     import torch
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -158,8 +161,8 @@ def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str]) -
     ordered = sorted(texts, key=len)
 
     def run() -> None:
-        for start in range(0, len(ordered), 8):
-            encoded = tokenizer(ordered[start : start + 8], return_tensors="pt", padding=True)
+        for start in range(0, len(ordered), size):
+            encoded = tokenizer(ordered[start : start + size], return_tensors="pt", padding=True)
             with torch.inference_mode():
                 if task == "encoder":
                     model(**encoded)
@@ -194,7 +197,9 @@ def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None) -> None
             }
             if checkpoint is not None:
                 part = texts[: max(rows // 6, 8)]
-                figures["transformers rows/s"] = len(part) / transformers_seconds(checkpoint, bundle, part)
+                for size in BATCHES:
+                    seconds = transformers_seconds(checkpoint, bundle, part, size)
+                    figures[f"transformers rows/s, {size} together"] = len(part) / seconds
             click.echo(json.dumps({label: round(value, 1) for label, value in figures.items()}))
 
 
