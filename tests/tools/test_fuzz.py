@@ -74,6 +74,17 @@ def test_every_kind_of_fault_is_found_and_the_run_goes_on(tmp_path):
     assert "KeyError at tests/tools/test_fuzz.py" in raw.detail
 
 
+@pytest.mark.skipif(not SECRET.is_file(), reason="2026-11-25: this system has no /etc/hostname to read")
+@pytest.mark.parametrize(("named", "kind"), [([SECRET], "ok"), ([SECRET.parent], "ok"), (["/"], "escape")])
+def test_a_path_that_the_user_names_is_no_escape(tmp_path, named, kind):
+    def read():
+        SECRET.open().close()
+
+    read.named = list(map(str, named))
+    [found] = run_cases([0], lambda case: (tmp_path, read))
+    assert found.kind == kind
+
+
 def test_time_that_a_case_waits_is_not_time_that_it_computes(tmp_path):
     """A busy machine makes every case wait; one that waits for ever hangs all the same."""
 

@@ -84,4 +84,5 @@ def call(line: list[str], folder: Path) -> Callable[[], Any]:
             if end.code not in (0, None):
                 raise
 
+    run.named = tuple(text for text in line if text.startswith("/"))  # type: ignore[attr-defined]
     return run

@@ -179,7 +179,7 @@ def _child(
     for case in cases:
         folder, call = task(case)
         before = _reset_peak()
-        touched.start(folder)
+        touched.start(folder, getattr(call, "named", ()))
         kind, detail = _outcome(call)
         found = touched.stop()
         peak = max(0, int(_status("VmHWM")) - before)
@@ -222,13 +222,16 @@ class _Touched:
 
     def __init__(self) -> None:
         self._folder: str | None = None
+        self._named: tuple[str, ...] = ()
         self._found: list[str] = []
         paths = {*sys.path, *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(ROOT)}
+        # Whoever names a hub id has its library read the token, whatever the files say.
+        paths.add(os.path.expanduser("~/.cache/huggingface"))
         self._roots = tuple(os.path.realpath(path) for path in paths if path)
 
-    def start(self, folder: Path) -> None:
-        """Watch from now on."""
-        self._folder, self._found = os.path.realpath(folder), []
+    def start(self, folder: Path, named: Sequence[str] = ()) -> None:
+        """Watch from now on. named: paths that the user names; they and what is directly in them may be touched."""
+        self._folder, self._named, self._found = os.path.realpath(folder), tuple(map(os.path.realpath, named)), []
 
     def stop(self) -> str:
         """Return what was touched; empty if nothing was."""
@@ -248,7 +251,9 @@ class _Touched:
             path, mode, flags = arguments
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or any(c in str(mode or "") for c in "wax+")
             real = os.path.realpath(path)
-            if real.startswith(self._folder + os.sep) or real.startswith(_SYSTEM):
+            if f"{real}{os.sep}".startswith(self._folder + os.sep) or real.startswith(_SYSTEM):
+                return
+            if real in self._named or os.path.dirname(real) in self._named:
                 return
             if writes or not real.startswith(self._roots):
                 self._found.append(f"{'wrote' if writes else 'read'} {real}")
