@@ -1,12 +1,14 @@
 """Requests with different adapters share a batch and get what they get alone; a server lists adapters as models."""
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Engine, load_causal_lm
-from edgeformer.runtime.prefix_cache import PrefixCache
+from edgeformer.runtime.engine.held_rows import HeldRows
 from edgeformer.server.served import load_models
 
 PROMPTS = [[5, 9, 41, 7, 100], [3, 4], [77, 20, 11], [5, 9, 41, 7, 100], [9] * 20, [64, 65, 66, 67]]
@@ -58,16 +60,11 @@ def test_prefixes_of_each_adapter_are_kept_and_never_mixed(adapted_bundle):
 
 
 def test_prefixes_of_another_adapter_would_be_seen(adapted_bundle, monkeypatch):
-    """The negative control of the test above: without the adapter's name, entries mix and tokens are others."""
+    """The negative control of the test above: were rows held under another adapter's name, tokens would be others."""
     model = load_causal_lm(adapted_bundle)
     alone = [model.generate([*LONG, *end], adapter="polite", max_new_tokens=8).token_ids for end in ENDS]
-    restore, keep = PrefixCache.restore, PrefixCache.keep
-    monkeypatch.setattr(
-        PrefixCache, "restore", lambda self, decoder, row, prompt, _="": restore(self, decoder, row, prompt)
-    )
-    monkeypatch.setattr(
-        PrefixCache, "keep", lambda self, decoder, row, tokens, logits, _="": keep(self, decoder, row, tokens, logits)
-    )
+    hold = HeldRows.hold
+    monkeypatch.setattr(HeldRows, "hold", lambda self, place, row: hold(self, place, replace(row, adapter="polite")))
     with Engine(load_causal_lm(adapted_bundle), max_rows=2) as engine:
         cached_and_tokens(engine, None)
         cached, tokens = cached_and_tokens(engine, "polite")
