@@ -106,8 +106,9 @@ class Service(ABC):
         row = request.row
         return [*row.prompt, *row.tokens][: int(self.decoder.lengths[request.place])]
 
+    # Not abstract: an encoder-decoder keeps nothing, since its prompts are a few tokens.
     def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:  # noqa: B027
-        """Keep what a row holds for these tokens, and will not hold once more follow, for later requests."""
+        """Keep what a row holds for these tokens, and will not hold once more follow, where the model can."""
 
     @property
     def kept_bytes(self) -> int:

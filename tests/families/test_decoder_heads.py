@@ -22,6 +22,7 @@ MODELS = {
 }
 FIELDS = {"vocab_size": 97, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": 3}
 LENGTHS = (20, 7, 1)
+OP_SETS = ["ort", *(pytest.param(ops, marks=pytest.mark.slow) for ops in ("standard", "portable"))]
 
 
 @pytest.fixture
@@ -34,10 +35,13 @@ def tokens():
 
 @pytest.mark.parametrize("head", ["Sequence", "Token"])
 @pytest.mark.parametrize("model_type", [*MODELS])
-def test_logits_are_those_of_transformers(make_model, tokens, tmp_path, model_type, head):
+@pytest.mark.parametrize(
+    "ops", ["ort", *(pytest.param(ops, marks=pytest.mark.slow) for ops in ("standard", "portable"))]
+)
+def test_logits_are_those_of_transformers(make_model, tokens, tmp_path, model_type, head, ops):
     kind = f"AutoModelFor{head}Classification"
     folder = make_model(model_type, 5, auto=kind, **FIELDS | MODELS[model_type])
-    result = export_model(folder, tmp_path / "bundle")
+    result = export_model(folder, tmp_path / "bundle", ops=ops)
     assert result.report.passed and result.report.comparison.difference < 1e-6
     ids, mask = tokens
     ids[1, 5:7] = ids[0, 3] = FIELDS["pad_token_id"]  # in a text, where transformers passes over it at the end
