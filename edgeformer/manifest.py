@@ -141,6 +141,9 @@ class Manifest:
         if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
+        for name in ("vocab_size", "context_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive.")
 
     @classmethod
     def read(cls, folder: str | Path) -> "Manifest":

@@ -28,6 +28,7 @@ class Encoder(Stack):
     def __init__(self, config: EncoderConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.config = config
+        self.causal = any(attention.causal for attention in config.attentions)
         hidden = config.hidden_size
         if config.token_types:
             self.token_type_embedding = nn.Embedding(config.token_types, config.embedding_width, dtype=dtype)
@@ -55,9 +56,22 @@ class Encoder(Stack):
 
         Args:
             inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
-            attention_mask: int64 [B, S]; every row is ones, then zeros. None: all ones.
+            attention_mask: int64 [B, S]; every row is ones, then zeros. None: all ones. In a causal model, rows may
+                also be zeros, then ones, as the tokenizers of decoders pad.
             token_type_ids: int64 [B, S], if the model has several token types.
         """
+        if not self.causal:
+            return self._forward(inputs, attention_mask, token_type_ids)
+        # A causal attention op takes the first slots of a row for its tokens: padding moves behind them, and back.
+        assert attention_mask is not None and token_type_ids is None
+        padding = (attention_mask.cumsum(1) == 0).sum(1, keepdim=True)  # [B, 1]: in front of the text
+        outputs = self._forward(_rotated(inputs, padding), _rotated(attention_mask, padding))
+        return tuple(_rotated(output, output.shape[1] - padding) if output.ndim == 3 else output for output in outputs)
+
+    def _forward(
+        self, inputs: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return what `forward` does; every row of attention_mask is ones, then zeros."""
         states = self.encode(inputs, attention_mask, token_type_ids)
         match self.config.head:
             case None:
@@ -106,6 +120,15 @@ class Encoder(Stack):
             x, _ = self.run_block(index, x, (), run)
         states: Tensor = self.final_norm(x)
         return states
+
+
+def _rotated(rows: Tensor, by: Tensor) -> Tensor:
+    """Return rows [B, S, …], each rotated to the left by as many slots as by, int64 [B, 1] of 0 to S, says."""
+    batch, length = rows.shape[:2]
+    slots = torch.arange(length, device=rows.device) + by  # [B, S]
+    slots = torch.where(slots < length, slots, slots - length)
+    starts = torch.arange(batch, device=rows.device).unsqueeze(1) * length
+    return rows.flatten(0, 1).index_select(0, (slots + starts).flatten()).view(rows.shape)
 
 
 class ConvolutionalStem(nn.Module):

@@ -77,6 +77,12 @@ SPARSE = EncoderConfig(
 
 CLASSIFIER = replace(BERT, head=ClassificationHead(labels=("yes", "no"), pooling="mean", dense="tanh"))
 
+CAUSAL = replace(
+    PLAIN,
+    blocks=(replace(BLOCK, attention=replace(ATTENTION, causal=True)),),
+    head=PoolingHead(pooling="last", normalize=False),
+)
+
 SEQ2SEQ = Seq2SeqConfig(
     encoder=replace(
         PLAIN,
@@ -102,7 +108,15 @@ SEQ2SEQ = Seq2SeqConfig(
 SPEECH = replace(
     SEQ2SEQ, encoder=replace(SEQ2SEQ.encoder, vocab_size=0, audio=AudioStem(mel_bins=8)), shared_embedding=False
 )
-NAMES = {"plain": PLAIN, "bert": BERT, "sparse": SPARSE, "classifier": CLASSIFIER, "seq2seq": SEQ2SEQ, "speech": SPEECH}
+NAMES = {
+    "plain": PLAIN,
+    "bert": BERT,
+    "sparse": SPARSE,
+    "classifier": CLASSIFIER,
+    "causal": CAUSAL,
+    "seq2seq": SEQ2SEQ,
+    "speech": SPEECH,
+}
 
 
 def changed(config, changes):
@@ -227,6 +241,15 @@ def test_a_bias_of_keys_changes_no_answer(config, path, rest, export):
     biases = [name for name in RandomWeights(meant, 0) if name.endswith("key.bias")]
     assert all(RandomWeights(meant, 0)[name].abs().max() > 0.05 for name in biases) and biases
     assert failures(bundle.path, bundle.manifest, meant) == rest
+
+
+def test_padding_that_stays_in_front_of_causal_texts_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeformer.models.encoder._rotated", lambda rows, by: rows)
+    config = replace(CAUSAL, context_length=39)  # that no other test has traced
+    bundle = export_random(model_spec_of(config), RandomWeights(config, 0), "fp32", tmp_path)
+    failed = failures(bundle.path, bundle.manifest, config)
+    assert "batch of 15, padded on the left, sentence_embedding: max error" in failed
+    assert all("padded on the left" in check for check in failed)
 
 
 # Faults of a finished graph: each takes the graph and the folder that it lies in.

@@ -54,6 +54,29 @@ def test_logits_are_those_of_transformers(make_model, tokens, tmp_path, model_ty
     np.testing.assert_allclose(found[valid], expected[valid], atol=2e-5)
 
 
+@pytest.mark.parametrize("ops", OP_SETS)
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt2"])
+@pytest.mark.parametrize("head", ["Sequence", "Token"])
+def test_texts_may_be_padded_on_the_left(make_model, tokens, tmp_path, model_type, head, ops):
+    """Tokenizers of decoders pad in front of texts: other clients than ours give such batches."""
+    kind = f"AutoModelFor{head}Classification"
+    folder = make_model(model_type, 5, auto=kind, **FIELDS | MODELS[model_type])
+    assert export_model(folder, tmp_path / "bundle", ops=ops).report.passed
+    session = ort.InferenceSession(tmp_path / "bundle/onnx/model.onnx")
+    ids, mask = tokens
+    left, left_mask = np.zeros_like(ids), np.zeros_like(mask)
+    for row, length in enumerate(LENGTHS):
+        left[row, -length:] = ids[row, :length]
+        left_mask[row, -length:] = 1
+    states, logits = session.run(None, {"input_ids": left, "attention_mask": left_mask})
+    for row, length in enumerate(LENGTHS):
+        alone = {"input_ids": ids[row : row + 1, :length], "attention_mask": np.ones((1, length), np.int64)}
+        expected_states, expected = session.run(None, alone)
+        np.testing.assert_allclose(states[row, -length:], expected_states[0], atol=2e-5)
+        found = logits[row, -length:] if head == "Token" else logits[row]
+        np.testing.assert_allclose(found, expected[0], atol=2e-5)
+
+
 def test_the_head_of_another_task_is_no_head(make_model, tmp_path):
     """A checkpoint that writes text, named as one that classifies, has no weights for it."""
     folder = make_model("qwen3", 5, auto="AutoModelForCausalLM", **FIELDS | MODELS["qwen3"])

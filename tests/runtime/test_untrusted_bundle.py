@@ -231,13 +231,15 @@ def test_a_tokenizer_that_cannot_encode_is_one_sentence(monkeypatch, encode):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"task": "encoder"}, "the model is one of another task"),
-        ({"task": "encoder", "model": None}, "there is no model"),
-        ({"task": "seq2seq-lm", "model": None}, "there is no model"),
+        ({"task": "encoder"}, "the task is encoder, and the model is one of another task"),
+        ({"task": "encoder", "model": None}, "the task is encoder, and there is no model"),
+        ({"task": "seq2seq-lm", "model": None}, "the task is seq2seq-lm, and there is no model"),
+        ({"vocab_size": -1_000_000_000}, "vocab_size is -1000000000; it must be positive"),
+        ({"context_length": 0}, "context_length is 0; it must be positive"),
     ],
 )
-def test_a_model_of_another_task_is_one_sentence(bundle, change, what):
+def test_a_model_that_the_manifest_cannot_have_is_one_sentence(bundle, change, what):
     manifest = json.loads((bundle / FILE_NAME).read_text())
     (bundle / FILE_NAME).write_text(json.dumps(manifest | change))
-    with pytest.raises(BundleError, match=f"is damaged: the task is {change['task']}, and {what}"):
+    with pytest.raises(BundleError, match=f"is damaged: {what}"):
         load(bundle)

@@ -1,6 +1,7 @@
 """The trial of an encoder: texts alone and in padded batches, their states, and the outputs of its head."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from edgeformer.config import EncoderConfig, MaskedLMHead
 from edgeformer.export.graph.tensors import to_numpy
+from edgeformer.export.parity.feeding import Side
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
@@ -49,9 +51,10 @@ class EncoderTrial(Trial):
         self.setup.progress("running the graph", 0.6)
         alone = [self._run([row])[0] for row in rows + more]
         self._judge("text", "texts of several lengths, each alone", alone, rows + more)
-        for size in batches:
-            if size > 1:
-                self._judge_batch(rows[:size] + more, alone[:size] + alone[len(rows) :])
+        causal = any(attention.causal for attention in self.config.attentions)
+        sides: tuple[Side, ...] = ("right", "left") if causal else ("right",)
+        for size, side in product((size for size in batches if size > 1), sides):
+            self._judge_batch(rows[:size] + more, alone[:size] + alone[len(rows) :], side)
         once = self._run(rows[:count])
         for name, what, again in (
             ("repeat", "a second run of the same batch", self._run(rows[:count])),
@@ -68,11 +71,12 @@ class EncoderTrial(Trial):
         lengths += [length for length in extent.lengths if length < longest]
         return lengths + ([min(longest, FAR)] if extent.far else [])
 
-    def _judge_batch(self, rows: list[Row], alone: list[dict[str, Array]]) -> None:
+    def _judge_batch(self, rows: list[Row], alone: list[dict[str, Array]], side: Side) -> None:
         """Judge texts as one padded batch, which must agree with what the graph computes for each alone."""
-        batch, name = self._run(rows), f"batch of {len(rows)}"
+        batch, name = self._run(rows, side=side), f"batch of {len(rows)}"
+        name = name if side == "right" else f"{name}, padded on the left"
         sizes = dict.fromkeys(str(len(row.tokens)) for row in rows)
-        self._judge(name, f"{len(rows)} texts of {', '.join(sizes)} tokens, padded", batch, rows)
+        self._judge(name, f"{len(rows)} texts of {', '.join(sizes)} tokens, {side}-padded", batch, rows)
         for output in self.outputs:
             pairs = [(row[output], solo[output]) for row, solo in zip(batch, alone, strict=True)]
             eager = np.concatenate([row.eager.vectors[output] for row in rows])
@@ -108,17 +112,20 @@ class EncoderTrial(Trial):
         pairs = enumerate(self.compute(outputs, tokens, *types))
         return [Row(tokens[row], *pair, types=types[row]) for row, pair in pairs]
 
-    def _run(self, rows: list[Row], padding: int = 0) -> list[dict[str, Array]]:
-        """Run texts as one batch, padded on the right with a token; return each row's outputs at its own positions."""
+    def _run(self, rows: list[Row], padding: int = 0, side: Side = "right") -> list[dict[str, Array]]:
+        """Run texts as one batch, padded on a side with a token; return each row's outputs at its own positions."""
         ids, mask = pad_right([row.tokens.tolist() for row in rows], padding)
         feeds = {"input_ids": ids, "attention_mask": mask}
         if self.config.token_types > 1:
             feeds["token_type_ids"] = pad_right([row.types.tolist() for row in rows], 0)[0]
+        starts = [0 if side == "right" else ids.shape[1] - len(row.tokens) for row in rows]
+        for array in feeds.values():
+            array[:] = [np.roll(values, start) for values, start in zip(array, starts, strict=True)]
         arrays = dict(zip(self.outputs, self.graphs[0].session.run(list(self.outputs), feeds), strict=True))
         return [
             {
-                name: np.atleast_2d(array[index][: len(row.tokens)] if array.ndim == 3 else array[index])
+                name: np.atleast_2d(array[index][start:][: len(row.tokens)] if array.ndim == 3 else array[index])
                 for name, array in arrays.items()
             }
-            for index, row in enumerate(rows)
+            for index, (row, start) in enumerate(zip(rows, starts, strict=True))
         ]
