@@ -14,7 +14,15 @@ from edgeformer.runtime import request_values
 from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.encoder_outputs import check_length
-from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, GenerationStream, Row, Steps, run_rows
+from edgeformer.runtime.generate import (
+    DEFAULT_NEW_TOKENS,
+    Generation,
+    GenerationStream,
+    Row,
+    Steps,
+    run_rows,
+    run_to_end,
+)
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
@@ -193,8 +201,7 @@ class CausalLM(Model):
         count = _samples(num_return_sequences, chosen)
         rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter)
         first = prefill_samples(decoder, rows, count) if count > 1 else None
-        for _ in run_rows(self._with_drafts(decoder, rows, chosen), rows, first):
-            pass
+        run_to_end(self._with_drafts(decoder, rows, chosen), rows, first)
         found = [row.result() for row in rows]
         results: list[Any] = found
         if count > 1:

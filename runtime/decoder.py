@@ -19,7 +19,7 @@ from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Rows
 from edgeformer.runtime.dynamic_cache import DynamicCache
-from edgeformer.runtime.encoder_outputs import CrossCache
+from edgeformer.runtime.encoder_outputs import CrossCache, EncoderOutputs
 from edgeformer.runtime.session import cache_dtype
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -185,6 +185,10 @@ class Decoder(ABC):
         its logits mean nothing.
         """
 
+    def keep_rows(self, rows: Sequence[int]) -> bool:
+        """Go on with these rows alone, in ascending order, as rows 0 to n - 1; return whether this cache can."""
+        return False
+
     def reorder(self, parents: NDArray[np.int64]) -> int:
         """Replace every row r by a copy of row parents[r] of the same source; return the bytes copied."""
         copied = self.cache.reorder(parents, int(self.lengths.max()))
@@ -253,6 +257,7 @@ class StaticDecoder(Decoder):
     """A decoder over buffers that are allocated and bound once; a token is in the slot of its position."""
 
     cache: StaticCache
+    _copies: bool
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step over a mask of the whole capacity [B, C], so that no shape changes from step to step.
@@ -292,6 +297,25 @@ class StaticDecoder(Decoder):
         ids[0] = tokens
         self._session.run_with_iobinding(binding)
         return logits[0]
+
+    def keep_rows(self, rows: Sequence[int]) -> bool:
+        """Move rows to the front of the buffers, to which the next step is bound; on the CPU only."""
+        if self._copies:
+            return False
+        for target, source in enumerate(rows):
+            if source != target:
+                self.cache.move_row(source, target, int(self.lengths[source]))
+        count = len(rows)
+        self.lengths = self.lengths[list(rows)]
+        if self._encoder_outputs is not None:
+            assert isinstance(self._encoder_outputs, EncoderOutputs)
+            self._encoder_outputs = self._encoder_outputs.selected(rows)
+        self._tokens, self._logits = self._tokens[:count], self._logits[:count]
+        self._step_mask = np.empty((count, self.cache.capacity), np.int64)
+        self._chunks.clear()
+        self._step = self._new_binding(self._step_session, self._tokens, self._logits, range(count))
+        self._bind_step()
+        return True
 
     def can_cut(self, length: int) -> bool:
         """Return whether no state and no window has lost what a shorter row needs."""

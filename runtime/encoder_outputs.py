@@ -5,7 +5,7 @@
 The decoder takes them as inputs, which are never written again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Protocol, Self
 
@@ -74,11 +74,13 @@ class EncoderOutputs:
 
     def repeated(self, copies: int) -> Self:
         """Return the same outputs with `copies` rows of the decoder for each row of these."""
-        if copies == 1:
-            return self
+        return self if copies == 1 else self.selected(np.repeat(np.arange(len(self.mask)), copies).tolist())
+
+    def selected(self, rows: Sequence[int]) -> Self:
+        """Return copies of these rows, in this order."""
         made = copy(self)
-        made.mask = np.ascontiguousarray(np.repeat(self.mask, copies, 0))
-        made._buffers = {name: _repeated(each, copies, self._provider) for name, each in self._buffers.items()}
+        made.mask = np.ascontiguousarray(self.mask[list(rows)])
+        made._buffers = {name: _selected(each, rows, self._provider) for name, each in self._buffers.items()}
         return made
 
     def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -100,11 +102,11 @@ def bind_mask(binding: Any, mask: NDArray[np.int64], rows: Rows) -> None:
     binding.bind_input("encoder_attention_mask", "cpu", 0, mask.dtype, mask.shape, mask.ctypes.data)
 
 
-def _repeated(buffer: Buffer, copies: int, provider: Provider) -> Buffer:
-    """Return a buffer with every row repeated `copies` times."""
-    repeated = Buffer((buffer.shape[0] * copies, *buffer.shape[1:]), buffer.dtype.type, provider)
-    repeated.put(np.repeat(buffer.host(), copies, 0))
-    return repeated
+def _selected(buffer: Buffer, rows: Sequence[int], provider: Provider) -> Buffer:
+    """Return a buffer with copies of these rows."""
+    selected = Buffer((len(rows), *buffer.shape[1:]), buffer.dtype.type, provider)
+    selected.put(buffer.host()[list(rows)])
+    return selected
 
 
 def pad_right(rows: list[list[int]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

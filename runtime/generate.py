@@ -14,7 +14,7 @@ from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processo
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
 from edgeformer.runtime.speculation.statistics import SpeculationStatistics
-from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.streaming import TextStream, WholeText
 from edgeformer.runtime.structured_output import Constraint
 from edgeformer.runtime.token_logprobs import TokenLogprobs, token_logprobs
 
@@ -66,7 +66,7 @@ class Row:
     max_new_tokens: int
     eos: frozenset[int]
     sampling: Sampling
-    stream: TextStream | None
+    stream: TextStream | WholeText | None
     rules: Rules = NO_RULES
     processors: Sequence[LogitsProcessor] = ()
     tokens: list[int] = field(default_factory=list)
@@ -165,6 +165,16 @@ class Steps(Protocol):
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Append one token to every active row; return logits [B, V], which the next step overwrites."""
 
+    def keep_rows(self, rows: Sequence[int]) -> bool:
+        """Go on with these rows alone, in ascending order, where that is possible; return whether it was done."""
+
+
+KEPT_ROWS = 0.75
+"""Rows that are finished are left out of steps once this part of the rows, or less, is still running.
+
+Leaving rows out copies what is left and binds the step anew. (Measured: tools/benchmarks/bench_batch.py.)
+"""
+
 
 def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> Generator[tuple[int, str]]:
     """Prefill each row by itself, then decode all together; yield (row, new text) after each token.
@@ -180,15 +190,28 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
         logits = decoder.prefill(index, row.prompt)
         row.prefill_seconds = time.perf_counter() - start
         yield index, row.advance(logits)
-    while active := [index for index, row in enumerate(rows) if row.finish_reason is None]:
+    kept = list(range(len(rows)))  # the rows of the decoder
+    while active := [place for place, index in enumerate(kept) if rows[index].finish_reason is None]:
         start = time.perf_counter()
-        mask = None if len(active) == len(rows) else np.isin(np.arange(len(rows)), active)
-        logits = decoder.decode_one_token([row.tokens[-1] for row in rows], mask)
-        pieces = [(index, rows[index].advance(logits[index])) for index in active]
+        if len(active) <= KEPT_ROWS * len(kept) and decoder.keep_rows(active):
+            kept = [kept[place] for place in active]
+            active = list(range(len(kept)))
+        mask = None if len(active) == len(kept) else np.isin(np.arange(len(kept)), active)
+        logits = decoder.decode_one_token([rows[index].tokens[-1] for index in kept], mask)
+        pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
         elapsed = time.perf_counter() - start
         for index, piece in pieces:
             rows[index].decode_seconds += elapsed
             yield index, piece
+
+
+def run_to_end(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> None:
+    """Run rows as `run_rows` does, for a caller who reads their results alone."""
+    for row in rows:
+        if isinstance(row.stream, TextStream):
+            row.stream = row.stream.at_end()
+    for _ in run_rows(decoder, rows, first_logits):
+        pass
 
 
 @dataclass(frozen=True, slots=True)

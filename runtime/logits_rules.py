@@ -115,7 +115,7 @@ class Rules:
                     f"{name} has the token id {max(ids)}, outside 0 to {vocab_size - 1}, the model's vocabulary."
                 )
 
-    @property
+    @cached_property
     def allows_all(self) -> bool:
         """Return whether `apply` never changes anything, so that logits need not be copied for it."""
         return self == Rules()

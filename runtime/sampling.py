@@ -55,7 +55,8 @@ class Sampler:
 
     def __init__(self, sampling: Sampling):
         self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
+        if sampling.temperature:  # a generator of random numbers takes as long as a token of a small model
+            self._random = np.random.default_rng(sampling.seed)
 
     def choose(self, logits: Logits) -> int:
         """Return the next token's id from logits [V]."""

@@ -10,7 +10,7 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
 from edgeformer.runtime.audio import check_samples
 from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source
-from edgeformer.runtime.generate import Generation, GenerationStream, run_rows
+from edgeformer.runtime.generate import Generation, GenerationStream, run_rows, run_to_end
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.languages import plan_translation
 from edgeformer.runtime.logits_processors import LogitsProcessor
@@ -114,8 +114,7 @@ class Seq2SeqLM(EncoderDecoder):
             results = found if num_return_sequences > 1 else [best for best, *_ in found]
         else:
             rows, decoder, first = start_rows(self, sources, request)
-            for _ in run_rows(decoder, rows, first):
-                pass
+            run_to_end(decoder, rows, first)
             results = [row.result() for row in rows]
         return results[0] if single else results
 

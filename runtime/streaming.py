@@ -28,6 +28,10 @@ class TextStream:
         self._held = ""  # settled text that may be the beginning of a stop string
         self.stopped = False
 
+    def at_end(self) -> "TextStream | WholeText":
+        """Return what decodes the same text at its end, for a row without tokens; stop strings need each piece."""
+        return self if self._stop else WholeText(self._tokenizer)
+
     def push(self, token: int) -> str:
         """Add the next token; return new text, which may be empty. Set `stopped` at a stop string."""
         name = self._tokenizer.backend.id_to_token(token)
@@ -62,6 +66,25 @@ class TextStream:
             if any(stop.startswith(text[-length:]) for stop in self._stop):
                 return length
         return 0
+
+
+class WholeText:
+    """The text of a row whose pieces nobody reads: it is decoded once, at its end."""
+
+    stopped = False
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+
+    def push(self, token: int) -> str:
+        """Add the next token; return no text."""
+        self._tokens.append(token)
+        return ""
+
+    def flush(self) -> str:
+        """Return the text."""
+        return self._tokenizer.decode(self._tokens)
 
 
 def _is_byte(name: str) -> bool:

@@ -65,7 +65,7 @@ ENGINE_HAS_NONE = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_matc
     "--threads", **COUNT, topic=EXECUTION, help="CPU threads of a worker. [default: 1, 4 or 8, by the bundle's size]"
 )
 @option("--provider", type=click.Choice(["cpu", "cuda"]), topic=EXECUTION, help="Execution provider. [default: cpu]")
-@option("--max-rows", **COUNT, topic=EXECUTION, help="Rows that a worker generates together. [default: 16]")
+@option("--max-rows", **COUNT, topic=EXECUTION, help="Rows that a worker generates together. [default: 64]")
 @option("--shard-rows", **COUNT, topic=OUTPUT, help="Rows of a shard. [default: 1024]")
 @option("--format", type=click.Choice(["parquet", "jsonl"]), topic=OUTPUT, help="Of the shards. [default: parquet]")
 @option("--max-errors", type=click.IntRange(min=0), metavar="N", topic=COMMON, help="Stop once more rows have errors.")

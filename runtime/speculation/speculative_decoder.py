@@ -65,6 +65,10 @@ class SpeculativeDecoder:
         self.settle()
         return self._run_with_draft(token)
 
+    def keep_rows(self, rows: Sequence[int]) -> bool:
+        """Return False: there is one row."""
+        return False
+
     def settle(self) -> None:
         """Take back the drafted tokens of the last run that were not chosen."""
         if self._drafted:

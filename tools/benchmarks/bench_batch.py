@@ -10,9 +10,9 @@ core each), kills a worker, a node or the driver at random moments, and goes on 
 compares every row with a plain loop over `model.generate` or `model.embed`. It is seeded, goes on with a folder that
 holds a job, and writes its kills into kills.jsonl.
 
-`speed` alternates: the job on this machine, an `Engine` or `embed` in one process, and with --checkpoint the pipeline
-of transformers with batches of 8, each with one thread. It prints rows/s, the job's with and without its start, and the
-largest memory of a worker for the rows and for a tenth of them.
+`speed` alternates: the job on this machine, an `Engine` or `embed` in one process, and with --checkpoint transformers'
+`generate` in batches of 8, 32 and 128, each with one thread. It prints rows/s, the job's with and without its start,
+and the largest memory of a worker for the rows and for a tenth of them.
 """
 
 import json
@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.batch_kills import Killer, Nodes, break_job, verify, workers
 
 WORDS = ("one", "two", "cat", "dog", "bird", "sees", "likes", "the", "a", "red", "old", "house", "friend", "runs")
-BATCHES = 8, 32
+BATCHES = 8, 32, 128
 """Texts that transformers runs together."""
 
 NEW_TOKENS = 16

@@ -1,0 +1,114 @@
+"""Rows that are finished are left out of a batch's steps: the others go on as they would alone, over every cache."""
+
+import numpy as np
+import pytest
+
+from edgeformer.export import export_model
+from edgeformer.runtime import load
+from edgeformer.runtime.decoder import StaticDecoder
+from edgeformer.runtime.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.generate import run_rows
+from edgeformer.runtime.static_cache import StaticCache
+
+TEXT = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 96, "bos_token_id": 1, "eos_token_id": 130,
+}  # fmt: skip
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+}  # fmt: skip
+KINDS = {
+    "windows": ("gemma2", {"sliding_window": 8}, {}),
+    "recurrent": ("qwen3_5_text", LINEAR, {}),
+    "standard": ("qwen3", {}, {"ops": "standard", "cache": "static"}),
+    "dynamic": ("qwen3", {}, {"ops": "standard", "cache": "dynamic"}),
+}
+NEW_TOKENS = (3, 14, 9, 1, 20, 5, 12, 2)
+PROMPTS = [np.random.default_rng(row).integers(2, 130, 2 + 3 * (row % 4)).tolist() for row in range(len(NEW_TOKENS))]
+T5 = {
+    "vocab_size": 131, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "eos_token_id": 1,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(make_model, tmp_path_factory, request):
+    family, sizes, options = KINDS[request.param]
+    folder = make_model(family, 3, **TEXT, **sizes)
+    return load(export_model(folder, tmp_path_factory.mktemp(request.param) / "b", verify=None, **options).path)
+
+
+@pytest.fixture(scope="module")
+def translator(make_model, tmp_path_factory):
+    folder = make_model("t5", 3, auto="AutoModelForSeq2SeqLM", **T5)
+    return load(export_model(folder, tmp_path_factory.mktemp("t5") / "b", verify=None, context_length=96).path)
+
+
+def together(model):
+    """The tokens of rows that end at different steps, and the number of rows that the last step had."""
+    rows = [
+        model.new_row(prompt, max_new_tokens=new, ignore_eos=True)
+        for prompt, new in zip(PROMPTS, NEW_TOKENS, strict=True)
+    ]
+    decoder = model.new_decoder(len(rows), max(map(len, PROMPTS)) + max(NEW_TOKENS))
+    for _ in run_rows(decoder, rows):
+        pass
+    return [row.tokens for row in rows], len(decoder.lengths)
+
+
+def alone(model):
+    return [
+        model.generate(prompt, max_new_tokens=new, ignore_eos=True).token_ids
+        for prompt, new in zip(PROMPTS, NEW_TOKENS, strict=True)
+    ]
+
+
+def test_rows_go_on_as_alone(model):
+    found, kept = together(model)
+    assert found == alone(model)
+    assert kept == (1 if model.manifest.cache_form != "dynamic" else len(PROMPTS))
+
+
+@pytest.mark.parametrize("model", [kind for kind in KINDS if kind != "dynamic"], indirect=True)
+def test_rows_that_stay_in_place_would_be_noticed(model, monkeypatch):
+    monkeypatch.setattr(StaticCache, "move_row", lambda *_: None)
+    assert together(model)[0] != alone(model)
+
+
+def of_sources(model):
+    """The tokens of sources of which two end at once, because their first token is an end."""
+    sources = [[20 + row, 7, 9 + 5 * row, 1] for row in range(8)]
+    single = [model.generate(source, max_new_tokens=12, ignore_eos=True).token_ids for source in sources]
+    eos = frozenset(tokens[2] for tokens in single[1::2])  # so that about half of the rows end early
+    together, kept = [], []
+    step = StaticDecoder.decode_one_token
+
+    def watched(self, tokens, active=None):
+        kept.append(len(tokens))
+        return step(self, tokens, active)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgeformer.runtime.rows.end_tokens", lambda config, manifest: eos)
+        patch.setattr(StaticDecoder, "decode_one_token", watched)
+        together = [each.token_ids for each in model.generate(sources, max_new_tokens=12)]
+    return together, [until(tokens, eos) for tokens in single], kept
+
+
+def until(tokens, eos):
+    """Tokens up to the first that ends a text."""
+    ends = [place for place, token in enumerate(tokens) if token in eos]
+    return tokens[: ends[0] + 1] if ends else tokens
+
+
+def test_sources_go_with_their_rows(translator):
+    found, expected, kept = of_sources(translator)
+    assert found == expected
+    assert max(kept) == 8 and min(kept) < 8
+
+
+def test_sources_of_other_rows_would_be_noticed(translator, monkeypatch):
+    selected = EncoderOutputs.selected
+    monkeypatch.setattr(EncoderOutputs, "selected", lambda self, rows: selected(self, list(range(len(rows)))))
+    found, expected, _ = of_sources(translator)
+    assert found != expected
