@@ -139,7 +139,7 @@ class EncoderDecoder(Model):
             raise RequestError(
                 "the model's config has no decoder_start_token_id; give the decoder's first tokens: prompt=[…]."
             )
-        return [start]
+        return self.encode([start], "decoder_start_token_id")
 
 
 def kept_by(sources: Sequence[Source]) -> list[EncoderOutputs] | None:

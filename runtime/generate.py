@@ -172,7 +172,7 @@ class Steps(Protocol):
 KEPT_ROWS = 0.75
 """Rows that are finished are left out of steps once this part of the rows, or less, is still running.
 
-Leaving rows out copies what is left and binds the step anew. (Measured: tools/benchmarks/bench_batch.py.)
+Leaving rows out copies what is left and binds the step anew. 0.5 and 0.9 are as fast (64 rows of tiny-translate).
 """
 
 

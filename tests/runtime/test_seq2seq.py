@@ -527,3 +527,17 @@ def test_rows_of_unequal_lengths_are_reordered_with_their_lengths(pair):
     for row, tokens in enumerate(([0, 17, 23, 30], [0, 31])):
         alone = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]]), 8).prefill(0, tokens)
         assert np.abs(logits[row] - alone).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ({"a": [2]}, r"decoder_start_token_id\[0\] is \{'a': \[2\]\} \(dict\); it must be a whole number"),
+        (10**6, "the decoder_start_token_id has token ids outside 0 to"),
+    ],
+)
+def test_a_start_that_is_no_token_is_refused_by_name(pair, monkeypatch, start, message):
+    manifest = replace(pair.ours.manifest, generation={"decoder_start_token_id": start})
+    monkeypatch.setattr(pair.ours, "manifest", manifest)
+    with pytest.raises(RequestError, match=message):
+        pair.ours.generate([5, 6], max_new_tokens=2)
