@@ -1,6 +1,7 @@
 """Verify and measure on an NVIDIA GPU, with onnxruntime-gpu.
 
     python tools/verification/check_cuda.py --full --output cuda-check.json
+    python tools/verification/check_cuda.py --full --wheels FOLDER
     python tools/verification/check_cuda.py --dry-run
 
 For each model the tool exports float16, bfloat16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel
@@ -16,9 +17,14 @@ where it was meant to run. If CUDA is not available, the file says `"available":
 
 `--dry-run` takes no GPU: it does all of this but what CUDA's kernels compute. Bundles for CUDA are audited, and float32
 twins of their graphs are verified on the CPU.
+
+`--wheels` names a folder of wheels (of onnxruntime-gpu and of CUDA's libraries), some of them perhaps in pieces
+(`wheel_folder.py` says how). They are installed once, into a folder beside the output, and the check runs in a process
+that finds its packages there first. Where Python has nothing installed, run `wheel_folder.py` by itself before this.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -47,6 +53,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are 
 from benchmarks.bench_decode import edgeformer_loop
 from benchmarks.environment import environment
 from checkpoints.random_checkpoint import write_checkpoint
+
+from verification.wheel_folder import WheelError, install
 
 
 class Case(NamedTuple):
@@ -224,13 +232,29 @@ def summary(case: dict[str, Any]) -> str:
 @click.option("--full", is_flag=True, help="Also check random weights of the geometry smollm2-135m.")
 @click.option("--dry-run", is_flag=True, help="Do all that takes no GPU.")
 @click.option(
+    "--wheels",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder of wheels, whole or in pieces NAME.whl.aa, …, to run with; they are installed beside the output.",
+)
+@click.option(
     "--output", type=click.Path(path_type=Path), default="cuda-check.json", show_default=True, help="File to write."
 )
-def main(model: Path | None, full: bool, dry_run: bool, output: Path) -> None:
+@click.pass_context
+def main(
+    context: click.Context, model: Path | None, full: bool, dry_run: bool, wheels: Path | None, output: Path
+) -> None:
     """Check this machine."""
+    options: dict[str, Any] = {"model": str(model), "full": full, "dry_run": dry_run}
+    if wheels is not None:
+        packages = output.resolve().with_suffix(".packages")
+        try:
+            options["wheels"] = install(wheels, packages)
+        except WheelError as error:
+            raise click.ClickException(str(error)) from error
+        if str(packages) not in sys.path:
+            sys.exit(run_with(packages, context))
     build = onnxruntime().get_build_info()
     here = environment() | {"gpus": gpus(), "onnxruntime_build": build}
-    options = {"model": str(model), "full": full, "dry_run": dry_run}
     with tempfile.TemporaryDirectory(prefix="check_cuda.") as name:
         folder = Path(name)
         reason = unavailable(folder)
@@ -250,6 +274,20 @@ def main(model: Path | None, full: bool, dry_run: bool, output: Path) -> None:
         click.echo(f"CUDA is not available: {reason}.", err=True)
     click.echo(f"written to {output}", err=True)
     sys.exit(0 if data["passed"] else 1)
+
+
+def run_with(packages: Path, context: click.Context) -> int:
+    """Run this command again in a process that imports from `packages` first, and return its exit status."""
+    arguments: list[str] = []
+    for option in context.command.params:
+        value = context.params[option.name or ""]
+        if value is True:
+            arguments.append(option.opts[0])
+        elif value not in (None, False):
+            arguments += [option.opts[0], str(value)]
+    path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+    environ = os.environ | {"PYTHONPATH": path}
+    return subprocess.run([sys.executable, __file__, *arguments], env=environ, check=False).returncode
 
 
 def resumed(output: Path, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
