@@ -105,7 +105,9 @@ def bind_mask(binding: Any, mask: NDArray[np.int64], rows: Rows) -> None:
 def _selected(buffer: Buffer, rows: Sequence[int], provider: Provider) -> Buffer:
     """Return a buffer with copies of these rows."""
     selected = Buffer((len(rows), *buffer.shape[1:]), buffer.dtype.type, provider)
-    selected.put(buffer.host()[list(rows)])
+    content = selected.host()
+    np.take(buffer.host(), rows, 0, out=content, mode="clip")  # the other modes copy once more
+    selected.put(content)
     return selected
 
 

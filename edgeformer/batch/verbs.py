@@ -8,7 +8,7 @@ follows that of its source, so that few rows of a batch wait for others (2.1 tim
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
@@ -287,7 +287,7 @@ def _failed(error: Exception) -> Result:
 
 def as_columns(result: Result, verb: Verb) -> dict[str, Any]:
     """Return a result by the names of the columns that the verb writes, in their order."""
-    columns = asdict(result)
+    columns = dict(vars(result))
     scores, error = columns.pop("scores"), columns.pop("error")
     if verb in ("classify", "fill-mask"):
         columns["scores"] = None if scores is None else [{"label": label, "score": score} for label, score in scores]
