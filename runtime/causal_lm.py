@@ -33,6 +33,7 @@ from edgeformer.runtime.rows import (
     prefill_samples,
     run_from_prefix,
     with_drafts,
+    with_forced_tokens,
     with_prompt_lookup,
 )
 from edgeformer.runtime.session import ProviderChoice
@@ -318,14 +319,14 @@ class CausalLM(Model):
     def _with_drafts(
         self, decoder: Decoder, rows: Sequence[Row], config: GenerationConfig, text: Sequence[int] = ()
     ) -> Steps:
-        """Return a decoder that drafts tokens, where the config asks for it or the model has a draft model.
+        """Return a decoder that drafts tokens: where the config asks for it, by the draft model, or of what is forced.
 
         text: tokens that the decoder will have without its `prefill`.
         """
         if drafts_tokens(rows, config):
             return with_prompt_lookup(decoder, rows[0], config, text)
         if self.draft is None or not config.num_assistant_tokens or len(rows) > 1:
-            return decoder
+            return with_forced_tokens(decoder, rows)
         capacity = min(decoder.cache.capacity, self.draft.manifest.context_length)
         drafter = DraftModel(self.draft.new_decoder(1, capacity), self.manifest.vocab_size)
         drafter.extend(text)

@@ -35,7 +35,7 @@ class Generation:
     prompt. decode_seconds: time of all steps after the first new token. score: of a beam search (see
     `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
     for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests. speculation:
-    counts of drafted tokens; None where the config asks for none.
+    counts of drafted tokens, where the config, a draft model or structured output asks for drafts; otherwise None.
     """
 
     text: str | None

@@ -18,8 +18,10 @@ from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.request_values import functions
 from edgeformer.runtime.speculation import (
+    MOST_FORCED,
     Drafter,
     DraftLength,
+    ForcedTokens,
     PromptLookup,
     SpeculationStatistics,
     SpeculativeDecoder,
@@ -92,6 +94,14 @@ def with_drafts(decoder: Decoder, row: Row, drafter: Drafter, most: int) -> Spec
     """Return a decoder that drafts up to `most` tokens of a row at a time; the row gets its counts."""
     row.speculation = SpeculationStatistics()
     return SpeculativeDecoder(decoder, drafter, DraftLength(most), row.speculation)
+
+
+def with_forced_tokens(decoder: Decoder, rows: Sequence[Row]) -> Steps:
+    """Return a decoder that drafts what structured output forces, for a single row; otherwise the decoder itself."""
+    constraint = rows[0].constraint if len(rows) == 1 else None
+    if constraint is None:
+        return decoder
+    return with_drafts(decoder, rows[0], ForcedTokens(constraint), MOST_FORCED)
 
 
 def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArray[np.float32]:

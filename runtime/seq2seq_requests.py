@@ -15,7 +15,14 @@ from edgeformer.runtime.encoder_decoder import EncoderDecoder, Source, kept_by
 from edgeformer.runtime.generate import DEFAULT_NEW_TOKENS, Generation, Row, Steps
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.logits_processors import LogitsProcessor
-from edgeformer.runtime.rows import all_processors, drafts_tokens, end_tokens, make_row, with_prompt_lookup
+from edgeformer.runtime.rows import (
+    all_processors,
+    drafts_tokens,
+    end_tokens,
+    make_row,
+    with_forced_tokens,
+    with_prompt_lookup,
+)
 
 
 class Request(NamedTuple):
@@ -80,7 +87,7 @@ def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Reques
     for row in rows:
         row.prefill_seconds = seconds
     if not drafts_tokens(rows, request.config):
-        return rows, decoder, first
+        return rows, with_forced_tokens(decoder, rows), first
     source = [] if model.is_speech else model.encode_sources(sources)[0]
     return rows, with_prompt_lookup(decoder, rows[0], request.config, [*source, *request.prompt]), first
 

@@ -93,13 +93,15 @@ OVERLAP_FROM = 16_384
 class Constraint:
     """The state of the grammar of one row, after the tokens that were accepted so far.
 
-    finished: whether the text is complete and nothing can follow.
+    finished: whether the text is complete and nothing can follow. forced: tokens of the text that must follow, as the
+    tokenizer writes it; other tokens may spell it, too.
     """
 
     def __init__(self, matcher: Any, vocab_size: int):
         self._matcher = matcher
         self._vocab_size = vocab_size
-        self._bits = np.zeros(-(-vocab_size // 32), np.uint32)
+        bits = np.zeros(-(-vocab_size // 32), np.uint32)
+        self._bits, self._address = bits.view(np.uint8), bits.ctypes.data
         self.finished = False
         self._search()
 
@@ -124,13 +126,14 @@ class Constraint:
 
     def _search(self) -> None:
         """Start to look for the tokens that may come next."""
+        self.forced: list[int] = self._matcher.compute_ff_tokens()
         overlaps = self._vocab_size >= OVERLAP_FROM
         self._next = _worker().submit(self._find_allowed) if overlaps else self._find_allowed()
 
     def _find_allowed(self) -> NDArray[np.int64]:
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        allowed = np.unpackbits(self._bits.view(np.uint8), count=self._vocab_size, bitorder="little")
-        return np.flatnonzero(allowed.view(np.bool_))  # much faster than of integers
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._bits.nbytes)
+        allowed = np.unpackbits(self._bits, count=self._vocab_size, bitorder="little")
+        return allowed.view(np.bool_).nonzero()[0]  # much faster than of integers
 
 
 @cache

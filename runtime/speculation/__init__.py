@@ -2,6 +2,7 @@
 
     drafter         prompt_lookup.py            tokens that may come next, of the text itself
                     draft_model.py              … by a smaller model
+                    forced_tokens.py            … that structured output forces
     how many        draft_length.py             as many as pay, by what runs cost and how many drafts come true
     verification    speculative_decoder.py      one run over the last token and its draft; what is wrong is taken back
 
@@ -12,14 +13,17 @@ structured output see what they would see without speculation, in the same order
 
 from edgeformer.runtime.speculation.draft_length import DraftLength
 from edgeformer.runtime.speculation.draft_model import DraftModel, check_same_tokens
+from edgeformer.runtime.speculation.forced_tokens import MOST_FORCED, ForcedTokens
 from edgeformer.runtime.speculation.prompt_lookup import PromptLookup
 from edgeformer.runtime.speculation.speculative_decoder import Drafter, SpeculativeDecoder
 from edgeformer.runtime.speculation.statistics import SpeculationStatistics
 
 __all__ = [
+    "MOST_FORCED",
     "DraftLength",
     "DraftModel",
     "Drafter",
+    "ForcedTokens",
     "PromptLookup",
     "SpeculationStatistics",
     "SpeculativeDecoder",
