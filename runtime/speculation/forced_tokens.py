@@ -8,7 +8,7 @@ MOST_FORCED = 12
 
 
 class Forcing(Protocol):
-    """What knows how a text must go on."""
+    """The text that a row must go on with."""
 
     @property
     def forced(self) -> Sequence[int]:
