@@ -113,7 +113,7 @@ class ResponseFormat(Body):
 
 
 class GenerationBody(ModelBody):
-    """The fields that chats and completions share. The last six are no fields of OpenAI's, but of other servers'."""
+    """The fields that chats and completions share. The last seven are no fields of OpenAI's, but of other servers'."""
 
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0)
@@ -132,6 +132,7 @@ class GenerationBody(ModelBody):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
+    prompt_lookup_num_tokens: int | None = None
 
 
 class ChatBody(GenerationBody):

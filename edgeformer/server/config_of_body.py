@@ -12,7 +12,7 @@ from edgeformer.server.served import ServedModel
 
 SAME_NAME = (
     "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "ignore_eos",
+    "ignore_eos", "prompt_lookup_num_tokens",
 )  # fmt: skip
 """Fields of requests that are fields of `GenerationConfig` by the same name."""
 

@@ -25,6 +25,8 @@ COUNTERS = {
     "prompt_tokens": "tokens of prompts",
     "cached_tokens": "tokens of prompts that were kept and not run",
     "generated_tokens": "generated tokens",
+    "drafted_tokens": "tokens that were drafted",
+    "accepted_tokens": "drafted tokens that were chosen",
     "finished": "requests that ended by themselves",
     "cancelled": "requests that were cancelled",
     "failed": "requests that failed",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.runtime.decoder import Logits
+from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generate import Row
 
@@ -16,7 +17,8 @@ class EngineRequest:
     bytes: of the cache at its end, if it generates all that it may. source: the encoder's inputs, of an
     encoder-decoder. place: its row of the cache. prefilled: tokens of the prompt that are in the cache. overtaken:
     later requests that went ahead of it. fork, first_logits: of the `Prefix` that its row began with. adapter: the name
-    of its LoRA adapter; what a row with one computes is of no use to requests with another or none.
+    of its LoRA adapter; what a row with one computes is of no use to requests with another or none. drafts: of its next
+    tokens; None where it asks for none.
     """
 
     row: Row
@@ -29,6 +31,7 @@ class EngineRequest:
     fork: int = 0
     first_logits: Logits | None = None
     adapter: str | None = None
+    drafts: RowDrafts | None = None
 
     @property
     def ended(self) -> bool:

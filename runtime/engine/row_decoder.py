@@ -66,6 +66,23 @@ class RowDecoder(StaticDecoder):
         session.run_with_iobinding(binding)
         return self._logits[:count, 0]
 
+    def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
+        """Append several tokens to a row without an adapter; return logits [n, V], which the next call overwrites."""
+        count = len(tokens)
+        if count > self._run_logits.shape[1]:
+            self._run_tokens = np.empty((1, count), np.int64)
+            self._run_logits: Logits = np.empty((1, count, self._vocab_size), self._logits_dtype)
+            self._runs.clear()
+        key = row, count
+        ids, logits = self._run_tokens[:, :count], self._run_logits[:, :count]
+        if key not in self._runs:
+            if len(self._runs) >= MOST_BINDINGS:
+                self._runs.clear()
+            self._runs[key] = self._new_binding(self._session, ids, logits, row)
+        ids[0] = tokens
+        self._run(self._session, self._runs[key], np.ones(ids.shape, np.bool_), row)
+        return logits[0]
+
     def take(self, row: int) -> None:
         """Make a row empty."""
         self.cut(row, 0)
@@ -102,6 +119,7 @@ class RowDecoder(StaticDecoder):
     def forget_bindings(self) -> None:
         """Bind anew from the next step on, because a buffer of the decoder's other inputs has moved."""
         self._steps.clear()
+        self._runs.clear()
 
     def _step_of(self, rows: range, mask: NDArray[np.int64]) -> tuple[Any, Any]:
         """Return the session and the binding of a step of adjacent rows."""
@@ -123,6 +141,9 @@ class RowDecoder(StaticDecoder):
 
     def _bind_step(self) -> None:
         self._steps: dict[tuple[range, bool], tuple[Any, Any, int]] = {}
+        self._runs: dict[tuple[int, int], Any] = {}  # of several tokens of one row
+        self._run_tokens = np.empty((1, 0), np.int64)
+        self._run_logits = np.empty((1, 0, self._vocab_size), self._logits_dtype)
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str

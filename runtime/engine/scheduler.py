@@ -12,6 +12,7 @@ from threading import Condition
 
 from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits
 from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.services import Service
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.waiting import EngineBusyError, WaitingRequests
@@ -106,6 +107,41 @@ class Scheduler:
         self._close_gaps()
 
     def _step(self) -> None:
+        """Append one token to every running row, or several to one that has the step to itself and drafts."""
+        alone = len(self._running) == 1 and self._filling is None and not len(self.waiting)
+        if alone and self._running[0].drafts is not None:
+            self._step_with_drafts(self._running[0], self._running[0].drafts)
+        else:
+            self._step_of_rows()
+        self._counts["steps"] += 1
+        self._close_gaps()
+
+    def _step_with_drafts(self, request: EngineRequest, drafts: RowDrafts) -> None:
+        """Run the last token of the only row and a draft, and choose tokens as long as they are those of the draft."""
+        decoder, place, row = self._service.decoder, request.place, request.row
+        started, length = time.perf_counter(), int(decoder.lengths[place])
+        try:
+            draft = drafts.draft(decoder, place)
+            tokens = [row.tokens[-1], *draft]
+            logits = decoder.decode_tokens(place, tokens) if draft else decoder.decode_rows(place, tokens)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            self._end(request, error)
+            return
+        took, accepted = time.perf_counter() - started, 0
+        self._advance(request, logits[0])
+        while accepted < len(draft) and not request.ended and row.tokens[-1] == draft[accepted]:
+            accepted += 1
+            self._advance(request, logits[accepted])
+        if draft:
+            decoder.cut(place, length + 1 + accepted)
+        drafts.record(took, len(draft), accepted)
+        self._counts["drafted_tokens"] += len(draft)
+        self._counts["accepted_tokens"] += accepted
+        if request.ended:
+            self._keep_row(request)
+        row.decode_seconds += time.perf_counter() - started
+
+    def _step_of_rows(self) -> None:
         """Append one token to every running row."""
         started = time.perf_counter()
         try:
@@ -123,8 +159,6 @@ class Scheduler:
             elapsed = time.perf_counter() - started
             for request in self._running:
                 request.row.decode_seconds += elapsed
-        self._counts["steps"] += 1
-        self._close_gaps()
 
     def _advance(self, request: EngineRequest, logits: Logits) -> None:
         error = request.advance(logits)

@@ -18,6 +18,7 @@ from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_decoder import RowDecoder
+from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.model import Model
@@ -150,11 +151,15 @@ class CausalService(Service):
         adapter = keywords.pop("adapter", None)
         if adapter is not None:
             check_adapter(self.manifest, adapter)
-        row = self._model.new_row(prompt, **keywords)
+        processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
+        config = self._model.generation_config.replaced_by(given).override(keywords)
+        row = self._model.new_row(prompt, config=config, logits_processors=processors)
+        # `RowDecoder.decode_tokens` runs the graph without adapters.
+        drafts = RowDrafts(row, config) if config.prompt_lookup_num_tokens and adapter is None else None
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
-        return EngineRequest(row, EngineStream(row, wake), needed, adapter=adapter)
+        return EngineRequest(row, EngineStream(row, wake), needed, adapter=adapter, drafts=drafts)
 
     @property
     def held_bytes(self) -> int:

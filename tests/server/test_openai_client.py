@@ -62,6 +62,17 @@ def test_the_second_turn_reads_only_what_is_new(server, client):
         assert float(line.split()[-1]) > 0, line
 
 
+def test_a_request_may_draft_tokens(server, client):
+    options = {"model": "tiny-llama", "prompt": "The old bear walked. " * 6, "max_tokens": 40}
+    plain = client.completions.create(**options)
+    drafting = client.completions.create(**options, extra_body={"prompt_lookup_num_tokens": 4})
+    assert drafting.choices[0].text == plain.choices[0].text
+    for metric in ("drafted_tokens_total", "accepted_tokens_total"):
+        assert f'edgeformer_{metric}{{model="tiny-llama"}}' in server.get("/metrics").text
+    with pytest.raises(openai.BadRequestError, match="prompt_lookup_num_tokens is 65; it must be between 0 and 64"):
+        client.completions.create(**options, extra_body={"prompt_lookup_num_tokens": 65})
+
+
 def test_a_stream_has_the_same_text_in_pieces_and_the_usage_if_asked(client, solo):
     options = {"model": "tiny-llama", "messages": QUESTION, "stream": True}
     chunks = list(client.chat.completions.create(**options, stream_options={"include_usage": True}))

@@ -1,0 +1,50 @@
+"""Drafts of one request of an engine, by prompt lookup: used in the steps that it has to itself.
+
+A step of several rows appends one token to each, since attention kernels take several new tokens over a past for one
+row only. A step of one row may run its last token and a draft behind it; what is wrong is taken back in the same step,
+so that between steps a row holds what it would hold without drafts.
+"""
+
+from edgeformer.runtime.decoder import Decoder
+from edgeformer.runtime.generate import Row
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.speculation import DraftLength, PromptLookup, SpeculationStatistics
+
+
+class RowDrafts:
+    """What may come next in a row, and how much of it pays. The row gets the counts.
+
+    config: of the request, whose prompt_lookup_num_tokens is not 0.
+    """
+
+    def __init__(self, row: Row, config: GenerationConfig):
+        row.speculation = SpeculationStatistics()
+        self._row = row
+        self._statistics = row.speculation
+        self._lookup = PromptLookup(config.max_matching_ngram_size)
+        self._length = DraftLength(config.prompt_lookup_num_tokens)
+        self._known = 0  # tokens of the prompt and the answer that the lookup has
+
+    def draft(self, decoder: Decoder, place: int) -> list[int]:
+        """Return tokens that may come behind the row's last one; none where they do not pay or could not be taken back.
+
+        place: the row in the decoder's cache.
+        """
+        row = self._row
+        text, begun = (row.tokens, len(row.prompt)) if self._known else ([*row.prompt, *row.tokens], 0)
+        self._lookup.extend(text[self._known - begun :])
+        self._known = begun + len(text)
+        # The last token of a request is never run, so a draft is no use beyond the one before it.
+        count = min(self._length.choose(), row.max_new_tokens - len(row.tokens) - 1)
+        draft = self._lookup.draft(count) if count > 0 else []
+        # A state, or a window that has lost tokens, would have to be copied before the step.
+        return draft if decoder.can_cut(int(decoder.lengths[place]) + 1 + len(draft)) else []
+
+    def record(self, seconds: float, drafted: int, accepted: int) -> None:
+        """Take account of a step: with the time to draft, of tokens drafted and those of them that were chosen."""
+        self._length.record_run(seconds, 1 + drafted, drafted)
+        self._statistics.count(drafted)
+        for _ in range(accepted):
+            self._statistics.accept()
+        if drafted:
+            self._length.record_drafts(accepted, accepted < drafted)

@@ -1,0 +1,121 @@
+"""Drafts in an engine: a row gets what it gets without them, in fewer steps while it runs alone."""
+
+import pytest
+
+from edgeformer.runtime import Engine
+from edgeformer.runtime.engine.row_drafts import RowDrafts
+from edgeformer.runtime.speculation import DraftLength
+
+COPY = "The old bear walked to the river. The old bear walked to the river. The old bear walked"
+DRAFTS = {"prompt_lookup_num_tokens": 8, "max_matching_ngram_size": 1}
+WAIT = 60  # seconds, for what takes milliseconds
+LISTS = {"type": "array", "items": {"type": "integer"}, "maxItems": 12}
+OPTIONS = {
+    "greedy": {},
+    "sampled": {"temperature": 0.3, "seed": 2},
+    "stop": {"stop": "river. The", "logprobs": True, "top_logprobs": 2},
+    "penalties": {"repetition_penalty": 1.1, "presence_penalty": 0.5, "temperature": 0.5, "seed": 4},
+    "json": {"json_schema": LISTS},
+}
+
+
+@pytest.fixture
+def always_drafting(monkeypatch):
+    """Draft four tokens whenever there are any, so that no test depends on the time that runs take."""
+    monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 4)
+
+
+def close_logprobs(found, wanted):
+    pairs = zip(found.logprobs or [], wanted.logprobs or [], strict=True)
+    return all(abs(one.logprob - other.logprob) < 1e-4 for one, other in pairs)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_request_that_drafts_equals_its_solo_run(models, always_drafting, options):
+    model = models("llama")
+    prompt = "[12, 13, 12, 13, 12, 13]\n" if "json_schema" in options else COPY
+    wanted = model.generate(prompt, max_new_tokens=48, **options)
+    with Engine(model, max_rows=2) as engine:
+        found = engine.submit(prompt, max_new_tokens=48, **options, **DRAFTS).finish(WAIT)
+        again = engine.submit(prompt, max_new_tokens=48, **options).finish(WAIT)  # goes on behind what the row kept
+        counts = engine.statistics()
+    for each in (found, again):
+        assert (each.text, each.token_ids, each.finish_reason) == (wanted.text, wanted.token_ids, wanted.finish_reason)
+        assert close_logprobs(each, wanted)
+    assert (found.speculation.drafted, found.speculation.accepted) == (counts.drafted_tokens, counts.accepted_tokens)
+    assert found.speculation.drafted > 0 and again.speculation is None
+
+
+def test_drafts_that_come_true_save_steps(models, always_drafting):
+    with Engine(models("llama"), max_rows=2) as engine:
+        options = {"max_new_tokens": 64, "ignore_eos": True, **DRAFTS}
+        found = engine.submit(COPY, logits_processors=[copying(models("llama"))], **options).finish(WAIT)
+        counts = engine.statistics()
+    assert counts.accepted_tokens == found.speculation.accepted > 30
+    assert counts.steps == found.speculation.runs == 63 - counts.accepted_tokens
+
+
+def copying(model):
+    """Return a processor that makes the model repeat its prompt's sentence."""
+    sentence = model.encode(" The old bear walked to the river.")[1:]
+
+    def choose(ids, logits):
+        logits = logits.copy()
+        logits[sentence[len(ids) % len(sentence)]] = logits.max() + 1
+        return logits
+
+    return choose
+
+
+@pytest.mark.parametrize("fault", ["accepts wrong drafts", "keeps wrong drafts"])
+def test_a_verification_with_a_fault_is_seen(models, always_drafting, monkeypatch, fault):
+    class Anything(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other):
+            return True
+
+    model = models("llama")
+    wanted = model.generate(COPY, max_new_tokens=48, ignore_eos=True).token_ids
+    wrong = RowDrafts.draft
+    with Engine(model, max_rows=2) as engine:
+        if fault == "accepts wrong drafts":
+            monkeypatch.setattr(RowDrafts, "draft", lambda *place: [Anything(token) for token in wrong(*place)])
+        else:
+            monkeypatch.setattr(engine._service.decoder, "cut", lambda row, length: None)
+        found = engine.submit(COPY, max_new_tokens=48, ignore_eos=True, **DRAFTS).finish(WAIT)
+    assert found.speculation.drafted > 0
+    assert found.token_ids != wanted
+
+
+def test_rows_that_run_together_draft_nothing(models, always_drafting):
+    model, prompts = models("llama"), [COPY, "Once upon a time", COPY + " to"]
+    wanted = [model.generate(prompt, max_new_tokens=24 + 20 * place) for place, prompt in enumerate(prompts)]
+    with Engine(model, max_rows=3) as engine:
+        streams = [
+            engine.submit(prompt, max_new_tokens=24 + 20 * place, **DRAFTS) for place, prompt in enumerate(prompts)
+        ]
+        found = [stream.finish(WAIT) for stream in streams]
+    assert [each.token_ids for each in found] == [each.token_ids for each in wanted]
+
+
+def test_a_cancelled_request_frees_its_row_and_leaves_what_it_has(models, always_drafting):
+    model = models("llama")
+    with Engine(model, max_rows=1) as engine:
+        stream = engine.submit(COPY, max_new_tokens=150, ignore_eos=True, **DRAFTS)
+        next(stream.events())
+        stream.cancel()
+        assert stream.finish(WAIT).finish_reason in ("cancelled", "length")
+        found = engine.submit(COPY, max_new_tokens=48, **DRAFTS).finish(WAIT)
+        assert engine.statistics().running == 0
+    assert found.token_ids == model.generate(COPY, max_new_tokens=48).token_ids
+
+
+@pytest.mark.parametrize("kind", ["windows", "recurrent"])
+def test_what_cannot_be_taken_back_is_not_drafted(models, always_drafting, kind):
+    model, prompt = models(kind), [5, 6, 7, 5, 6, 7, 5, 6, 7, 5]
+    wanted = model.generate(prompt, max_new_tokens=30, ignore_eos=True)
+    with Engine(model, max_rows=2) as engine:
+        found = engine.submit(prompt, max_new_tokens=30, ignore_eos=True, **DRAFTS).finish(WAIT)
+    assert found.token_ids == wanted.token_ids
+    assert found.speculation.drafted == 0
