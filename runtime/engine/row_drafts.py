@@ -12,7 +12,7 @@ from edgeformer.runtime.speculation import DraftLength, PromptLookup, Speculatio
 
 
 class RowDrafts:
-    """What may come next in a row, and how much of it pays. The row gets the counts.
+    """Drafts of one row, and how much of them pays. The row gets the counts.
 
     config: of the request, whose prompt_lookup_num_tokens is not 0.
     """
