@@ -1,4 +1,4 @@
-"""Drafts of one request of an engine, by prompt lookup: used in the steps that it has to itself.
+"""Drafts of one request of an engine, by prompt lookup or of what is forced: used in the steps that it has to itself.
 
 A step of several rows appends one token to each, since attention kernels take several new tokens over a past for one
 row only. A step of one row may run its last token and a draft behind it; what is wrong is taken back in the same step,
@@ -8,22 +8,26 @@ so that between steps a row holds what it would hold without drafts.
 from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.generate import Row
 from edgeformer.runtime.generation_config import GenerationConfig
-from edgeformer.runtime.speculation import DraftLength, PromptLookup, SpeculationStatistics
+from edgeformer.runtime.speculation import (
+    MOST_FORCED,
+    Drafter,
+    DraftLength,
+    ForcedTokens,
+    PromptLookup,
+    SpeculationStatistics,
+)
 
 
 class RowDrafts:
-    """Drafts of one row, and how much of them pays. The row gets the counts.
+    """Drafts of one row, and how much of them pays. The row gets the counts. most: tokens of a draft at most."""
 
-    config: of the request, whose prompt_lookup_num_tokens is not 0.
-    """
-
-    def __init__(self, row: Row, config: GenerationConfig):
+    def __init__(self, row: Row, drafter: Drafter, most: int):
         row.speculation = SpeculationStatistics()
         self._row = row
         self._statistics = row.speculation
-        self._lookup = PromptLookup(config.max_matching_ngram_size)
-        self._length = DraftLength(config.prompt_lookup_num_tokens)
-        self._known = 0  # tokens of the prompt and the answer that the lookup has
+        self._drafter = drafter
+        self._length = DraftLength(most)
+        self._known = 0  # tokens of the prompt and the answer that the drafter has
 
     def draft(self, decoder: Decoder, place: int) -> list[int]:
         """Return tokens that may come behind the row's last one; none where they do not pay or could not be taken back.
@@ -32,11 +36,11 @@ class RowDrafts:
         """
         row = self._row
         text, begun = (row.tokens, len(row.prompt)) if self._known else ([*row.prompt, *row.tokens], 0)
-        self._lookup.extend(text[self._known - begun :])
+        self._drafter.extend(text[self._known - begun :])
         self._known = begun + len(text)
         # The last token of a request is never run, so a draft is no use beyond the one before it.
         count = min(self._length.choose(), row.max_new_tokens - len(row.tokens) - 1)
-        draft = self._lookup.draft(count) if count > 0 else []
+        draft = self._drafter.draft(count) if count > 0 else []
         # A state, or a window that has lost tokens, would have to be copied before the step.
         return draft if decoder.can_cut(int(decoder.lengths[place]) + 1 + len(draft)) else []
 
@@ -48,3 +52,10 @@ class RowDrafts:
             self._statistics.accept()
         if drafted:
             self._length.record_drafts(accepted, accepted < drafted)
+
+
+def drafts_of(row: Row, config: GenerationConfig) -> RowDrafts | None:
+    """Return the drafts that a request asks for, or those of its structured output; None without either."""
+    if config.prompt_lookup_num_tokens:
+        return RowDrafts(row, PromptLookup(config.max_matching_ngram_size), config.prompt_lookup_num_tokens)
+    return None if row.constraint is None else RowDrafts(row, ForcedTokens(row.constraint), MOST_FORCED)

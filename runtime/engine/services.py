@@ -18,7 +18,7 @@ from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_decoder import RowDecoder
-from edgeformer.runtime.engine.row_drafts import RowDrafts
+from edgeformer.runtime.engine.row_drafts import drafts_of
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.model import Model
@@ -155,7 +155,7 @@ class CausalService(Service):
         config = self._model.generation_config.replaced_by(given).override(keywords)
         row = self._model.new_row(prompt, config=config, logits_processors=processors)
         # `RowDecoder.decode_tokens` runs the graph without adapters.
-        drafts = RowDrafts(row, config) if config.prompt_lookup_num_tokens and adapter is None else None
+        drafts = drafts_of(row, config) if adapter is None else None
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)

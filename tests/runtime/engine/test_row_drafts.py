@@ -1,5 +1,7 @@
 """Drafts in an engine: a row gets what it gets without them, in fewer steps while it runs alone."""
 
+from threading import Event
+
 import pytest
 
 from edgeformer.runtime import Engine
@@ -43,7 +45,8 @@ def test_a_request_that_drafts_equals_its_solo_run(models, always_drafting, opti
         assert (each.text, each.token_ids, each.finish_reason) == (wanted.text, wanted.token_ids, wanted.finish_reason)
         assert close_logprobs(each, wanted)
     assert (found.speculation.drafted, found.speculation.accepted) == (counts.drafted_tokens, counts.accepted_tokens)
-    assert found.speculation.drafted > 0 and again.speculation is None
+    assert found.speculation.drafted > 0
+    assert (again.speculation is None) == ("json_schema" not in options)  # what a schema forces is drafted by itself
 
 
 def test_drafts_that_come_true_save_steps(models, always_drafting):
@@ -88,24 +91,49 @@ def test_a_verification_with_a_fault_is_seen(models, always_drafting, monkeypatc
     assert found.token_ids != wanted
 
 
-def test_rows_that_run_together_draft_nothing(models, always_drafting):
+def submitted(engine, requests, before):
+    """Submit requests, of which none gets its second token before all are there; before: a processor of all."""
+    ready = Event()
+
+    def processor(ids, logits):
+        assert ready.wait(WAIT)
+        return before(ids, logits)
+
+    streams = [engine.submit(prompt, logits_processors=[processor], **options) for prompt, options in requests]
+    ready.set()
+    return streams
+
+
+def test_rows_that_run_together_draft_nothing(models, always_drafting, monkeypatch):
     model, prompts = models("llama"), [COPY, "Once upon a time", COPY + " to"]
-    wanted = [model.generate(prompt, max_new_tokens=24 + 20 * place) for place, prompt in enumerate(prompts)]
+    options = [{"max_new_tokens": 24 + 20 * place, "ignore_eos": True} for place in range(3)]
+    wanted = [model.generate(prompt, **each) for prompt, each in zip(prompts, options, strict=True)]
+    requests = [(prompt, each | DRAFTS) for prompt, each in zip(prompts, options, strict=True)]
+    steps = []  # rows of each step, or "draft"
     with Engine(model, max_rows=3) as engine:
-        streams = [
-            engine.submit(prompt, max_new_tokens=24 + 20 * place, **DRAFTS) for place, prompt in enumerate(prompts)
-        ]
-        found = [stream.finish(WAIT) for stream in streams]
+        decoder = engine._service.decoder
+        rows, several = decoder.decode_rows, decoder.decode_tokens
+        monkeypatch.setattr(decoder, "decode_rows", lambda *given: steps.append(len(given[1])) or rows(*given))
+        monkeypatch.setattr(decoder, "decode_tokens", lambda *given: steps.append("draft") or several(*given))
+        found = [stream.finish(WAIT) for stream in submitted(engine, requests, lambda ids, logits: logits)]
     assert [each.token_ids for each in found] == [each.token_ids for each in wanted]
+    assert steps.count(3) >= 20 and "draft" in steps
+    assert set(steps[steps.index("draft") :]) <= {"draft", 1}, "only the last one runs alone"
 
 
 def test_a_cancelled_request_frees_its_row_and_leaves_what_it_has(models, always_drafting):
     model = models("llama")
+    begun = len(model.encode(COPY))
     with Engine(model, max_rows=1) as engine:
-        stream = engine.submit(COPY, max_new_tokens=150, ignore_eos=True, **DRAFTS)
-        next(stream.events())
-        stream.cancel()
-        assert stream.finish(WAIT).finish_reason in ("cancelled", "length")
+        streams = []
+
+        def cancel(ids, logits):
+            if len(ids) == begun + 20:
+                streams[0].cancel()
+            return logits
+
+        streams += submitted(engine, [(COPY, {"max_new_tokens": 150, "ignore_eos": True, **DRAFTS})], cancel)
+        assert streams[0].finish(WAIT).finish_reason == "cancelled"
         found = engine.submit(COPY, max_new_tokens=48, **DRAFTS).finish(WAIT)
         assert engine.statistics().running == 0
     assert found.token_ids == model.generate(COPY, max_new_tokens=48).token_ids
