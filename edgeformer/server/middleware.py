@@ -1,6 +1,7 @@
 """Middleware before the routes: the record and log line of each request, errors as JSON, and who may come in."""
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import time
@@ -21,6 +22,10 @@ OPEN_PATHS = ("/", "/health", "/ready")
 
 CLIENT_CLOSED = 499
 """Status in logs and metrics of a request whose client went away before the answer, as in nginx."""
+
+UNREAD_BYTES, UNREAD_SECONDS = 2**20, 5.0
+"""How much of the body of a refused request is still read, and for how many seconds. A connection that is closed over
+bytes that nobody has read is reset, and the client may then lose the answer."""
 
 
 class Recorder:
@@ -72,9 +77,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
         record: Record = scope["edgeformer.record"]
+        body = BoundedBody(receive, self._options)
         try:
             self._check(Headers(scope=scope), scope)
-            await self._app(scope, BoundedBody(receive, self._options), send)
+            await self._app(scope, body, send)
         except ClientGone:
             record.outcome = "disconnected"
         except Exception as error:
@@ -83,6 +89,7 @@ class Guard:
             if not isinstance(error, EdgeformerError):
                 LOG.exception("a request failed", extra={"fields": {"request_id": record.request_id}})
             if not record.status:  # a status that was sent cannot be taken back
+                await body.read_rest()
                 await failure.response()(scope, receive, send)
 
     def _check(self, headers: Headers, scope: Scope) -> None:
@@ -125,6 +132,7 @@ class BoundedBody:
             async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
                 message = await self._receive()
         except TimeoutError:
+            self._complete = True  # the rest is not waited for
             raise ApiError(408, "the body of the request did not arrive in time.", code="timeout") from None
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -133,6 +141,16 @@ class BoundedBody:
         if self._bytes > self._options.max_body_bytes:
             raise _too_large(self._options)
         return message
+
+    async def read_rest(self) -> None:
+        """Read what the client still sends of the body, and forget it."""
+        left = UNREAD_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNREAD_SECONDS):
+                while left > 0 and not self._complete:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self._complete = not message.get("more_body", False)
 
 
 def _too_large(options: ServerOptions) -> ApiError:

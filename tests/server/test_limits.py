@@ -128,6 +128,20 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(server):
     assert post(server, b" " * 20_000).status_code == 400, "the limit itself is allowed"
 
 
+@pytest.mark.parametrize(("key", "status"), [("secret", 413), ("wrong", 401)])
+def test_a_client_that_is_still_sending_gets_the_answer(server, key, status):
+    """Not a connection that is reset, because it was closed over bytes that nobody had read."""
+    with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n"
+            b"Connection: close\r\nContent-Length: 200000\r\n\r\n" % key.encode()
+        )
+        for _ in range(4):
+            time.sleep(0.05)
+            connection.sendall(b" " * 50_000)
+        assert b" %d " % status in connection.recv(4096).split(b"\r\n")[0]
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(server):
     with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
         connection.sendall(
