@@ -16,6 +16,7 @@ from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.cross_encoder import Ranked
+from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.engine import Engine, EngineBusyError, EngineStatistics, EngineStream
 from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream, TokenEvent
@@ -42,6 +43,7 @@ __all__ = [
     "BundleError",
     "CausalLM",
     "Class",
+    "CudaOptions",
     "EdgeformerError",
     "Encoder",
     "Engine",

@@ -12,6 +12,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import request_values
 from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
+from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.encoder_outputs import check_length
 from edgeformer.runtime.generate import (
@@ -53,9 +54,15 @@ class CausalLM(Model):
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
+        self,
+        folder: Path,
+        manifest: Manifest,
+        provider: ProviderChoice,
+        threads: int | None,
+        kernels: bool = True,
+        cuda: CudaOptions | None = None,
     ):
-        super().__init__(folder, manifest, provider, threads, kernels)
+        super().__init__(folder, manifest, provider, threads, kernels, cuda)
         self._threads = threads
         self._adapters: dict[str, Tensors] = {}
         self.prefix_cache = PrefixCache(PREFIX_BYTES)

@@ -14,6 +14,7 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.audio import Spectrogram, log_mel
 from edgeformer.runtime.bfloat16 import stored
+from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
@@ -29,9 +30,15 @@ class EncoderDecoder(Model):
     """The graphs of an encoder-decoder, and the token ids or audio features that they take."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
+        self,
+        folder: Path,
+        manifest: Manifest,
+        provider: ProviderChoice,
+        threads: int | None,
+        kernels: bool = True,
+        cuda: CudaOptions | None = None,
     ):
-        super().__init__(folder, manifest, provider, threads, kernels)
+        super().__init__(folder, manifest, provider, threads, kernels, cuda)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
         self._encoder, self._threads = self._open_graph(manifest.encoder_graph, threads), threads

@@ -8,6 +8,7 @@ from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Task
 from edgeformer.runtime import request_values
 from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.session import ProviderChoice
@@ -21,6 +22,7 @@ def load(
     threads: int | None = None,
     *,
     kernels: bool = True,
+    cuda: CudaOptions | None = None,
     draft: str | Path | None = None,
 ) -> CausalLM | Seq2SeqLM | Encoder:
     """Open the bundle in a folder; its task decides about the class.
@@ -28,6 +30,7 @@ def load(
     provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
     warns where it leaves a GPU, or finds none for a CUDA build. threads: None for all
     usable cores. kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
+    cuda: options of the CUDA provider, such as a limit of its memory; None for their defaults.
     draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only model.
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
     RequestError for a provider that is not available, and for a draft model that does not fit.
@@ -37,11 +40,11 @@ def load(
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
     match manifest.task:
         case "causal-lm":
-            return load_causal_lm(path, provider, threads, kernels=kernels, draft=draft)
+            return load_causal_lm(path, provider, threads, kernels=kernels, cuda=cuda, draft=draft)
         case "seq2seq-lm":
-            return Seq2SeqLM(folder, manifest, provider, threads, kernels)
+            return Seq2SeqLM(folder, manifest, provider, threads, kernels, cuda)
         case "encoder":
-            return Encoder(folder, manifest, provider, threads, kernels)
+            return Encoder(folder, manifest, provider, threads, kernels, cuda)
 
 
 def load_causal_lm(
@@ -50,28 +53,39 @@ def load_causal_lm(
     threads: int | None = None,
     *,
     kernels: bool = True,
+    cuda: CudaOptions | None = None,
     draft: str | Path | None = None,
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    model = CausalLM(request_values.path("path", path), _open(path, "causal-lm"), provider, threads, kernels)
+    model = CausalLM(request_values.path("path", path), _open(path, "causal-lm"), provider, threads, kernels, cuda)
     if draft is not None:
         folder = request_values.path("draft", draft)
-        model.use_draft(load_causal_lm(folder, provider, threads, kernels=kernels))
+        model.use_draft(load_causal_lm(folder, provider, threads, kernels=kernels, cuda=cuda))
     return model
 
 
 def load_seq2seq(
-    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
 ) -> Seq2SeqLM:
     """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Seq2SeqLM(request_values.path("path", path), _open(path, "seq2seq-lm"), provider, threads, kernels)
+    return Seq2SeqLM(request_values.path("path", path), _open(path, "seq2seq-lm"), provider, threads, kernels, cuda)
 
 
 def load_encoder(
-    path: str | Path, provider: ProviderChoice = "auto", threads: int | None = None, *, kernels: bool = True
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
 ) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Encoder(request_values.path("path", path), _open(path, "encoder"), provider, threads, kernels)
+    return Encoder(request_values.path("path", path), _open(path, "encoder"), provider, threads, kernels, cuda)
 
 
 def _open(path: str | Path, task: Task | None) -> Manifest:

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.runtime.cuda_options import CudaOptions, checked
 from edgeformer.runtime.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.kernels import choose_kernels
 from edgeformer.runtime.prepacked_graphs import open_graph
@@ -28,12 +29,19 @@ class Model:
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, provider: ProviderChoice, threads: int | None, kernels: bool = True
+        self,
+        folder: Path,
+        manifest: Manifest,
+        provider: ProviderChoice,
+        threads: int | None,
+        kernels: bool = True,
+        cuda: CudaOptions | None = None,
     ):
         self.folder = folder
         self.manifest = manifest
         self.provider = choose_provider(provider, manifest)
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", kernels))
+        self._cuda = checked(cuda)
         self.session: Any = self._open_graph(manifest.graphs[-1], threads)
         if manifest.task != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
@@ -43,7 +51,7 @@ class Model:
 
     def _open_graph(self, graph: str, threads: int | None) -> Any:
         """Open a session of a graph of the bundle, named by its path within the folder."""
-        return open_graph(self.folder, self.manifest, graph, self.provider, threads, self._kernel_choice)
+        return open_graph(self.folder, self.manifest, graph, self.provider, threads, self._kernel_choice, self._cuda)
 
     @cached_property
     def kernels(self) -> KernelReport:

@@ -20,6 +20,7 @@ from typing import Any
 from edgeformer.errors import BundleError
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
+from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.graph_functions import function_calls
 from edgeformer.runtime.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.prepacked_record import is_remembered
@@ -30,16 +31,22 @@ FOLDER = "prepacked"
 
 
 def open_graph(
-    folder: Path, manifest: Manifest, graph: str, provider: Provider, threads: int | None, kernels: KernelChoice
+    folder: Path,
+    manifest: Manifest,
+    graph: str,
+    provider: Provider,
+    threads: int | None,
+    kernels: KernelChoice,
+    cuda: CudaOptions,
 ) -> Any:
     """Open a session of a graph of a bundle, or of its prepacked copy if there is one for this machine.
 
     graph: path within the folder. threads: None for all usable cores. kernels: edgeformer's own, for functions of the
-    graph. Raises BundleError if it cannot be loaded.
+    graph. cuda: options of the CUDA provider. Raises BundleError if it cannot be loaded.
     """
     file = graph_file(folder, manifest, graph, kernels) if provider == "cpu" else folder / graph
     try:
-        return open_session(file, provider, threads, kernels=kernels)
+        return open_session(file, provider, threads, kernels=kernels, cuda=cuda)
     except BundleError as error:
         if file == folder / graph:
             raise

@@ -19,6 +19,7 @@ from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Arithmetic, Provider
 from edgeformer.runtime.bfloat16 import BITS
 from edgeformer.runtime.cuda_machine import cuda_machine, driver, has_gpu_files
+from edgeformer.runtime.cuda_options import CudaOptions, execution_providers
 from edgeformer.runtime.int8_saturation import products_saturate
 from edgeformer.runtime.kernels import BODIES, KernelChoice
 
@@ -286,13 +287,15 @@ def open_session(
     *,
     prepack: bool = True,
     kernels: KernelChoice = BODIES,
+    cuda: CudaOptions | None = None,
 ) -> Any:
     """Open an `onnxruntime.InferenceSession`, whose runs raise BundleError where onnxruntime cannot run the graph.
 
     threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
-    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. Raises BundleError
-    for a graph that onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or
-    if CUDA cannot start.
+    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. cuda: options of
+    the CUDA provider; None for the defaults, by which verification runs: no TF32. Raises BundleError for a graph that
+    onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or if CUDA cannot
+    start.
     """
     ort, chosen = onnxruntime(), choose_threads(threads)
     options = session_options(chosen)
@@ -302,15 +305,13 @@ def open_session(
     if profiling is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
-    providers: list[Any] = ["CPUExecutionProvider"]
+    providers = execution_providers(provider, cuda or CudaOptions())
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
             kernels.register(options, Path(graph))
             if provider == "cuda":
                 ort.preload_dlls()
-                # TF32 rounds factors of float32 products to 10 bits of mantissa, which fails parity checks of fp32.
-                providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider == "cuda"  # of onnxruntime, or of our kernels
             session = kind(str(graph), has_threads, options, providers=providers, enable_fallback=0)

@@ -10,7 +10,7 @@ import pytest
 import edgeformer.runtime as runtime
 from edgeformer.errors import EdgeformerError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime import Engine, GenerationConfig, load
+from edgeformer.runtime import CudaOptions, Engine, GenerationConfig, load
 
 VALUES = {
     "None": lambda: None,
@@ -161,6 +161,12 @@ CALLS = {
     ),
     "load_session": (lambda h, v: h["lm"].load_session(v), "path|session", set()),
     "use_draft": (lambda h, v: h["lm"].use_draft(v), "draft", {"None"}),
+    "load(cuda)": (lambda h, v: load(h["folder"] / "tiny-embed", cuda=v), "cuda", {"None"}),
+    "CudaOptions(use_tf32)": (lambda h, v: CudaOptions(use_tf32=v), "use_tf32", {"True"}),
+    "CudaOptions(gpu_mem_limit)": (lambda h, v: CudaOptions(gpu_mem_limit=v), "gpu_mem_limit", {"None", "5"}),
+    "CudaOptions(arena_extend_strategy)": (
+        lambda h, v: CudaOptions(arena_extend_strategy=v), "arena_extend_strategy", set(),
+    ),
     "load(kernels)": (lambda h, v: load(h["folder"] / "tiny-embed", kernels=v), "kernels", {"True"}),
     "Manifest.read": (lambda h, v: Manifest.read(v), "folder|bundle", set()),
     "from_dict": (lambda h, v: GenerationConfig.from_dict(v), "generation config", {"dict", "{}"}),

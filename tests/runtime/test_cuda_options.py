@@ -1,0 +1,95 @@
+"""Options of the CUDA provider: which ones a session is opened with, in every graph, and what is refused."""
+
+import re
+from types import SimpleNamespace
+
+import onnxruntime as ort
+import pytest
+
+from edgeformer.errors import RequestError
+from edgeformer.export import export_model
+from edgeformer.runtime import CudaOptions, load
+from edgeformer.runtime import session as sessions
+from edgeformer.runtime.cuda_options import execution_providers
+from edgeformer.runtime.session import open_session
+
+CPU = "CPUExecutionProvider"
+
+
+def test_tf32_is_off_unless_it_is_asked_for():
+    default = {"use_tf32": "0", "arena_extend_strategy": "kNextPowerOfTwo"}
+    assert execution_providers("cuda", CudaOptions()) == [("CUDAExecutionProvider", default), CPU]
+    assert execution_providers("cuda", CudaOptions(use_tf32=True))[0][1] == default | {"use_tf32": "1"}
+
+
+def test_an_arena_may_have_a_limit():
+    options = CudaOptions(gpu_mem_limit=8 * 2**30, arena_extend_strategy="kSameAsRequested")
+    assert execution_providers("cuda", options)[0][1] == {
+        "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": "8589934592",
+    }  # fmt: skip
+    assert execution_providers("cpu", options) == [CPU]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"use_tf32": 1}, "use_tf32 is 1 (int); it must be True or False."),
+        ({"gpu_mem_limit": "8GB"}, "gpu_mem_limit is '8GB' (str); it must be a whole number."),
+        ({"gpu_mem_limit": 0}, "gpu_mem_limit is 0; it must be between 1 and 9,223,372,036,854,775,807."),
+        (
+            {"arena_extend_strategy": "doubling"},
+            "arena_extend_strategy is 'doubling' (str); it must be kNextPowerOfTwo or kSameAsRequested.",
+        ),
+        ({"arena_extend_strategy": []}, "arena_extend_strategy is [] (list); it must be kNextPowerOfTwo"),
+    ],
+)
+def test_other_values_are_refused_by_their_name(options, message):
+    with pytest.raises(RequestError, match=f"^{re.escape(message)}"):
+        CudaOptions(**options)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Sessions that run on the CPU and say that they run on CUDA; a list of what was called for each."""
+    calls, real = [], ort.InferenceSession
+    sessions.session_options(1)  # tries a product once a process, in a session that is not meant
+
+    class OnTheCpu(real):
+        def __init__(self, graph, options, *, providers, enable_fallback):
+            calls.append(providers[0])
+            super().__init__(graph, options, providers=[CPU])
+
+        def get_providers(self):
+            return ["CUDAExecutionProvider", CPU]
+
+    monkeypatch.setattr(ort, "InferenceSession", OnTheCpu)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", CPU])
+    monkeypatch.setattr(ort, "preload_dlls", lambda: calls.append("preload"), raising=False)
+    monkeypatch.setattr(sessions, "cuda_machine", lambda ort: SimpleNamespace(problem=None))
+    sessions._graph_session.cache_clear()
+    yield calls
+    sessions._graph_session.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "graphs"), [("tiny-llama", 1), ("tiny-embed", 1), ("tiny-translate", 2)])
+def test_every_graph_of_a_model_is_opened_with_them_behind_the_libraries(tmp_path, opened, name, graphs):
+    bundle = export_model(name, tmp_path / name, precision="fp16", provider="cuda", verify=None).path
+    opened.clear()
+    assert load(bundle, "cuda", cuda=CudaOptions(use_tf32=True, gpu_mem_limit=2**30)).provider == "cuda"
+    expected = {"use_tf32": "1", "arena_extend_strategy": "kNextPowerOfTwo", "gpu_mem_limit": str(2**30)}
+    assert opened == ["preload", ("CUDAExecutionProvider", expected)] * graphs
+
+
+def test_a_draft_model_has_those_of_its_model(tmp_path, opened):
+    bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
+    opened.clear()
+    load(bundle, "cuda", draft=bundle, cuda=CudaOptions(use_tf32=True))
+    assert [call[1]["use_tf32"] for call in opened if call != "preload"] == ["1", "1"]
+
+
+def test_a_session_of_verification_has_no_tf32(tmp_path, opened):
+    """Verification opens sessions of graphs by themselves, and names no options."""
+    bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
+    opened.clear()
+    open_session(bundle / "onnx" / "model.onnx", "cuda", prepack=False)
+    assert [call[1]["use_tf32"] for call in opened if call != "preload"] == ["0"]
