@@ -141,9 +141,10 @@ class Manifest:
         if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
-        for name in ("vocab_size", "context_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive.")
+        # An encoder of recordings has no vocabulary.
+        for name, least in (("vocab_size", 0 if self.task == "encoder" else 1), ("context_length", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be {least} or larger.")
 
     @classmethod
     def read(cls, folder: str | Path) -> "Manifest":

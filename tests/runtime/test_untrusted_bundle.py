@@ -234,8 +234,8 @@ def test_a_tokenizer_that_cannot_encode_is_one_sentence(monkeypatch, encode):
         ({"task": "encoder"}, "the task is encoder, and the model is one of another task"),
         ({"task": "encoder", "model": None}, "the task is encoder, and there is no model"),
         ({"task": "seq2seq-lm", "model": None}, "the task is seq2seq-lm, and there is no model"),
-        ({"vocab_size": -1_000_000_000}, "vocab_size is -1000000000; it must be positive"),
-        ({"context_length": 0}, "context_length is 0; it must be positive"),
+        ({"vocab_size": -1_000_000_000}, "vocab_size is -1000000000; it must be 1 or larger"),
+        ({"context_length": 0}, "context_length is 0; it must be 1 or larger"),
     ],
 )
 def test_a_model_that_the_manifest_cannot_have_is_one_sentence(bundle, change, what):
