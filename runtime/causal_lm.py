@@ -12,7 +12,6 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import request_values
 from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
-from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
 from edgeformer.runtime.encoder_outputs import check_length
 from edgeformer.runtime.generate import (
@@ -37,9 +36,9 @@ from edgeformer.runtime.rows import (
     with_forced_tokens,
     with_prompt_lookup,
 )
-from edgeformer.runtime.session import ProviderChoice
+from edgeformer.runtime.session import SessionSettings
 from edgeformer.runtime.session_file import read_session, write_session
-from edgeformer.runtime.speculation import DraftModel, check_same_tokens
+from edgeformer.runtime.speculation import DraftLength, DraftModel, check_same_tokens
 from edgeformer.runtime.tokenizer import Message
 
 PREFIX_BYTES = 256 * 2**20
@@ -53,23 +52,14 @@ class CausalLM(Model):
     prefix_cache: what `chat` keeps of its conversations; a `max_bytes` of 0 keeps nothing more.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        provider: ProviderChoice,
-        threads: int | None,
-        kernels: bool = True,
-        cuda: CudaOptions | None = None,
-    ):
-        super().__init__(folder, manifest, provider, threads, kernels, cuda)
-        self._threads = threads
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
+        super().__init__(folder, manifest, settings)
         self._adapters: dict[str, Tensors] = {}
         self.prefix_cache = PrefixCache(PREFIX_BYTES)
         self.draft: CausalLM | None = None
         self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
-            session = self._open_graph(manifest.prefill.graph, threads)
+            session = self._open_graph(manifest.prefill.graph)
             self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 
     def use_draft(self, draft: "CausalLM | None") -> None:
@@ -104,7 +94,7 @@ class CausalLM(Model):
         """The session of the graph that takes adapters, opened when it is first needed. Raises RequestError if none."""
         if self.manifest.adapter_graph is None:
             raise RequestError("the bundle has no adapters. Export it with --adapter NAME=DIR.")
-        return self._open_graph(self.manifest.adapter_graph.graph, self._threads)
+        return self._open_graph(self.manifest.adapter_graph.graph)
 
     def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> Decoder:
         """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.
@@ -337,7 +327,7 @@ class CausalLM(Model):
         capacity = min(decoder.cache.capacity, self.draft.manifest.context_length)
         drafter = DraftModel(self.draft.new_decoder(1, capacity), self.manifest.vocab_size)
         drafter.extend(text)
-        return with_drafts(decoder, rows[0], drafter, config.num_assistant_tokens)
+        return with_drafts(decoder, rows[0], drafter, DraftLength(config.num_assistant_tokens))
 
     def _new_tokens(self, prompt_length: int, config: GenerationConfig) -> int:
         """Return how many tokens to generate at most after a prompt. Raises RequestError if they do not fit."""

@@ -14,11 +14,10 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.audio import Spectrogram, log_mel
 from edgeformer.runtime.bfloat16 import stored
-from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.decoder import Decoder, new_decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
-from edgeformer.runtime.session import CACHE_DTYPES, ProviderChoice, check_tensors
+from edgeformer.runtime.session import CACHE_DTYPES, SessionSettings, check_tensors
 from edgeformer.runtime.sound_files import load_audio
 from edgeformer.runtime.speech.prompt import window_seconds
 
@@ -29,19 +28,11 @@ Source = Text | Path | NDArray[np.floating[Any]] | Spectrogram
 class EncoderDecoder(Model):
     """The graphs of an encoder-decoder, and the token ids or audio features that they take."""
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        provider: ProviderChoice,
-        threads: int | None,
-        kernels: bool = True,
-        cuda: CudaOptions | None = None,
-    ):
-        super().__init__(folder, manifest, provider, threads, kernels, cuda)
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
+        super().__init__(folder, manifest, settings)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
         self._encoder_config = manifest.model.encoder
-        self._encoder, self._threads = self._open_graph(manifest.encoder_graph, threads), threads
+        self._encoder = self._open_graph(manifest.encoder_graph)
         across = manifest.model.decoder.cross_geometry
         assert across is not None
         tensors = across.tensors("encoder.")
@@ -107,7 +98,7 @@ class EncoderDecoder(Model):
     def _alignment(self) -> Any:
         """The session of the alignment graph, which is opened for the first words: its weights take memory again."""
         assert self.manifest.alignment is not None
-        return self._open_graph(self.manifest.alignment.graph, self._threads)
+        return self._open_graph(self.manifest.alignment.graph)
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
         """Return the token ids of each source, which is no recording."""

@@ -11,7 +11,7 @@ from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.cuda_options import CudaOptions
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.seq2seq import Seq2SeqLM
-from edgeformer.runtime.session import ProviderChoice
+from edgeformer.runtime.session import ProviderChoice, SessionSettings
 
 LOADERS: dict[Task, str] = {"causal-lm": "load_causal_lm", "seq2seq-lm": "load_seq2seq", "encoder": "load_encoder"}
 
@@ -38,13 +38,14 @@ def load(
     manifest, folder = _open(path, None), request_values.path("path", path)
     if draft is not None and manifest.task != "causal-lm":
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
+    settings = SessionSettings(provider, threads, kernels, cuda)
     match manifest.task:
         case "causal-lm":
             return load_causal_lm(path, provider, threads, kernels=kernels, cuda=cuda, draft=draft)
         case "seq2seq-lm":
-            return Seq2SeqLM(folder, manifest, provider, threads, kernels, cuda)
+            return Seq2SeqLM(folder, manifest, settings)
         case "encoder":
-            return Encoder(folder, manifest, provider, threads, kernels, cuda)
+            return Encoder(folder, manifest, settings)
 
 
 def load_causal_lm(
@@ -57,7 +58,9 @@ def load_causal_lm(
     draft: str | Path | None = None,
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    model = CausalLM(request_values.path("path", path), _open(path, "causal-lm"), provider, threads, kernels, cuda)
+    model = CausalLM(
+        request_values.path("path", path), _open(path, "causal-lm"), SessionSettings(provider, threads, kernels, cuda)
+    )
     if draft is not None:
         folder = request_values.path("draft", draft)
         model.use_draft(load_causal_lm(folder, provider, threads, kernels=kernels, cuda=cuda))
@@ -73,7 +76,9 @@ def load_seq2seq(
     cuda: CudaOptions | None = None,
 ) -> Seq2SeqLM:
     """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Seq2SeqLM(request_values.path("path", path), _open(path, "seq2seq-lm"), provider, threads, kernels, cuda)
+    return Seq2SeqLM(
+        request_values.path("path", path), _open(path, "seq2seq-lm"), SessionSettings(provider, threads, kernels, cuda)
+    )
 
 
 def load_encoder(
@@ -85,7 +90,9 @@ def load_encoder(
     cuda: CudaOptions | None = None,
 ) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Encoder(request_values.path("path", path), _open(path, "encoder"), provider, threads, kernels, cuda)
+    return Encoder(
+        request_values.path("path", path), _open(path, "encoder"), SessionSettings(provider, threads, kernels, cuda)
+    )
 
 
 def _open(path: str | Path, task: Task | None) -> Manifest:

@@ -7,12 +7,12 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.cuda_options import CudaOptions, checked
+from edgeformer.runtime.cuda_options import checked
 from edgeformer.runtime.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.kernels import choose_kernels
 from edgeformer.runtime.prepacked_graphs import open_graph
 from edgeformer.runtime.request_values import flag, is_list, text_or_ids
-from edgeformer.runtime.session import ProviderChoice, check_tensors, choose_provider
+from edgeformer.runtime.session import SessionSettings, check_tensors, choose_provider
 from edgeformer.runtime.tokenizer import Tokenizer
 
 Text = str | Sequence[int]
@@ -28,30 +28,24 @@ class Model:
     provider: where it runs, cpu or cuda. tokenizer: None for a bundle without one, which takes token ids only.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        provider: ProviderChoice,
-        threads: int | None,
-        kernels: bool = True,
-        cuda: CudaOptions | None = None,
-    ):
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         self.folder = folder
         self.manifest = manifest
-        self.provider = choose_provider(provider, manifest)
-        self._kernel_choice = choose_kernels(self.provider, flag("kernels", kernels))
-        self._cuda = checked(cuda)
-        self.session: Any = self._open_graph(manifest.graphs[-1], threads)
+        self.provider = choose_provider(settings.provider, manifest)
+        self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
+        self._threads, self._cuda = settings.threads, checked(settings.cuda)
+        self.session: Any = self._open_graph(manifest.graphs[-1])
         if manifest.task != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
             inputs = ["input_ids", *(tensor.past for tensor in tensors)]
             check_tensors(self.session, manifest.graphs[-1], inputs, ["logits", *(each.present for each in tensors)])
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
-    def _open_graph(self, graph: str, threads: int | None) -> Any:
+    def _open_graph(self, graph: str) -> Any:
         """Open a session of a graph of the bundle, named by its path within the folder."""
-        return open_graph(self.folder, self.manifest, graph, self.provider, threads, self._kernel_choice, self._cuda)
+        return open_graph(
+            self.folder, self.manifest, graph, self.provider, self._threads, self._kernel_choice, self._cuda
+        )
 
     @cached_property
     def kernels(self) -> KernelReport:

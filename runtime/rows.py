@@ -18,13 +18,13 @@ from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.request_values import functions
 from edgeformer.runtime.speculation import (
-    MOST_FORCED,
     Drafter,
     DraftLength,
     ForcedTokens,
     PromptLookup,
     SpeculationStatistics,
     SpeculativeDecoder,
+    forced_length,
 )
 from edgeformer.runtime.streaming import TextStream
 from edgeformer.runtime.tokenizer import Tokenizer
@@ -87,13 +87,13 @@ def with_prompt_lookup(
     """
     lookup = PromptLookup(config.max_matching_ngram_size)
     lookup.extend(text)
-    return with_drafts(decoder, row, lookup, config.prompt_lookup_num_tokens)
+    return with_drafts(decoder, row, lookup, DraftLength(config.prompt_lookup_num_tokens))
 
 
-def with_drafts(decoder: Decoder, row: Row, drafter: Drafter, most: int) -> SpeculativeDecoder:
-    """Return a decoder that drafts up to `most` tokens of a row at a time; the row gets its counts."""
+def with_drafts(decoder: Decoder, row: Row, drafter: Drafter, length: DraftLength) -> SpeculativeDecoder:
+    """Return a decoder that drafts tokens of a row; the row gets its counts."""
     row.speculation = SpeculationStatistics()
-    return SpeculativeDecoder(decoder, drafter, DraftLength(most), row.speculation)
+    return SpeculativeDecoder(decoder, drafter, length, row.speculation)
 
 
 def with_forced_tokens(decoder: Decoder, rows: Sequence[Row]) -> Steps:
@@ -101,7 +101,7 @@ def with_forced_tokens(decoder: Decoder, rows: Sequence[Row]) -> Steps:
     constraint = rows[0].constraint if len(rows) == 1 else None
     if constraint is None:
         return decoder
-    return with_drafts(decoder, rows[0], ForcedTokens(constraint), MOST_FORCED)
+    return with_drafts(decoder, rows[0], ForcedTokens(constraint), forced_length())
 
 
 def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,15 @@ _PROFILED: ContextVar[tuple[Path, list[Any]] | None] = ContextVar("profiled sess
 
 _ENVIRONMENT = Lock()
 """The environment belongs to all threads of the process, so sessions are opened one after the other."""
+
+
+class SessionSettings(NamedTuple):
+    """The arguments of `load` that its sessions are opened with; it says what each means."""
+
+    provider: ProviderChoice = "auto"
+    threads: int | None = None
+    kernels: bool = True
+    cuda: CudaOptions | None = None
 
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:

@@ -3,7 +3,7 @@
 So the result of a piece does not depend on how many workers there are, or on what else they do. Decoders, and
 encoder-decoders that sample, generate by an `Engine` whose queue is filled before its first turn. All else runs in
 batches of similar lengths: an `Engine` runs the encoder for one source at a time, and the length of a translation
-follows that of its source, so that few rows of a batch wait for others (2.1 times the rows/s with tiny-translate).
+follows that of its source, so that rows of a batch end together, and those that end early are left out of its steps.
 """
 
 import hashlib
@@ -82,6 +82,8 @@ class Runner:
         if verb in TEXT_VERBS and (isinstance(model, CausalLM) or self._samples):
             assert isinstance(model, CausalLM | Seq2SeqLM)
             most = options.shard_rows + 1  # the request that holds the others back is one, too
+            # Prompt lookup, which a bundle's own config may ask for, drafts by the clock: bytes would differ.
+            self._generation["prompt_lookup_num_tokens"] = 0
             self._engine = Engine(
                 model, max_rows=options.max_rows, memory=ENGINE_MEMORY, max_queue=most, prefix_cache_bytes=0
             )

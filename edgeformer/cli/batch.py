@@ -33,7 +33,8 @@ JOB_OPTIONS = (
 )
 """Options of the job; the others that say what is generated are of the model."""
 
-ENGINE_HAS_NONE = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_matching_ngram_size")
+OF_ONE_REQUEST = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_matching_ngram_size")
+"""Options of drafts, whose lengths follow the clock; a job writes the same bytes again."""
 
 
 @click.command("batch", cls=Command)
@@ -87,9 +88,9 @@ def batch_command(
     cluster = {name: options.pop(name) for name in ("address", "workers", "ship")}
     chosen = given(options)
     job = {name: chosen.pop(name) for name in JOB_OPTIONS if name in chosen}
-    refused = [name for name in ENGINE_HAS_NONE if name in chosen]
+    refused = [name for name in OF_ONE_REQUEST if name in chosen]
     if refused:
-        raise click.UsageError(f"--{refused[0].replace('_', '-')} is for one request at a time.")
+        raise click.UsageError(f"--{refused[0].replace('_', '-')} is for one request at a time; leave it out of a job.")
     if "template" in job and Path(job["template"]).is_file():
         job["template"] = Path(job["template"]).read_text(encoding="utf-8")
     whole = BatchOptions(**job, generation=chosen)

@@ -9,24 +9,24 @@ from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.generate import Row
 from edgeformer.runtime.generation_config import GenerationConfig
 from edgeformer.runtime.speculation import (
-    MOST_FORCED,
     Drafter,
     DraftLength,
     ForcedTokens,
     PromptLookup,
     SpeculationStatistics,
+    forced_length,
 )
 
 
 class RowDrafts:
-    """Drafts of one row, and how much of them pays. The row gets the counts. most: tokens of a draft at most."""
+    """Drafts of one row, and how much of them pays. The row gets the counts."""
 
-    def __init__(self, row: Row, drafter: Drafter, most: int):
+    def __init__(self, row: Row, drafter: Drafter, length: DraftLength):
         row.speculation = SpeculationStatistics()
         self._row = row
         self._statistics = row.speculation
         self._drafter = drafter
-        self._length = DraftLength(most)
+        self._length = length
         self._known = 0  # tokens of the prompt and the answer that the drafter has
 
     def draft(self, decoder: Decoder, place: int) -> list[int]:
@@ -57,5 +57,6 @@ class RowDrafts:
 def drafts_of(row: Row, config: GenerationConfig) -> RowDrafts | None:
     """Return the drafts that a request asks for, or those of its structured output; None without either."""
     if config.prompt_lookup_num_tokens:
-        return RowDrafts(row, PromptLookup(config.max_matching_ngram_size), config.prompt_lookup_num_tokens)
-    return None if row.constraint is None else RowDrafts(row, ForcedTokens(row.constraint), MOST_FORCED)
+        lookup = PromptLookup(config.max_matching_ngram_size)
+        return RowDrafts(row, lookup, DraftLength(config.prompt_lookup_num_tokens))
+    return None if row.constraint is None else RowDrafts(row, ForcedTokens(row.constraint), forced_length())

@@ -13,13 +13,12 @@ structured output see what they would see without speculation, in the same order
 
 from edgeformer.runtime.speculation.draft_length import DraftLength
 from edgeformer.runtime.speculation.draft_model import DraftModel, check_same_tokens
-from edgeformer.runtime.speculation.forced_tokens import MOST_FORCED, ForcedTokens
+from edgeformer.runtime.speculation.forced_tokens import ForcedTokens, forced_length
 from edgeformer.runtime.speculation.prompt_lookup import PromptLookup
 from edgeformer.runtime.speculation.speculative_decoder import Drafter, SpeculativeDecoder
 from edgeformer.runtime.speculation.statistics import SpeculationStatistics
 
 __all__ = [
-    "MOST_FORCED",
     "DraftLength",
     "DraftModel",
     "Drafter",
@@ -28,4 +27,5 @@ __all__ = [
     "SpeculationStatistics",
     "SpeculativeDecoder",
     "check_same_tokens",
+    "forced_length",
 ]

@@ -44,19 +44,24 @@ KEPT_IDLE = 0.98
 
 
 class DraftLength:
-    """Estimates of one request. most: tokens of a draft at most."""
+    """Estimates of one request.
 
-    def __init__(self, most: int):
+    most: tokens of a draft at most. slope: taken as it is, so that lengths follow from the tokens alone, and not from
+    the clock; None to measure it.
+    """
+
+    def __init__(self, most: int, slope: float | None = None):
         self._most = most
+        self._measured = slope is None
         self._credit = FIRST_CREDIT
         self._steps: deque[float] = deque(maxlen=9)  # seconds
         self._slopes: deque[float] = deque(maxlen=5)
-        self._slope = FIRST_SLOPE  # the median of the slopes
+        self._slope = FIRST_SLOPE if slope is None else slope  # the median of those that were measured
         self._right = self._wrong = 0.0
 
     def choose(self, pending: int = 0) -> int:
         """Return how many tokens to draft. pending: tokens that the run has to repeat besides."""
-        if not self._steps:
+        if self._measured and not self._steps:
             return 0  # the first step says what a step takes
         slope = self._slope
         affordable = self._most if slope == 0 else int(self._credit / slope) - pending
@@ -78,16 +83,21 @@ class DraftLength:
         self._earn(EARNED)
         if tokens == 1:
             self._steps.append(seconds)
-        elif self._steps:
-            # The lower quartile: other programs hold up some steps, which would make drafts look cheap.
-            step = sorted(self._steps)[len(self._steps) // 4]
-            slope = min(max((seconds / step - 1) / (tokens - 1), 0.0), MOST_SLOPE)
-            self._slopes.append(slope)
-            self._slope = median(self._slopes)
+        elif self._steps or not self._measured:
+            slope = self._measure(seconds, tokens) if self._measured else self._slope
             self._earn(-(slope + AFTER) * (tokens - 1))
         if not drafted:
             self._right *= KEPT_IDLE
             self._wrong *= KEPT_IDLE
+
+    def _measure(self, seconds: float, tokens: int) -> float:
+        """Return the slope of a run, and take account of it for later ones."""
+        # The lower quartile: other programs hold up some steps, which would make drafts look cheap.
+        step = sorted(self._steps)[len(self._steps) // 4]
+        slope = min(max((seconds / step - 1) / (tokens - 1), 0.0), MOST_SLOPE)
+        self._slopes.append(slope)
+        self._slope = median(self._slopes)
+        return slope
 
     def record_drafts(self, right: int, wrong: bool) -> None:
         """Take account of a draft: tokens that were right, and whether the one behind them was wrong."""

@@ -51,6 +51,17 @@ def test_pieces_join_to_the_decoded_text_and_nothing_shown_is_taken_back(tokeniz
     assert not stream.stopped
 
 
+def test_a_text_that_is_read_at_its_end_is_decoded_once(byte_level, monkeypatch):
+    tokens = byte_level.encode("The quick brown fox. Où êtes-vous?", add_special_tokens=False)
+    stream, decoded = TextStream(byte_level).at_end(), []
+    decode = byte_level.decode
+    monkeypatch.setattr(byte_level, "decode", lambda ids: decoded.append(list(ids)) or decode(ids))
+    assert [stream.push(token) for token in tokens] == [""] * len(tokens)
+    assert stream.flush() == "The quick brown fox. Où êtes-vous?" and decoded == [tokens]
+    watched = TextStream(byte_level, [" fox"])
+    assert watched.at_end() is watched, "a stop string is looked for in every piece"
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_stop_strings_cut_the_text_as_soon_as_one_is_complete(tokenizer, sentences, data):

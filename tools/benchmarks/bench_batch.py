@@ -11,9 +11,9 @@ compares every row with a plain loop over `model.generate` or `model.embed`. It 
 holds a job, and writes its kills into kills.jsonl.
 
 `speed` alternates: the job on this machine, an `Engine` or `embed` in one process, and with --checkpoint transformers'
-`generate` in batches of 8 to 256, each with one thread, or, with --workers, a job of so many workers and transformers
-with so many threads. It prints rows/s, the job's with and without its start, and the largest memory of a worker for
-the rows and for a tenth of them.
+`generate` in batches of 8 to 256, of the texts as they come and of texts that are sorted by length, each with one
+thread, or, with --workers, a job of so many workers and transformers with so many threads. It prints rows/s, the job's
+with and without its start, and the largest memory of a worker for the rows and for a tenth of them.
 """
 
 import json
@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def engine_seconds(bundle: Path, texts: Sequence[str]) -> float:
 
 
 def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str], size: int, threads: int) -> float:
-    """Return the seconds of transformers for all texts, in batches of similar lengths."""
+    """Return the seconds of transformers for all texts, in batches of their order."""
     import torch
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -159,7 +160,6 @@ def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str], s
     kinds = {"encoder": AutoModel, "seq2seq-lm": AutoModelForSeq2SeqLM, "causal-lm": AutoModelForCausalLM}
     task = load(bundle, "cpu", 1).manifest.task
     tokenizer, model = AutoTokenizer.from_pretrained(checkpoint), kinds[task].from_pretrained(checkpoint).eval()
-    ordered = sorted(texts, key=len)
 
     def run(texts: Sequence[str]) -> None:
         for start in range(0, len(texts), size):
@@ -170,8 +170,8 @@ def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str], s
                 else:
                     model.generate(**encoded, max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
 
-    run(ordered[:size])  # the first run of a process is slower
-    return timed(lambda: run(ordered))
+    run(texts[:size])  # the first run of a process is slower
+    return timed(lambda: run(texts))
 
 
 @main.command()
@@ -201,9 +201,9 @@ def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None, workers
                 "with a tenth of the rows": tenth / 1e6,
             }
             if checkpoint is not None:
-                for size in BATCHES:
-                    seconds = transformers_seconds(checkpoint, bundle, part, size, workers)
-                    figures[f"transformers rows/s, {size} together"] = len(part) / seconds
+                for size, (order, given) in product(BATCHES, (("", part), (" sorted", sorted(part, key=len)))):
+                    seconds = transformers_seconds(checkpoint, bundle, given, size, workers)
+                    figures[f"transformers rows/s, {size}{order} together"] = len(part) / seconds
             click.echo(json.dumps({label: round(value, 1) for label, value in figures.items()}))
 
 

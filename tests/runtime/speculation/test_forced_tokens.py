@@ -1,4 +1,4 @@
-"""What structured output forces is drafted: the same tokens in fewer runs."""
+"""A row drafts the text that its structured output forces, and gets the same tokens in fewer runs."""
 
 import json
 
@@ -7,7 +7,13 @@ from forms_of_cache import Lengths
 
 from edgeformer.runtime import load
 from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.speculation import ForcedTokens, SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime.speculation import (
+    DraftLength,
+    ForcedTokens,
+    SpeculationStatistics,
+    SpeculativeDecoder,
+    forced_length,
+)
 
 SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["name", "number", "colour"],
@@ -80,3 +86,22 @@ def test_a_search_in_a_thread_forces_the_same(model, monkeypatch):
     found = run(model, [4])
     assert found.token_ids == expected.token_ids
     assert found.speculation.accepted == expected.speculation.accepted
+
+
+def chosen(length, seconds):
+    """The lengths of drafts of a text whose runs take these seconds, in turn, and whose every fifth draft is wrong."""
+    lengths = []
+    for turn in range(60):
+        lengths.append(length.choose())
+        length.record_run(seconds[turn % len(seconds)], 1 + lengths[-1], lengths[-1])
+        if lengths[-1]:
+            length.record_drafts(lengths[-1] - (turn % 5 == 0), turn % 5 == 0)
+    return lengths
+
+
+def test_lengths_of_forced_drafts_follow_from_the_tokens_and_not_from_the_clock():
+    fast, slow = (1.0,), (1.0, 9.0, 0.1)
+    assert chosen(forced_length(), fast) == chosen(forced_length(), slow)
+    assert max(chosen(forced_length(), fast)) > 4
+    # The negative control: lengths that are measured.
+    assert chosen(DraftLength(12), fast) != chosen(DraftLength(12), slow)
