@@ -14,7 +14,7 @@ SHARD_ROWS = 1024
 """Rows of a shard, unless the job says otherwise: what is lost when a worker dies, and few enough for its memory."""
 
 MAX_ROWS = 64
-"""Rows that are generated together, unless the job says otherwise. With tiny-translate 64 are 1.2 times as fast as 16,
+"""Rows that are generated together, unless the job says otherwise. With tiny-translate 64 are 1.1 times as fast as 16,
 and 128 no faster than 64; a request waits for nobody here, so it may be more than the default of `Engine`."""
 
 ENGINE_MEMORY = 1 << 30
