@@ -185,7 +185,7 @@ class Runner:
             batch = order[start : start + size]
             try:
                 found = run([prompts[place] for place in batch])
-            except Exception:  # one of its rows is at fault, and the others must not suffer
+            except Exception:  # of onnxruntime, too, which has no base class: each row runs again and keeps its error
                 found = [self._alone(run, prompts[place]) for place in batch]
             results |= dict(zip(batch, found, strict=True))
         return results
