@@ -315,7 +315,7 @@ class GenerationConfig:
             changes.setdefault("min_length", 0)
         if changes.get("temperature", 0):
             changes.setdefault("num_beams", 1)
-        return replace(self, **changes)
+        return replace(self, **changes) if changes else self
 
     @cached_property
     def sampling(self) -> Sampling:

@@ -17,9 +17,8 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
         self._tokenizer = tokenizer
-        added = tokenizer.backend.get_added_tokens_decoder()
-        self._special = {token for token, entry in added.items() if entry.special}
         self._stop = [text for text in stop if text]
+        self._longest_stop = max(map(len, self._stop), default=0)
         # Tokens are decoded after the ones before them, because tokenizers may treat the first token differently.
         self._context: list[int] = []
         self._context_length = 0
@@ -34,8 +33,8 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Add the next token; return new text, which may be empty. Set `stopped` at a stop string."""
-        name = self._tokenizer.backend.id_to_token(token)
-        if self.stopped or name is None or token in self._special:
+        alone = self._tokenizer.token_text(token)
+        if self.stopped or alone is None:
             return ""
         self._open.append(token)
         self._unsettled = self._tokenizer.decode(self._context + self._open)[self._context_length :]
@@ -45,10 +44,10 @@ class TextStream:
             self.stopped = True
             self._held = self._unsettled = ""
             return text[: min(found)]
-        if not self._unsettled or self._unsettled.endswith(INCOMPLETE) or _is_byte(name):
+        if not self._unsettled or self._unsettled.endswith(INCOMPLETE) or alone.is_byte:
             return ""
         self._context, self._open = self._open, []
-        self._context_length = len(self._tokenizer.decode(self._context))
+        self._context_length = alone.length if len(self._context) == 1 else len(self._tokenizer.decode(self._context))
         end = len(text) - self._possible_stop(text)
         self._held, self._unsettled = text[end:], ""
         return text[:end]
@@ -61,8 +60,7 @@ class TextStream:
 
     def _possible_stop(self, text: str) -> int:
         """Return the length of the longest suffix of the text that is a prefix of a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
+        for length in range(min(self._longest_stop - 1, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stop):
                 return length
         return 0
@@ -86,7 +84,3 @@ class WholeText:
         """Return the text."""
         return self._tokenizer.decode(self._tokens)
 
-
-def _is_byte(name: str) -> bool:
-    """Return whether a token is one byte, as in Llama 2; in a run of them, one bad byte turns all into U+FFFD."""
-    return len(name) == 6 and name.startswith("<0x") and name.endswith(">")

@@ -98,7 +98,8 @@ class Service(ABC):
 
     def _vacate(self, request: EngineRequest) -> None:
         """Make the row of a request empty. Memory that it takes already stays, if the request may need as much."""
-        if self.cache_bytes(self.decoder.written(request.place)) > request.bytes:
+        written = self.decoder.written(request.place)
+        if written and self.cache_bytes(written) > request.bytes:
             self.decoder.release(request.place)
         self.decoder.take(request.place)
 
