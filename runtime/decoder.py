@@ -113,19 +113,19 @@ class Decoder(ABC):
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time; return the logits of its last token [V]."""
-        buffer = np.empty((0, self._vocab_size), self._logits_dtype)
+        buffer = self._new_logits(0)
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
             session = self._session_for(len(piece))
             rows = 1 if self._prefill is not None and session is self._prefill.session else len(piece)
             if len(buffer) < rows:
-                buffer = np.empty((rows, self._vocab_size), self._logits_dtype)
+                buffer = self._new_logits(rows)
             self._run_row(session, row, piece, buffer[:rows])
         return buffer[rows - 1]
 
     def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row as `prefill` does; return the logits of every token [S, V]."""
-        logits = np.empty((len(tokens), self._vocab_size), self._logits_dtype)
+        logits = self._new_logits(len(tokens))
         for start in range(0, len(tokens), chunk):
             self._run_row(self._session, row, tokens[start : start + chunk], logits[start : start + chunk])
         return logits
@@ -149,6 +149,10 @@ class Decoder(ABC):
         """Return the faster session for a run of this many tokens whose last logits are all that is needed."""
         prefill = self._prefill
         return self._session if prefill is None or tokens < prefill.from_tokens else prefill.session
+
+    def _new_logits(self, tokens: int) -> Logits:
+        """Return an array for the logits of a prompt's tokens [S, V]."""
+        return np.empty((tokens, self._vocab_size), self._logits_dtype)
 
     def _run_row(self, session: Any, row: int, tokens: Tokens, logits: Logits) -> None:
         """Run one row by itself, so that its result does not depend on the other rows."""
@@ -225,7 +229,7 @@ class Decoder(ABC):
         """Return a binding of tokens, logits and encoder outputs, for all rows or some."""
         binding = session.io_binding()
         bind_input(binding, "input_ids", tokens)
-        _bind_output(binding, "logits", logits)
+        bind_output(binding, "logits", logits)
         if self._encoder_outputs is not None:
             self._encoder_outputs.bind(binding, rows)
         return binding
@@ -397,5 +401,6 @@ def bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:
     binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
-def _bind_output(binding: Any, name: str, array: NDArray[Any]) -> None:
+def bind_output(binding: Any, name: str, array: NDArray[Any]) -> None:
+    """Bind an array as an output of a graph; it must stay where it is until the graph has run."""
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

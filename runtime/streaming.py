@@ -37,7 +37,9 @@ class TextStream:
         if self.stopped or alone is None:
             return ""
         self._open.append(token)
-        self._unsettled = self._tokenizer.decode(self._context + self._open)[self._context_length :]
+        # The ids are those of tokens, so they need none of the checks of `Tokenizer.decode`.
+        text = self._tokenizer.backend.decode(self._context + self._open, skip_special_tokens=True)
+        self._unsettled = text[self._context_length :]
         text = self._held + self._unsettled
         found = [place for stop in self._stop if (place := text.find(stop)) >= 0]
         if found:
@@ -83,4 +85,3 @@ class WholeText:
     def flush(self) -> str:
         """Return the text."""
         return self._tokenizer.decode(self._tokens)
-

@@ -46,6 +46,7 @@ class Service(ABC):
         _check_engine_runs(model)
         self.manifest: Manifest = model.manifest
         self.memory = default_memory() if memory is None else memory
+        self._row_bytes: dict[int, int] = {}  # by tokens
         session: Any = model.session
         from_context = range(self.manifest.context_length + 1)
         self.capacity = bisect_right(from_context, self.memory, key=self.cache_bytes) - 1
@@ -58,8 +59,10 @@ class Service(ABC):
 
     def cache_bytes(self, tokens: int) -> int:
         """Return the bytes of a row of this many tokens."""
-        itemsize = np.dtype(cache_dtype(self.manifest)).itemsize
-        return self.manifest.cache.size_in_bytes(itemsize, 1, tokens, self.manifest.windows or ())
+        if tokens not in self._row_bytes:
+            itemsize, windows = np.dtype(cache_dtype(self.manifest)).itemsize, self.manifest.windows or ()
+            self._row_bytes[tokens] = self.manifest.cache.size_in_bytes(itemsize, 1, tokens, windows)
+        return self._row_bytes[tokens]
 
     def check_fits(self, needed: int, tokens: int) -> None:
         """Raise RequestError for a request that could not run even alone."""

@@ -5,17 +5,18 @@
 
 Each round submits prompts of different lengths to an `Engine`, all at once, and runs the same prompts as one batch, as
 `edgeformer bench --batch` does, in alternation (interleave.py). Both times are from token ids to texts: of the engine
-from the first `submit` to the end of the last stream, of the batch with its cache. The engine is the one of all
-rounds, as a server's. The run fails if a stream has other tokens than its row, in float32.
+from the first `submit` to the end of the last stream, of the batch with its cache. Engines are those of all rounds, as
+a server's. One of them keeps no prefixes, as a batch does; the other copies the texts of the round before. The run
+fails if a stream has other tokens than its row, in float32.
 
-Prints the generated tokens per second (median and range over the rounds), and the engine's as a fraction of the
-batch's, by the clock and by the processor time of all threads.
+Prints the generated tokens per second (median and range over the rounds), and what part they are of the batch's, by the
+clock and by the processor time of all threads.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,8 @@ from benchmarks.interleave import cell, compare, report_console, run_interleaved
 LENGTHS = (20, 60)
 """Shortest and longest prompt in tokens: short questions."""
 
+KEEPING, FORGETTING, BATCH = "engine", "engine, keeps nothing", "batch"
+
 Prompts = list[list[int]]
 
 
@@ -47,10 +50,11 @@ class Run(NamedTuple):
     tokens: Prompts
 
 
-def timed(run: Callable[[], Prompts]) -> Run:
-    """Run a batch and time it."""
+def timed(run: Callable[[Prompts, int], Prompts], sets: Iterator[Prompts], new: int) -> Run:
+    """Run the next set of prompts and time it."""
+    prompts = next(sets)
     wall, processor = time.perf_counter(), time.process_time()
-    tokens = run()
+    tokens = run(prompts, new)
     return Run(time.perf_counter() - wall, time.process_time() - processor, tokens)
 
 
@@ -70,25 +74,22 @@ def run_batch(model: CausalLM, prompts: Prompts, new: int) -> Prompts:
 
 
 def measure(model: CausalLM, rows: int, new: int, rounds: int) -> dict[str, list[Run]]:
-    """Return the runs of both, by round. Raises ClickException if tokens differ in float32."""
+    """Return the runs of each system, by round. Raises ClickException if tokens differ in float32."""
     generator = np.random.default_rng(0)
     lengths = generator.integers(LENGTHS[0], LENGTHS[1] + 1, (rounds + 1, rows))
     # The first set of prompts is for the untimed runs.
-    sets = [
-        [generator.integers(0, model.manifest.vocab_size, length).tolist() for length in each] for each in lengths
-    ]
-    with Engine(model, max_rows=rows) as engine:
-        of_engine, of_batch = iter(sets), iter(sets)
-        runs = run_interleaved(
-            {
-                "engine": lambda: timed(partial(run_engine, engine, next(of_engine), new)),
-                "batch": lambda: timed(partial(run_batch, model, next(of_batch), new)),
-            },
-            rounds,
-        )
-    different = sum(a != b for mine, others in zip(*runs.values(), strict=True) for a, b in zip(mine[2], others[2]))
-    if different and model.manifest.precision == "fp32":
-        raise click.ClickException(f"{different} streams have other tokens than their rows")
+    sets = [[generator.integers(0, model.manifest.vocab_size, length).tolist() for length in each] for each in lengths]
+    with Engine(model, max_rows=rows) as keeping, Engine(model, max_rows=rows, prefix_cache_bytes=0) as forgetting:
+        systems = {
+            KEEPING: partial(run_engine, keeping),
+            FORGETTING: partial(run_engine, forgetting),
+            BATCH: partial(run_batch, model),
+        }
+        turns = {name: partial(timed, run, iter(sets), new) for name, run in systems.items()}
+        runs = run_interleaved(turns, rounds)
+    of_batch = [run.tokens for run in runs[BATCH]]
+    if model.manifest.precision == "fp32" and any([run.tokens for run in done] != of_batch for done in runs.values()):
+        raise click.ClickException("a stream has other tokens than its row")
     return runs
 
 
@@ -106,11 +107,16 @@ def main(bundle: Path, rows: int, new: int, rounds: int, threads: int | None, fi
     threads = threads or usable_cores()
     model = load_causal_lm(bundle, "cpu", threads)
     runs = measure(model, rows, new, rounds)
-    figures = {}
-    for clock in ("wall", "processor"):
-        speeds = {name: [rows * new / getattr(run, clock) for run in done] for name, done in runs.items()}
-        spreads, ratios = compare(speeds, "engine")
-        figures[clock] = {"tokens_per_second": spreads, "ratio": ratios["batch"]}
+    figures: dict[str, dict[str, Any]] = {}
+    for name, done in runs.items():
+        figures[name] = {}
+        for clock in ("wall", "processor"):
+            speeds = {
+                "this": [rows * new / getattr(run, clock) for run in done],
+                "batch": [rows * new / getattr(run, clock) for run in runs[BATCH]],
+            }
+            spreads, ratios = compare(speeds, "this")
+            figures[name][clock] = {"tokens_per_second": spreads["this"], "of_batch": ratios["batch"]}
     data: dict[str, Any] = {
         "model": model.manifest.name,
         "precision": model.manifest.precision,
@@ -118,7 +124,7 @@ def main(bundle: Path, rows: int, new: int, rounds: int, threads: int | None, fi
         "new": new,
         "rounds": rounds,
         "threads": threads,
-        "clocks": figures,
+        "systems": figures,
         "environment": environment(),
     }
     if file:
@@ -127,14 +133,15 @@ def main(bundle: Path, rows: int, new: int, rounds: int, threads: int | None, fi
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """Print a table: for both clocks, the speeds and their ratio."""
+    """Print a table: for each system, its speed, and its part of the batch's by both clocks."""
     title = "{model}, {precision}, {rows} rows, {new} new tokens, {threads} threads, median (range) of {rounds}"
     table = Table(title=title.format(**data), title_justify="left")
-    for column in ("clock", "engine, tokens/s", "batch, tokens/s", "engine / batch"):
-        table.add_column(column, justify="left" if column == "clock" else "right")
-    for clock, figures in data["clocks"].items():
-        speeds = figures["tokens_per_second"]
-        table.add_row(clock, cell(speeds["engine"], 0), cell(speeds["batch"], 0), cell(figures["ratio"], 3))
+    for column in ("", "tokens/s", "of the batch's", "by processor time"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, figures in data["systems"].items():
+        wall, processor = figures["wall"], figures["processor"]
+        parts = (cell(each["of_batch"], 3) for each in (wall, processor))
+        table.add_row(name, cell(wall["tokens_per_second"], 0), *parts)
     console = report_console()
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
