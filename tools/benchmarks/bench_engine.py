@@ -6,8 +6,9 @@
 Each round submits prompts of different lengths to an `Engine`, all at once, and runs the same prompts as one batch, as
 `edgeformer bench --batch` does, in alternation (interleave.py). Both times are from token ids to texts: of the engine
 from the first `submit` to the end of the last stream, of the batch with its cache. Engines are those of all rounds, as
-a server's. One of them keeps no prefixes, as a batch does; the other copies the texts of the round before. The run
-fails if a stream has other tokens than its row, in float32.
+a server's. One of them keeps no prefixes, as a batch does. The other keeps about those of one round, as an engine that
+has run for long: each text is copied, and displaces another. The run fails if a stream has other tokens than its row,
+in float32.
 
 Prints the generated tokens per second (median and range over the rounds), and what part they are of the batch's, by the
 clock and by the processor time of all threads.
@@ -27,7 +28,7 @@ from rich.table import Table
 
 from edgeformer.runtime import CausalLM, Engine, load_causal_lm
 from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.session import usable_cores
+from edgeformer.runtime.session import cache_dtype, usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
@@ -76,16 +77,23 @@ def run_batch(model: CausalLM, prompts: Prompts, new: int) -> Prompts:
 def measure(model: CausalLM, rows: int, new: int, rounds: int) -> dict[str, list[Run]]:
     """Return the runs of each system, by round. Raises ClickException if tokens differ in float32."""
     generator = np.random.default_rng(0)
-    lengths = generator.integers(LENGTHS[0], LENGTHS[1] + 1, (rounds + 1, rows))
-    # The first set of prompts is for the untimed runs.
+    lengths = generator.integers(LENGTHS[0], LENGTHS[1] + 1, (rounds + 2, rows))
+    # The first two sets of prompts are for untimed runs, which fill the rows and then the prefixes.
     sets = [[generator.integers(0, model.manifest.vocab_size, length).tolist() for length in each] for each in lengths]
-    with Engine(model, max_rows=rows) as keeping, Engine(model, max_rows=rows, prefix_cache_bytes=0) as forgetting:
+    cache = model.manifest.cache
+    kept = rows * cache.size_in_bytes(np.dtype(cache_dtype(model.manifest)).itemsize, 1, LENGTHS[0] + new)
+    with (
+        Engine(model, max_rows=rows, prefix_cache_bytes=kept) as keeping,
+        Engine(model, max_rows=rows, prefix_cache_bytes=0) as forgetting,
+    ):
         systems = {
             KEEPING: partial(run_engine, keeping),
             FORGETTING: partial(run_engine, forgetting),
             BATCH: partial(run_batch, model),
         }
         turns = {name: partial(timed, run, iter(sets), new) for name, run in systems.items()}
+        for turn in turns.values():
+            turn()
         runs = run_interleaved(turns, rounds)
     of_batch = [run.tokens for run in runs[BATCH]]
     if model.manifest.precision == "fp32" and any([run.tokens for run in done] != of_batch for done in runs.values()):
