@@ -17,6 +17,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
         self._tokenizer = tokenizer
+        self._texts = tokenizer.token_texts
         self._stop = [text for text in stop if text]
         self._longest_stop = max(map(len, self._stop), default=0)
         # Tokens are decoded after the ones before them, because tokenizers may treat the first token differently.
@@ -33,7 +34,7 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Add the next token; return new text, which may be empty. Set `stopped` at a stop string."""
-        alone = self._tokenizer.token_text(token)
+        alone = self._texts[token]
         if self.stopped or alone is None:
             return ""
         self._open.append(token)

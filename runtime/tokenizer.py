@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tokenizers
 
@@ -13,6 +13,7 @@ from edgeformer.runtime import chat_text, request_values
 from edgeformer.runtime.chat_template import ChatTemplate
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.token_bytes import vocabulary_bytes
+from edgeformer.runtime.token_texts import TokenTexts
 from edgeformer.tokenizer_limits import token_limit
 
 CONFIG = "tokenizer_config.json"
@@ -25,17 +26,6 @@ Tool = Mapping[str, Any]
 
 LARGEST_ID = 2**32 - 1
 """The largest id that the package `tokenizers` takes."""
-
-
-class TokenText(NamedTuple):
-    """What the text of one token is like, decoded by itself.
-
-    length: its characters. is_byte: whether it is one byte, as in Llama 2; in a run of them, one bad byte turns all
-    into U+FFFD.
-    """
-
-    length: int
-    is_byte: bool
 
 
 class Tokenizer:
@@ -59,7 +49,6 @@ class Tokenizer:
         template = _read_template(folder / "chat_template.jinja", self.config)
         self._template = None if template is None else ChatTemplate(template)
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
-        self._token_texts: dict[int, TokenText | None] = {}
 
     @property
     def chat_template(self) -> str | None:
@@ -154,6 +143,11 @@ class Tokenizer:
         """The bytes of each token id, which may be a part of a character; special tokens are spelled as their names."""
         return vocabulary_bytes(self.backend)
 
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """The text of each token by itself, for streams, which ask at every token."""
+        return TokenTexts(self.backend)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens; ids beyond the vocabulary are left out.
 
@@ -165,25 +159,6 @@ class Tokenizer:
         if checked and not 0 <= min(checked) <= max(checked) <= LARGEST_ID:
             raise RequestError(f"ids has numbers outside 0 to {LARGEST_ID:,}, which are no token ids.")
         return self.backend.decode(checked, skip_special_tokens=True)
-
-    def token_text(self, token: int) -> TokenText | None:
-        """Return what the text of a token is like; None for special tokens and ids that are none, which have no text.
-
-        Streams ask for it at every token, so it is kept.
-        """
-        if token not in self._token_texts:
-            name = self.backend.id_to_token(token)
-            if name is None or token in self._special_ids:
-                self._token_texts[token] = None
-            else:
-                is_byte = len(name) == 6 and name.startswith("<0x") and name.endswith(">")
-                self._token_texts[token] = TokenText(len(self.decode([token])), is_byte)
-        return self._token_texts[token]
-
-    @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        added = self.backend.get_added_tokens_decoder()
-        return frozenset(token for token, entry in added.items() if entry.special)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Tool] = (), allow_special: bool = False
