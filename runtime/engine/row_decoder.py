@@ -52,6 +52,7 @@ class RowDecoder(StaticDecoder):
 
     prefill_graph_steps = False
     adapters: RowAdapters | None = None
+    _prompt_logits: Logits
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row, with its adapter; return logits [V] that the next prompt overwrites."""
@@ -179,7 +180,7 @@ class RowDecoder(StaticDecoder):
         self._steps: dict[tuple[range, bool], tuple[Any, Any, int]] = {}
         self._runs: dict[tuple[int, int], Any] = {}  # of several tokens of one row
         self._prompts: dict[tuple[Any, int], Any] = {}  # of a piece of a row's prompt, by session and row
-        self._prompt_logits: Logits = super()._new_logits(0)
+        self._prompt_logits = super()._new_logits(0)
         self._run_tokens = np.empty((1, 0), np.int64)
         self._run_logits = np.empty((1, 0, self._vocab_size), self._logits_dtype)
 
