@@ -189,9 +189,13 @@ class Decoder(ABC):
         its logits mean nothing.
         """
 
-    def keep_rows(self, rows: Sequence[int]) -> bool:
-        """Go on with these rows alone, in ascending order, as rows 0 to n - 1; return whether this cache can."""
-        return False
+    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
+        """Go on with these rows alone, as rows 0 to n - 1; return which of them each has become, None if it cannot.
+
+        rows: in ascending order. Rows among the first n stay where they are, and the others take the places of rows
+        that are left out.
+        """
+        return None
 
     def reorder(self, parents: NDArray[np.int64]) -> int:
         """Replace every row r by a copy of row parents[r] of the same source; return the bytes copied."""
@@ -302,24 +306,23 @@ class StaticDecoder(Decoder):
         self._session.run_with_iobinding(binding)
         return logits[0]
 
-    def keep_rows(self, rows: Sequence[int]) -> bool:
-        """Move rows to the front of the buffers, to which the next step is bound; on the CPU only."""
+    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
+        """Bind the next step to the front of the buffers, where the rows are then; on the CPU only."""
         if self._copies:
-            return False
-        for target, source in enumerate(rows):
-            if source != target:
-                self.cache.move_row(source, target, int(self.lengths[source]))
+            return None
         count = len(rows)
-        self.lengths = self.lengths[list(rows)]
+        order = np.arange(count)
+        order[~np.isin(order, rows)] = [row for row in rows if row >= count]
+        self.reorder(order)
         if self._encoder_outputs is not None:
             assert isinstance(self._encoder_outputs, EncoderOutputs)
-            self._encoder_outputs = self._encoder_outputs.selected(rows)
+            self._encoder_outputs.reorder(order)
         self._tokens, self._logits = self._tokens[:count], self._logits[:count]
         self._step_mask = np.empty((count, self.cache.capacity), np.int64)
         self._chunks.clear()
         self._step = self._new_binding(self._step_session, self._tokens, self._logits, range(count))
         self._bind_step()
-        return True
+        return order.tolist()
 
     def can_cut(self, length: int) -> bool:
         """Return whether no state and no window has lost what a shorter row needs."""

@@ -2,10 +2,10 @@
 
     encoder graph:  sources, padded on the right  →  keys and values for every layer of the decoder [B, H, source, D]
 
-The decoder takes them as inputs, which are never written again.
+The decoder takes them as inputs. They are only written again where rows are left out of a batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, Protocol, Self
 
@@ -19,6 +19,7 @@ from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.bfloat16 import element_type
 from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.session import CACHE_DTYPES
+from edgeformer.runtime.static_cache import move_rows
 
 STATES = "last_hidden_state"
 
@@ -63,7 +64,7 @@ class EncoderOutputs:
             buffer.bind_output(binding, tensor.present)
         session.run_with_iobinding(binding)
         self.session = session
-        self.mask = np.ascontiguousarray(mask)
+        self.mask = mask.copy()  # `reorder` writes it
         self._buffers = {tensor.past: buffer for tensor, buffer in zip(tensors, buffers, strict=True)}
         self._provider = provider
 
@@ -74,14 +75,19 @@ class EncoderOutputs:
 
     def repeated(self, copies: int) -> Self:
         """Return the same outputs with `copies` rows of the decoder for each row of these."""
-        return self if copies == 1 else self.selected(np.repeat(np.arange(len(self.mask)), copies).tolist())
-
-    def selected(self, rows: Sequence[int]) -> Self:
-        """Return copies of these rows, in this order."""
+        if copies == 1:
+            return self
+        rows = np.repeat(np.arange(len(self.mask)), copies)
         made = copy(self)
-        made.mask = np.ascontiguousarray(self.mask[list(rows)])
+        made.mask = self.mask[rows]
         made._buffers = {name: _selected(each, rows, self._provider) for name, each in self._buffers.items()}
         return made
+
+    def reorder(self, parents: NDArray[np.int64]) -> None:
+        """Replace every row r below len(parents) by a copy of row parents[r], in place."""
+        self.mask[: len(parents)] = self.mask[parents]
+        for buffer in self._buffers.values():
+            move_rows(buffer, parents)
 
     def read(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return copies of the keys and values of each layer: [rows, H, source, D]."""
@@ -102,7 +108,7 @@ def bind_mask(binding: Any, mask: NDArray[np.int64], rows: Rows) -> None:
     binding.bind_input("encoder_attention_mask", "cpu", 0, mask.dtype, mask.shape, mask.ctypes.data)
 
 
-def _selected(buffer: Buffer, rows: Sequence[int], provider: Provider) -> Buffer:
+def _selected(buffer: Buffer, rows: NDArray[np.int64], provider: Provider) -> Buffer:
     """Return a buffer with copies of these rows."""
     selected = Buffer((len(rows), *buffer.shape[1:]), buffer.dtype.type, provider)
     content = selected.host()

@@ -165,14 +165,15 @@ class Steps(Protocol):
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Append one token to every active row; return logits [B, V], which the next step overwrites."""
 
-    def keep_rows(self, rows: Sequence[int]) -> bool:
-        """Go on with these rows alone, in ascending order, where that is possible; return whether it was done."""
+    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
+        """Go on with these rows alone; return which of them each row is now, None where that is not possible."""
 
 
 KEPT_ROWS = 0.75
 """Rows that are finished are left out of steps once this part of the rows, or less, is still running.
 
-Leaving rows out copies what is left and binds the step anew. 0.5 and 0.9 are as fast (64 rows of tiny-translate).
+Leaving rows out moves some and binds the step anew. 0.85 and 0.9 are as fast, 0.99 is 3 % slower (64 rows of
+tiny-translate).
 """
 
 
@@ -193,8 +194,8 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
     kept = list(range(len(rows)))  # the rows of the decoder
     while active := [place for place, index in enumerate(kept) if rows[index].finish_reason is None]:
         start = time.perf_counter()
-        if len(active) <= KEPT_ROWS * len(kept) and decoder.keep_rows(active):
-            kept = [kept[place] for place in active]
+        if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.keep_rows(active)):
+            kept = [kept[place] for place in order]
             active = list(range(len(kept)))
         mask = None if len(active) == len(kept) else np.isin(np.arange(len(kept)), active)
         logits = decoder.decode_one_token([rows[index].tokens[-1] for index in kept], mask)

@@ -170,7 +170,7 @@ class StaticCache:
         return tensor.per_token and self._windows[tensor.layer] is None
 
     def reorder(self, parents: NDArray[np.int64], length: int) -> int:
-        """Replace every row r by a copy of row parents[r], in place; rows that stay are not touched.
+        """Replace every row r < len(parents) by a copy of row parents[r], in place; other rows are not touched.
 
         length: tokens that the rows have. Returns how many bytes were copied.
         """

@@ -65,9 +65,9 @@ class SpeculativeDecoder:
         self.settle()
         return self._run_with_draft(token)
 
-    def keep_rows(self, rows: Sequence[int]) -> bool:
-        """Return False: there is one row."""
-        return False
+    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
+        """Return None: there is one row."""
+        return None
 
     def settle(self) -> None:
         """Take back the drafted tokens of the last run that were not chosen."""

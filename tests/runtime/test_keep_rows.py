@@ -72,7 +72,23 @@ def test_rows_go_on_as_alone(model):
 
 @pytest.mark.parametrize("model", [kind for kind in KINDS if kind != "dynamic"], indirect=True)
 def test_rows_that_stay_in_place_would_be_noticed(model, monkeypatch):
-    monkeypatch.setattr(StaticCache, "move_row", lambda *_: None)
+    monkeypatch.setattr(StaticCache, "reorder", lambda *_: 0)
+    assert together(model)[0] != alone(model)
+
+
+@pytest.mark.parametrize("model", ["standard"], indirect=True)
+def test_last_rows_fill_the_gaps(model):
+    decoder = model.new_decoder(8, 4)
+    decoder.lengths[:] = range(8)
+    assert decoder.keep_rows([0, 2, 5, 7]) == [0, 5, 2, 7] == decoder.lengths.tolist()
+    assert decoder.keep_rows([1, 2, 3]) == [3, 1, 2]
+    assert decoder.keep_rows([0, 1]) == [0, 1] and decoder.lengths.tolist() == [7, 5]
+
+
+@pytest.mark.parametrize("model", ["standard"], indirect=True)
+def test_a_loop_that_takes_rows_in_their_old_order_would_be_noticed(model, monkeypatch):
+    keep = StaticDecoder.keep_rows
+    monkeypatch.setattr(StaticDecoder, "keep_rows", lambda self, rows: keep(self, rows) and rows)
     assert together(model)[0] != alone(model)
 
 
@@ -108,7 +124,6 @@ def test_sources_go_with_their_rows(translator):
 
 
 def test_sources_of_other_rows_would_be_noticed(translator, monkeypatch):
-    selected = EncoderOutputs.selected
-    monkeypatch.setattr(EncoderOutputs, "selected", lambda self, rows: selected(self, list(range(len(rows)))))
+    monkeypatch.setattr(EncoderOutputs, "reorder", lambda *_: None)
     found, expected, _ = of_sources(translator)
     assert found != expected
