@@ -2,8 +2,9 @@
 
 So the result of a piece does not depend on how many workers there are, or on what else they do. Decoders, and
 encoder-decoders that sample, generate by an `Engine` whose queue is filled before its first turn. All else runs in
-batches of similar lengths: an `Engine` runs the encoder for one source at a time, and the length of a translation
-follows that of its source, so that rows of a batch end together, and those that end early are left out of its steps.
+batches of rows with about as many tokens, so that little is padded: an `Engine` runs the encoder for one source at a
+time. The length of a translation follows that of its source, so rows of a batch end at similar steps, and those that
+end early are left out of its steps.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import CausalLM, Encoder, Engine, Generation, Seq2SeqLM
+from edgeformer.runtime.encoder import Encoded
 from edgeformer.runtime.evaluation import score_text
 
 BATCH = 32
@@ -112,15 +114,10 @@ class Runner:
         A listener of a first request keeps the engine's thread until the queue is full: which rows run together is then
         no matter of timing.
         """
-        engine, results, streams = self._engine, dict[int, Result](), dict[int, Any]()
+        engine, streams = self._engine, dict[int, Any]()
         assert engine is not None
         ready = Event()
-        encoded: dict[int, Any] = {}
-        for place in places:
-            try:
-                encoded[place] = self._encode(prompts[place])
-            except EdgeformerError as error:
-                results[place] = _failed(error)
+        encoded, results = _encoded(self._encode, prompts, places)
         order = sorted(encoded, key=lambda place: (-len(encoded[place]), place))
         if order:
             self._hold(engine, encoded[order[-1]], ready)
@@ -160,9 +157,7 @@ class Runner:
         """Return what the engine is given: token ids of a decoder, the text itself of an encoder-decoder."""
         model = self._model
         if not isinstance(model, CausalLM):
-            if not isinstance(prompt, str):
-                raise RequestError(f"the source is {str(prompt)[:60]!r}; it must be a text.")
-            return prompt
+            return _text(prompt)
         if self._verb == "chat":
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
             return model.require_tokenizer().encode_chat(messages)
@@ -178,76 +173,81 @@ class Runner:
 
     def _by_length(self, prompts: Sequence[Any], places: list[int]) -> dict[int, Result]:
         """Run rows in batches of similar lengths; where a batch fails, its rows by themselves."""
-        run, size = self._batch_function()
-        order = sorted(places, key=lambda place: (len(str(prompts[place])), place))
-        results: dict[int, Result] = {}
+        encode, run, size = self._batch_functions()
+        encoded, results = _encoded(encode, prompts, places)
+        order = sorted(encoded, key=lambda place: (_tokens(encoded[place]), place))
         for start in range(0, len(order), size):
             batch = order[start : start + size]
             try:
-                found = run([prompts[place] for place in batch])
+                found = run([encoded[place] for place in batch])
             except Exception:  # of onnxruntime, too, which has no base class: each row runs again and keeps its error
-                found = [self._alone(run, prompts[place]) for place in batch]
+                found = [self._alone(run, encoded[place]) for place in batch]
             results |= dict(zip(batch, found, strict=True))
         return results
 
     @staticmethod
-    def _alone(run: Callable[[list[Any]], list[Result]], prompt: Any) -> Result:
+    def _alone(run: Callable[[list[Any]], list[Result]], row: Any) -> Result:
         try:
-            return run([prompt])[0]
+            return run([row])[0]
         except Exception as error:  # of onnxruntime, which has no base class of its own; it is this row's alone
             return _failed(error)
 
-    def _batch_function(self) -> tuple[Callable[[list[Any]], list[Result]], int]:
+    def _batch_functions(self) -> tuple[Callable[[Any], Any], Callable[[list[Any]], list[Result]], int]:
+        """Return what encodes a prompt, what runs encoded ones, and how many run together; single ones stay texts."""
         match self._verb:
             case "embed":
-                return self._embed, BATCH
+                return self._encode_to_embed, self._embed, BATCH
             case "classify":
-                return self._classify, BATCH
+                return self._encode_to_classify, self._classify, BATCH
             case "fill-mask":
-                return self._fill_mask, 1
+                return _text, self._fill_mask, 1
             case "perplexity":
-                return self._perplexity, 1
+                return _text, self._perplexity, 1
             case "transcribe":
-                return self._transcribe, 1
+                return lambda recording: recording, self._transcribe, 1
             case _:
-                return self._generate_batch, self._sources
+                return self._encode_source, self._generate_batch, self._sources
 
-    def _embed(self, texts: list[Any]) -> list[Result]:
+    def _encode_to_embed(self, text: Any) -> Encoded:
         model = self._model
         assert isinstance(model, Encoder)
-        _check_texts(texts)
-        encoded = [model.encode_text(text, truncate=True) for text in model.with_prompt(texts)]
-        vectors = model.embed_encoded(encoded)
+        return model.encode_text(model.with_prompt(_text(text)), truncate=True)
+
+    def _embed(self, texts: list[Encoded]) -> list[Result]:
+        model = self._model
+        assert isinstance(model, Encoder)
+        vectors = model.embed_encoded(texts)
         return [
             Result(output=vector.tolist(), prompt_tokens=len(ids))
-            for vector, (ids, _) in zip(vectors, encoded, strict=True)
+            for vector, (ids, _) in zip(vectors, texts, strict=True)
         ]
 
-    def _classify(self, texts: list[Any]) -> list[Result]:
+    def _encode_to_classify(self, text: Any) -> list[int]:
         model = self._model
         assert isinstance(model, Encoder)
-        _check_texts(texts)
-        lengths = [len(model.encode_text(text)[0]) for text in texts]
+        return model.encode_text(_text(text))[0]
+
+    def _classify(self, texts: list[list[int]]) -> list[Result]:
+        model = self._model
+        assert isinstance(model, Encoder)
         found = model.classify(texts, batch_size=BATCH)
         return [
             Result(
                 output=classes[0].label,
-                prompt_tokens=length,
+                prompt_tokens=len(ids),
                 scores=tuple((each.label, each.probability) for each in classes),
             )
-            for classes, length in zip(found, lengths, strict=True)
+            for classes, ids in zip(found, texts, strict=True)
         ]
 
-    def _fill_mask(self, texts: list[Any]) -> list[Result]:
+    def _fill_mask(self, texts: list[str]) -> list[Result]:
         model = self._model
         assert isinstance(model, Encoder)
-        _check_texts(texts)
         found = model.fill_mask(texts[0])
         scores = tuple((each.token, each.probability) for each in found)
         return [Result(output=found[0].text, prompt_tokens=len(model.encode_text(texts[0])[0]), scores=scores)]
 
-    def _perplexity(self, texts: list[Any]) -> list[Result]:
-        _check_texts(texts)
+    def _perplexity(self, texts: list[str]) -> list[Result]:
         score = score_text(self._model, texts[0])
         return [Result(output=score.perplexity, prompt_tokens=score.tokens + 1)]
 
@@ -255,23 +255,54 @@ class Runner:
         assert isinstance(self._model, Seq2SeqLM)
         return [Result(output=self._model.transcribe(recordings[0], **self._generation))]
 
-    def _generate_batch(self, sources: list[Any]) -> list[Result]:
+    def _encode_source(self, prompt: Any) -> list[int]:
         model = self._model
         assert isinstance(model, Seq2SeqLM)
-        _check_texts(sources)
-        options: Any = dict(self._generation)
-        source, target = options.pop("source_language", None), options.pop("target_language", None)
-        start: list[int] | None = None
-        inputs: list[Any] = sources
+        source, target, _ = self._languages()
+        sources: list[Any] = [_text(prompt)]
         if source or target:
-            inputs, start, options = model.translation_of(sources, source, target, options)
-        return [_generated(each) for each in model.generate(inputs, prompt=start, **options)]
+            sources, _, _ = model.translation_of(sources, source, target, {})
+        return model.encode_sources(sources)[0]
+
+    def _generate_batch(self, sources: list[list[int]]) -> list[Result]:
+        model = self._model
+        assert isinstance(model, Seq2SeqLM)
+        source, target, options = self._languages()
+        start: list[int] | None = None
+        if source or target:
+            _, start, options = model.translation_of([], source, target, options)
+        return [_generated(each) for each in model.generate(sources, prompt=start, **options)]
+
+    def _languages(self) -> tuple[str | None, str | None, Any]:
+        """Return the language of sources, that of texts, and the other options."""
+        options: Any = dict(self._generation)
+        return options.pop("source_language", None), options.pop("target_language", None), options
 
 
-def _check_texts(texts: list[Any]) -> None:
-    for text in texts:
-        if not isinstance(text, str):
-            raise RequestError(f"the prompt is {str(text)[:60]!r}; it must be a text.")
+def _encoded(
+    encode: Callable[[Any], Any], prompts: Sequence[Any], places: Sequence[int]
+) -> tuple[dict[int, Any], dict[int, Result]]:
+    """Return encoded prompts by their places, and the results of those that cannot be encoded."""
+    encoded: dict[int, Any] = {}
+    failed: dict[int, Result] = {}
+    for place in places:
+        try:
+            encoded[place] = encode(prompts[place])
+        except Exception as error:  # of tokenizers, which has no base class of its own; it is this row's alone
+            failed[place] = _failed(error)
+    return encoded, failed
+
+
+def _tokens(row: Any) -> int:
+    """Return the number of tokens of an encoded row; 0 for rows that are not encoded, which run one by one."""
+    ids = row[0] if isinstance(row, tuple) else row
+    return len(ids) if isinstance(ids, list) else 0
+
+
+def _text(prompt: Any) -> str:
+    if not isinstance(prompt, str):
+        raise RequestError(f"the prompt is {str(prompt)[:60]!r}; it must be a text.")
+    return prompt
 
 
 def _generated(result: Generation) -> Result:

@@ -133,6 +133,23 @@ def test_translations_that_sample_draw_by_row_and_greedy_ones_run_in_batches(tra
     assert sizes == [4, 4, 1]
 
 
+def test_batches_are_of_similar_numbers_of_tokens_however_long_the_texts_are(translate, embed):
+    for bundle, verb, name in ((translate, "translate", "generate"), (embed, "embed", "embed_encoded")):
+        model = load(bundle, "cpu", 1)
+        generation = {"num_beams": 1, "max_new_tokens": 2} if verb == "translate" else {}
+        batches, run_batch = [], getattr(model, name)
+        setattr(
+            model, name, lambda rows, of=batches, run=run_batch, **options: (of.append(rows), run(rows, **options))[1]
+        )
+        texts = ["a house", "of the in", "internationalization", "ξψω", "friend"] * 20
+        counts = [len(model.encode(text)) for text in texts]
+        assert sorted(texts, key=len) != sorted(texts, key=lambda text: len(model.encode(text)))
+        results = Runner(model, verb, BatchOptions(max_rows=16, generation=generation)).run(texts, 0)
+        assert [result.prompt_tokens for result in results] == counts
+        tokens = [len(row[0] if verb == "embed" else row) for batch in batches for row in batch]
+        assert tokens == sorted(counts) and len(batches) > 2
+
+
 def test_other_verbs_write_what_the_model_computes(embed, llama, tmp_path):
     rows = write_jsonl(tmp_path / "rows.jsonl", 20)
     run(embed, tmp_path / "rows.jsonl", tmp_path / "vectors")

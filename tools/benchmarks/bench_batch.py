@@ -11,7 +11,7 @@ compares every row with a plain loop over `model.generate` or `model.embed`. It 
 holds a job, and writes its kills into kills.jsonl.
 
 `speed` alternates: the job on this machine, an `Engine` or `embed` in one process, and with --checkpoint transformers'
-`generate` in batches of 8 to 256, of the texts as they come and of texts that are sorted by length, each with one
+`generate` in batches of 8 to 256, of the texts as they come and sorted by characters or by tokens, each with one
 thread, or, with --workers, a job of so many workers and transformers with so many threads. It prints rows/s, the job's
 with and without its start, and the largest memory of a worker for the rows and for a tenth of them.
 """
@@ -151,6 +151,13 @@ def engine_seconds(bundle: Path, texts: Sequence[str]) -> float:
         return timed(run)
 
 
+def orders_of(texts: Sequence[str], bundle: Path) -> dict[str, Sequence[str]]:
+    """Return the texts in the orders in which transformers runs them."""
+    encode = load(bundle, "cpu", 1).encode
+    by_tokens = sorted(texts, key=lambda text: len(encode(text)))
+    return {"": texts, " sorted by characters": sorted(texts, key=len), " sorted by tokens": by_tokens}
+
+
 def transformers_seconds(checkpoint: Path, bundle: Path, texts: Sequence[str], size: int, threads: int) -> float:
     """Return the seconds of transformers for all texts, in batches of their order."""
     import torch
@@ -201,7 +208,7 @@ def speed(bundle: Path, rows: int, rounds: int, checkpoint: Path | None, workers
                 "with a tenth of the rows": tenth / 1e6,
             }
             if checkpoint is not None:
-                for size, (order, given) in product(BATCHES, (("", part), (" sorted", sorted(part, key=len)))):
+                for size, (order, given) in product(BATCHES, orders_of(part, bundle).items()):
                     seconds = transformers_seconds(checkpoint, bundle, given, size, workers)
                     figures[f"transformers rows/s, {size}{order} together"] = len(part) / seconds
             click.echo(json.dumps({label: round(value, 1) for label, value in figures.items()}))
