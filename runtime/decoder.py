@@ -312,7 +312,8 @@ class StaticDecoder(Decoder):
             return None
         count = len(rows)
         order = np.arange(count)
-        order[~np.isin(order, rows)] = [row for row in rows if row >= count]
+        gaps = sorted(set(range(count)).difference(rows))
+        order[gaps] = rows[count - len(gaps) :]
         self.reorder(order)
         if self._encoder_outputs is not None:
             assert isinstance(self._encoder_outputs, EncoderOutputs)

@@ -197,7 +197,9 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
         if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.keep_rows(active)):
             kept = [kept[place] for place in order]
             active = list(range(len(kept)))
-        mask = None if len(active) == len(kept) else np.isin(np.arange(len(kept)), active)
+        mask = None
+        if len(active) < len(kept):
+            mask = np.array([rows[index].finish_reason is None for index in kept])
         logits = decoder.decode_one_token([rows[index].tokens[-1] for index in kept], mask)
         pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
         elapsed = time.perf_counter() - start

@@ -129,6 +129,8 @@ def token_ids(name: str, value: Any) -> list[int]:
     """Return token ids as Python's integers. Raises RequestError for anything but a list of whole numbers."""
     if not is_list(value):
         raise RequestError(f"{name} is {shown(value)}; it must be a list of token ids.")
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return list(value)  # as tokenizers give them, without a name for each
     return [integer(f"{name}[{place}]", each) for place, each in enumerate(value)]
 
 
