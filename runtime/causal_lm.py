@@ -12,7 +12,8 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime import request_values
 from edgeformer.runtime.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
-from edgeformer.runtime.decoder import Decoder, PrefillSession, new_decoder
+from edgeformer.runtime.decoder import Decoder, PrefillSession
+from edgeformer.runtime.device_decoder import CapturedSteps
 from edgeformer.runtime.encoder_outputs import check_length
 from edgeformer.runtime.generate import (
     DEFAULT_NEW_TOKENS,
@@ -26,6 +27,7 @@ from edgeformer.runtime.generate import (
 from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
 from edgeformer.runtime.logits_processors import LogitsProcessor
 from edgeformer.runtime.model import Model, Text, is_batch
+from edgeformer.runtime.new_decoder import new_decoder
 from edgeformer.runtime.prefix_cache import PrefixCache
 from edgeformer.runtime.rows import (
     drafts_tokens,
@@ -57,6 +59,7 @@ class CausalLM(Model):
         self._adapters: dict[str, Tensors] = {}
         self.prefix_cache = PrefixCache(PREFIX_BYTES)
         self.draft: CausalLM | None = None
+        self._captured = CapturedSteps(manifest.context_length) if self.captures else None
         self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
             session = self._open_graph(manifest.prefill.graph)
@@ -104,14 +107,16 @@ class CausalLM(Model):
         """
         request_values.count("batch_size", batch_size, most=request_values.MOST_ROWS)
         request_values.count("capacity", capacity, most=self.manifest.context_length)
-        session, prefill = self.session, self.prefill_session
+        session, prefill, captured = self.session, self.prefill_session, self._captured
         if adapter is not None:
             check_adapter(self.manifest, adapter)
             if adapter not in self._adapters:
                 self._adapters[adapter] = read_adapter(self.folder, self.manifest, adapter)
             tensors = self._adapters[adapter]
-            session, prefill = AdaptedSession(self.adapter_session, tensors), None
-        return new_decoder(session, self.manifest, batch_size, capacity, self.provider, prefill=prefill)
+            session, prefill, captured = AdaptedSession(self.adapter_session, tensors), None, None
+        return new_decoder(
+            session, self.manifest, batch_size, capacity, self.provider, prefill=prefill, captured=captured
+        )
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token of one text: float32 [S, V].

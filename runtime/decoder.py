@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,8 @@ from edgeformer.runtime.session import cache_dtype
 from edgeformer.runtime.static_cache import StaticCache
 
 PREFILL_CHUNK = 256
-"""Tokens of a prompt per run. Attention kernels also compute the masked half of a prompt; in chunks, only the masked
-half of each chunk is wasted."""
+"""Tokens of a prompt per run on the CPU. Attention kernels also compute the masked half of a prompt; in chunks, only
+the masked half of each chunk is wasted."""
 
 
 Tokens = Sequence[int] | NDArray[np.int64]
@@ -45,30 +45,22 @@ class PrefillSession:
     from_tokens: int
 
 
+class Candidates(NamedTuple):
+    """The most likely tokens of a row, and all that are as likely as the last of them.
+
+    ids: int64 [n], in ascending order; logits: [n].
+    """
+
+    ids: NDArray[np.int64]
+    logits: Logits
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A moment of a decoder. lengths: int64 [B], tokens in each row; states: of its cache."""
 
     lengths: NDArray[np.int64]
     states: Any
-
-
-def new_decoder(
-    session: Any,
-    manifest: Manifest,
-    batch_size: int,
-    capacity: int,
-    provider: Provider = "cpu",
-    encoder_outputs: CrossCache | None = None,
-    prefill: PrefillSession | None = None,
-) -> "Decoder":
-    """Return a decoder with `batch_size` empty rows of up to `capacity` tokens, for the graph's form of cache.
-
-    encoder_outputs: keys and values of the sources, of an encoder-decoder. prefill: the session of the prefill graph,
-    where the bundle has one.
-    """
-    kind = DynamicDecoder if manifest.cache_form == "dynamic" else StaticDecoder
-    return kind(session, manifest, batch_size, capacity, provider, encoder_outputs, prefill)
 
 
 def needs_numbers(manifest: Manifest) -> bool:
@@ -83,6 +75,7 @@ class Decoder(ABC):
     """
 
     cache: StaticCache | DynamicCache
+    prefill_chunk = PREFILL_CHUNK
 
     def __init__(
         self,
@@ -111,8 +104,12 @@ class Decoder(ABC):
         self._step = self._new_binding(self._step_session, self._tokens, self._logits)
         self._bind_step()
 
-    def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
-        """Append a prompt to one row, `chunk` tokens at a time; return the logits of its last token [V]."""
+    def prefill(self, row: int, tokens: Tokens, *, chunk: int | None = None) -> Logits:
+        """Append a prompt to one row, `chunk` tokens at a time; return the logits of its last token [V].
+
+        chunk: None for `prefill_chunk`.
+        """
+        chunk = chunk or self.prefill_chunk
         buffer = self._new_logits(0)
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
@@ -181,6 +178,13 @@ class Decoder(ABC):
         self._run(self._session, self._new_binding(self._session, tokens, logits), new)
         return logits
 
+    def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
+        """Append tokens as `decode_one_token` does; return the `count` most likely next tokens of each row.
+
+        Returns None, and appends nothing, where `decode_one_token` is as fast: its logits are at hand on the CPU.
+        """
+        return None
+
     @abstractmethod
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Append one token to every active row; return logits [B, V], which the next step overwrites.
@@ -229,11 +233,15 @@ class Decoder(ABC):
     ) -> StaticCache | DynamicCache:
         """Return an empty cache; prefix: the beginning of its tensors' names in the graph."""
 
-    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, rows: Rows = None) -> Any:
-        """Return a binding of tokens, logits and encoder outputs, for all rows or some."""
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits | None, rows: Rows = None) -> Any:
+        """Return a binding of tokens, logits and encoder outputs, for all rows or some.
+
+        logits: None where the caller binds them.
+        """
         binding = session.io_binding()
         bind_input(binding, "input_ids", tokens)
-        bind_output(binding, "logits", logits)
+        if logits is not None:
+            bind_output(binding, "logits", logits)
         if self._encoder_outputs is not None:
             self._encoder_outputs.bind(binding, rows)
         return binding
@@ -265,7 +273,6 @@ class StaticDecoder(Decoder):
     """A decoder over buffers that are allocated and bound once; a token is in the slot of its position."""
 
     cache: StaticCache
-    _copies: bool
 
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step over a mask of the whole capacity [B, C], so that no shape changes from step to step.
@@ -277,8 +284,6 @@ class StaticDecoder(Decoder):
         self.lengths[:] = lengths
         np.less(self._slots, lengths[:, None], out=self._step_mask, casting="unsafe")
         self._tokens[:, 0] = tokens
-        if self._copies:
-            self._bind_step()
         self._step_session.run_with_iobinding(self._step)
         return self._logits[:, 0]
 
@@ -287,8 +292,6 @@ class StaticDecoder(Decoder):
 
         The mask is that of the whole capacity, as in a step: no shape changes from run to run of as many tokens.
         """
-        if self._copies:
-            return super().decode_tokens(row, tokens)
         key = row, len(tokens)
         mask = self._step_mask[row : row + 1]
         if key not in self._chunks:
@@ -307,9 +310,7 @@ class StaticDecoder(Decoder):
         return logits[0]
 
     def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
-        """Bind the next step to the front of the buffers, where the rows are then; on the CPU only."""
-        if self._copies:
-            return None
+        """Bind the next step to the front of the buffers, where the rows are then."""
         count = len(rows)
         order = np.arange(count)
         gaps = sorted(set(range(count)).difference(rows))
@@ -339,16 +340,10 @@ class StaticDecoder(Decoder):
         self._slots = np.arange(capacity)
         self._mask = np.empty(batch_size * capacity, np.int64)
         self._step_mask = np.empty((batch_size, capacity), np.int64)
-        # Binding copies an array to a device other than the CPU at once, so later writes need another binding.
-        self._copies = provider != "cpu"
         self._chunks: dict[tuple[int, int], tuple[NDArray[np.int64], Logits, Any]] = {}
-        windows = layer_windows(self._session, manifest.cache, prefix)
-        cache = StaticCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
-        if needs_numbers(manifest):
-            cache.fill(0)
-        return cache
+        return new_static_cache(self._session, manifest, batch_size, capacity, provider, prefix)
 
-    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits, rows: Rows = None) -> Any:
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits | None, rows: Rows = None) -> Any:
         binding = super()._new_binding(session, tokens, logits, rows)
         self.cache.bind(binding, rows)
         return binding
@@ -388,6 +383,17 @@ class DynamicDecoder(Decoder):
 
     def _over_cache(self, binding: Any, new: Mask, row: int | None) -> AbstractContextManager[NDArray[np.int64]]:
         return self.cache.grow(binding, new, row)
+
+
+def new_static_cache(
+    session: Any, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
+) -> StaticCache:
+    """Return an empty static cache for the decode graph of a session."""
+    windows = layer_windows(session, manifest.cache, prefix)
+    cache = StaticCache(manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, windows, prefix)
+    if needs_numbers(manifest):
+        cache.fill(0)
+    return cache
 
 
 def layer_windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[int | None]:

@@ -14,9 +14,10 @@ from edgeformer.manifest import Manifest
 from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.audio import Spectrogram, log_mel
 from edgeformer.runtime.bfloat16 import stored
-from edgeformer.runtime.decoder import Decoder, new_decoder
+from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
+from edgeformer.runtime.new_decoder import new_decoder
 from edgeformer.runtime.session import CACHE_DTYPES, SessionSettings, check_tensors
 from edgeformer.runtime.sound_files import load_audio
 from edgeformer.runtime.speech.prompt import window_seconds

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.decoder import Logits, Mask, Tokens
+from edgeformer.runtime.decoder import Candidates, Logits, Mask, Tokens
 from edgeformer.runtime.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.logits_rules import Rules
 from edgeformer.runtime.sampling import Sampler, Sampling
@@ -91,11 +91,25 @@ class Row:
             self._ids = np.empty(len(self.prompt) + self.max_new_tokens, np.int64)
             self._ids[: len(self.prompt)] = self.prompt
 
+    @property
+    def candidate_count(self) -> int | None:
+        """How many of the most likely tokens decide about the next one; None where the logits of all do."""
+        if self._changes_logits or self.constraint or self.top_logprobs is not None:
+            return None
+        return self.sampling.candidate_count
+
     def advance(self, logits: NDArray[np.float32]) -> str:
         """Choose the next token from logits [V]; return the text that it completes."""
         token = self._choose(self._processed(logits) if self._changes_logits else logits)
         if self.top_logprobs is not None:
             self.logprobs.append(token_logprobs(logits, token, self.top_logprobs))
+        return self._append(token)
+
+    def advance_among(self, candidates: Candidates) -> str:
+        """Choose the next token among so many candidates; return the text that it completes."""
+        return self._append(int(candidates.ids[self._sampler.choose(candidates.logits)]))
+
+    def _append(self, token: int) -> str:
         self.tokens.append(token)
         if token in self.eos:
             self.finish_reason = "eos"
@@ -165,6 +179,9 @@ class Steps(Protocol):
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Append one token to every active row; return logits [B, V], which the next step overwrites."""
 
+    def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
+        """Append one token to every active row; return the most likely next ones, or None, and append nothing."""
+
     def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
         """Go on with these rows alone; return which of them each row is now, None where that is not possible."""
 
@@ -192,6 +209,7 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
         row.prefill_seconds = time.perf_counter() - start
         yield index, row.advance(logits)
     kept = list(range(len(rows)))  # the rows of the decoder
+    count = _candidate_count(rows)
     while active := [place for place, index in enumerate(kept) if rows[index].finish_reason is None]:
         start = time.perf_counter()
         if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.keep_rows(active)):
@@ -200,12 +218,23 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
         mask = None
         if len(active) < len(kept):
             mask = np.array([rows[index].finish_reason is None for index in kept])
-        logits = decoder.decode_one_token([rows[index].tokens[-1] for index in kept], mask)
-        pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
+        tokens = [rows[index].tokens[-1] for index in kept]
+        candidates = decoder.decode_candidates(tokens, mask, count) if count else None
+        if candidates is None:
+            logits = decoder.decode_one_token(tokens, mask)
+            pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
+        else:
+            pieces = [(kept[place], rows[kept[place]].advance_among(candidates[place])) for place in active]
         elapsed = time.perf_counter() - start
         for index, piece in pieces:
             rows[index].decode_seconds += elapsed
             yield index, piece
+
+
+def _candidate_count(rows: Sequence[Row]) -> int | None:
+    """Return how many of the most likely tokens decide about the next one of each row; None where all do for one."""
+    counts = [row.candidate_count for row in rows]
+    return None if None in counts else max(filter(None, counts), default=None)
 
 
 def run_to_end(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
-from edgeformer.runtime.cuda_options import checked
+from edgeformer.runtime.cuda_options import checked, without_graphs
 from edgeformer.runtime.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.kernels import choose_kernels
 from edgeformer.runtime.prepacked_graphs import open_graph
@@ -25,7 +25,8 @@ class Model:
     `Engine` runs the requests of threads together, which is faster. A process that is forked from this one can use the
     model if it was loaded with threads=1; otherwise its calls raise RequestError.
 
-    provider: where it runs, cpu or cuda. tokenizer: None for a bundle without one, which takes token ids only.
+    provider: where it runs, cpu or cuda. captures: whether CUDA graphs replay its steps. tokenizer: None for a bundle
+    without one, which takes token ids only.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
@@ -34,18 +35,23 @@ class Model:
         self.provider = choose_provider(settings.provider, manifest)
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
         self._threads, self._cuda = settings.threads, checked(settings.cuda)
-        self.session: Any = self._open_graph(manifest.graphs[-1])
+        self.captures = self.provider == "cuda" and self._cuda.enable_cuda_graph
+        if self.captures and (manifest.task != "causal-lm" or manifest.cache_form == "dynamic"):
+            raise RequestError(
+                "enable_cuda_graph is for decoder-only models with a static cache, whose steps find everything at the "
+                f"same addresses; {folder} is a bundle for {manifest.task} with a {manifest.cache_form} cache."
+            )
+        self.session: Any = self._open_graph(manifest.graphs[-1], self.captures)
         if manifest.task != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
             inputs = ["input_ids", *(tensor.past for tensor in tensors)]
             check_tensors(self.session, manifest.graphs[-1], inputs, ["logits", *(each.present for each in tensors)])
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
-    def _open_graph(self, graph: str) -> Any:
-        """Open a session of a graph of the bundle, named by its path within the folder."""
-        return open_graph(
-            self.folder, self.manifest, graph, self.provider, self._threads, self._kernel_choice, self._cuda
-        )
+    def _open_graph(self, graph: str, captures: bool = False) -> Any:
+        """Open a session of a graph of the bundle, named by its path within the folder; captures: as CUDA graphs."""
+        cuda = self._cuda if captures else without_graphs(self._cuda)
+        return open_graph(self.folder, self.manifest, graph, self.provider, self._threads, self._kernel_choice, cuda)
 
     @cached_property
     def kernels(self) -> KernelReport:

@@ -31,6 +31,13 @@ class Sampling:
     eta_cutoff: float = 0.0
     seed: int | None = None
 
+    @property
+    def candidate_count(self) -> int | None:
+        """How many of the most likely tokens decide about the next one; None where all do."""
+        if self.temperature == 0:
+            return 1
+        return self.top_k if self.top_k and not self.top_h else None
+
     def __post_init__(self) -> None:
         _require(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or larger")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or larger")

@@ -232,27 +232,29 @@ def _graph_session(base: Any) -> Any:
     """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class.
 
     A run in a fork of the process that opened a session of several threads would wait for threads that no fork has.
+    uncaptured: options of a run that gives none.
     """
 
     class GraphSession(base):  # type: ignore[misc]
-        def __init__(self, graph: str, has_threads: bool, *arguments: Any, **options: Any) -> None:
-            self._graph = graph
+        def __init__(self, name: str, has_threads: bool, uncaptured: Any, *arguments: Any, **options: Any) -> None:
+            self._graph = name
             self._has_threads = has_threads
+            self._uncaptured = uncaptured
             self._process = os.getpid()
-            super().__init__(graph, *arguments, **options)
+            super().__init__(*arguments, **options)
 
         def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
             if self._has_threads and os.getpid() != self._process:
                 raise _fork_error(self._graph)
             with _named_errors(self._graph):
-                return super().run(names, feeds, options)
+                return super().run(names, feeds, options or self._uncaptured)
 
         def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
             if self._has_threads and os.getpid() != self._process:
                 raise _fork_error(self._graph)
             # A context manager would take as long as all else that Python does in a decode step.
             try:
-                self._sess.run_with_iobinding(binding._iobinding, options)
+                self._sess.run_with_iobinding(binding._iobinding, options or self._uncaptured)
             except onnxruntime_errors() as error:
                 raise _run_error(self._graph, error) from error
 
@@ -277,6 +279,17 @@ def _fork_error(graph: str) -> RequestError:
 
 def _run_error(graph: str, error: Exception) -> BundleError:
     return BundleError(f"onnxruntime cannot run {graph}: {error} Check the bundle with: edgeformer verify")
+
+
+NO_GRAPH = -1
+"""The number of a CUDA graph by which onnxruntime neither captures nor replays one."""
+
+
+def graph_run(graph: int) -> Any:
+    """Return options of runs that capture a CUDA graph of this number the first time, and replay it later."""
+    options = onnxruntime().RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
 
 
 def check_tensors(session: Any, graph: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:
@@ -314,7 +327,9 @@ def open_session(
     if profiling is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
-    providers = execution_providers(provider, cuda or CudaOptions())
+    chosen_cuda = cuda or CudaOptions()
+    uncaptured = graph_run(NO_GRAPH) if chosen_cuda.enable_cuda_graph and provider == "cuda" else None
+    providers = execution_providers(provider, chosen_cuda)
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
@@ -323,7 +338,9 @@ def open_session(
                 ort.preload_dlls()
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider == "cuda"  # of onnxruntime, or of our kernels
-            session = kind(str(graph), has_threads, options, providers=providers, enable_fallback=0)
+            session = kind(
+                str(graph), has_threads, uncaptured, str(graph), options, providers=providers, enable_fallback=0
+            )
     except onnxruntime_errors() as error:
         here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
         raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error
@@ -335,3 +352,12 @@ def open_session(
     if profiling is not None:
         profiling[1].append(session)
     return session
+
+
+def open_small_graph(model: bytes, provider: Provider) -> Any:
+    """Open a session of a graph of a few nodes, in one thread; model: its bytes. Errors are those of `open_session`."""
+    ort = onnxruntime()
+    providers, name = execution_providers(provider, CudaOptions()), "a graph behind the model"
+    with _named_errors(name), redirect_stdout(sys.stderr):
+        kind = _graph_session(ort.InferenceSession)
+        return kind(name, provider == "cuda", None, model, session_options(1), providers=providers, enable_fallback=0)

@@ -64,8 +64,7 @@ class StaticCache:
         for tensor in self._tensors:
             shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype)
             self._buffers.append(Buffer.reserved(shape, kind) if reserved else Buffer(shape, kind, provider))
-            if not tensor.per_token:
-                self._buffers[-1].put(np.zeros(shape, kind))
+        self.clear_states()
 
     @property
     def reversible_length(self) -> int:
@@ -79,6 +78,12 @@ class StaticCache:
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
             buffer.bind_input(binding, tensor.past, rows)
             buffer.bind_output(binding, tensor.present, rows)
+
+    def clear_states(self) -> None:
+        """Make all states of fixed size those before the first token; slots of tokens need no clearing."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            if not tensor.per_token:
+                buffer.put(np.zeros(buffer.shape, buffer.dtype))
 
     def fill(self, value: float) -> None:
         """Overwrite every slot for a token; parity checks fill with NaN to show that no unwritten slot is read."""

@@ -20,9 +20,9 @@ from edgeformer.runtime.decoder import (
     PrefillSession,
     StaticDecoder,
     needs_numbers,
-    new_decoder,
 )
 from edgeformer.runtime.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.new_decoder import new_decoder
 
 Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import (
-    PREFILL_CHUNK,
     Logits,
     StaticDecoder,
     Tokens,
@@ -54,7 +53,7 @@ class RowDecoder(StaticDecoder):
     adapters: RowAdapters | None = None
     _prompt_logits: Logits
 
-    def prefill(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
+    def prefill(self, row: int, tokens: Tokens, *, chunk: int | None = None) -> Logits:
         """Append a prompt to one row, with its adapter; return logits [V] that the next prompt overwrites."""
         adapted = None if self.adapters is None else self.adapters.session_of(row)
         if adapted is None:

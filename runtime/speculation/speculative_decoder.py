@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from edgeformer.runtime.decoder import Decoder, Logits, Mask, Snapshot, Tokens
+from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, Snapshot, Tokens
 from edgeformer.runtime.speculation.draft_length import DraftLength
 from edgeformer.runtime.speculation.statistics import SpeculationStatistics
 
@@ -64,6 +64,10 @@ class SpeculativeDecoder:
             return self._logits[self._accepted : self._accepted + 1]
         self.settle()
         return self._run_with_draft(token)
+
+    def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
+        """Return None: drafts are compared with the logits of their runs."""
+        return None
 
     def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
         """Return None: there is one row."""

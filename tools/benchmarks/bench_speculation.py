@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, GenerationConfig, SpeculationStatistics, load_causal_lm
-from edgeformer.runtime.decoder import PrefillSession, new_decoder
+from edgeformer.runtime.decoder import PrefillSession
 from edgeformer.runtime.generate import Row, run_rows
+from edgeformer.runtime.new_decoder import new_decoder
 from edgeformer.runtime.rows import with_prompt_lookup
 from edgeformer.runtime.sampling import Sampling
 from edgeformer.runtime.session import usable_cores

@@ -1,0 +1,192 @@
+"""A decoder over a static cache on a device, whose steps copy as little as they can.
+
+    host     token ids, mask  ──►  device     decode graph over the cache, at fixed addresses
+                                              logits [B, 1, V] stay there
+    host     the most likely tokens, or all logits if rules or the sampler need them  ◄──
+
+All that a step reads and writes stays where it is, so that a CUDA graph may replay its kernels. onnxruntime keeps each
+captured graph as long as its session, and a graph is of use for the memory that it was captured over alone. So that
+memory is kept, too, and is lent to one request after the other (`CapturedSteps`).
+"""
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import count as counted
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
+from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, StaticDecoder, Tokens, new_static_cache
+from edgeformer.runtime.device_logits import MOST_CANDIDATES, device_logits
+from edgeformer.runtime.session import graph_run
+from edgeformer.runtime.static_cache import StaticCache
+
+SHORTEST = 256
+"""Tokens of the smallest memory that is kept; each larger one has twice as many, up to the context."""
+
+DEVICE_CHUNK = 1024
+"""Tokens of a prompt per run. Below about 300 (989 TFLOP/s of fp16 over 3.35 TB/s, NVIDIA's figures for an H100) a run
+waits for the weights, and not for the arithmetic."""
+
+CHUNK_BYTES = 2**28
+"""Bytes of the logits of such a run at most; a chunk of a large vocabulary is shorter."""
+
+
+class StepMemory:
+    """Memory of decode steps at fixed addresses: a cache, and the token ids, mask and logits of its rows.
+
+    graph: number of the CUDA graph that is captured over it; None where a step launches its kernels one by one.
+    captured: whether that has happened.
+    """
+
+    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, graph: int | None = None):
+        self.cache = cache
+        self.logits = logits
+        self.tokens = Buffer((cache.batch_size, 1), np.int64, provider)
+        self.mask = Buffer((cache.batch_size, cache.capacity), np.int64, provider)
+        self.run = None if graph is None else graph_run(graph)
+        self.captured = False
+
+
+class CapturedSteps:
+    """The memory of a session's steps over which CUDA graphs were captured: some in use, and some for later requests.
+
+    context: tokens of the longest text. The memory of finished requests is kept: one for each number of rows and each
+    power of two of tokens, times the requests of that shape that ran at once.
+    """
+
+    def __init__(self, context: int):
+        self._context = context
+        self._free: defaultdict[tuple[int, int], list[StepMemory]] = defaultdict(list)
+        self._graphs = counted(1)
+        self._lock = Lock()
+
+    def capacity_for(self, tokens: int) -> int:
+        """Return the tokens of a row of the memory for so many."""
+        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(self._context, tokens))
+
+    def lend(self, decoder: Any, rows: int, tokens: int, make: Callable[[int], StepMemory]) -> StepMemory:
+        """Return memory for a decoder, to which it belongs until that is collected. make: of a graph's number."""
+        shape = rows, tokens
+        with self._lock:
+            memory = self._free[shape].pop() if self._free[shape] else None
+        if memory is None:
+            memory = make(next(self._graphs))
+        else:
+            memory.cache.clear_states()
+        weakref.finalize(decoder, self._free[shape].append, memory)
+        return memory
+
+
+class DeviceDecoder(StaticDecoder):
+    """A static decoder on a device.
+
+    captured: where memory with captured steps comes from; None for memory of its own, and no CUDA graphs.
+    """
+
+    prefill_chunk = DEVICE_CHUNK
+
+    def __init__(self, *arguments: Any, captured: CapturedSteps | None = None, **options: Any):
+        self._captured = captured
+        super().__init__(*arguments, **options)
+        self._reader = device_logits(np.dtype(self._logits_dtype), self._provider)
+        self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // self._logits[0].nbytes))
+
+    def prefill(self, row: int, tokens: Tokens, *, chunk: int | None = None) -> Logits:
+        """Append a prompt to one row; return the logits of its last token [V], which alone leave the device."""
+        chunk = chunk or self.prefill_chunk
+        for start in range(0, len(tokens), chunk):
+            ids = np.asarray(tokens[start : start + chunk], np.int64)[None]
+            binding = self._new_binding(self._session, ids, None, row)
+            self._run(self._session, binding, np.ones(ids.shape, np.bool_), row)
+        logits = binding.get_outputs()[-1]  # they were bound last
+        return self._reader.row(logits, ids.shape[1] - 1)
+
+    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
+        """Run a step, and copy the logits of all tokens from the device."""
+        self._run_step(tokens, active)
+        return self._memory.logits.host()[:, 0]
+
+    def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
+        """Run a step, and copy the most likely tokens of each row from the device."""
+        if count > MOST_CANDIDATES or count >= self._vocab_size:
+            return None
+        self._run_step(tokens, active)
+        # One more token says whether others are as likely as the last of them.
+        values, ids = self._reader.candidates(self._memory.logits, count + 1)
+        if (values[:, count - 1] == values[:, count]).any():
+            return list(map(_at_least, self._memory.logits.host()[:, 0], values[:, count - 1]))
+        order = np.argsort(ids[:, :count], axis=1)
+        return [Candidates(row[places], found[places]) for row, found, places in zip(ids, values, order, strict=True)]
+
+    def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
+        """Append several tokens to one row in one run; return the logits after each [S, V]."""
+        return Decoder.decode_tokens(self, row, tokens)
+
+    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
+        """Return None: rows of a device are moved over the host, which takes longer than rows that have ended."""
+        return None
+
+    def _run_step(self, tokens: Tokens, active: Mask | None) -> None:
+        lengths = self.lengths + (1 if active is None else active)
+        self._check_room(int(lengths.max()))
+        self.lengths[:] = lengths
+        np.less(self._slots, lengths[:, None], out=self._step_mask, casting="unsafe")
+        self._tokens[:, 0] = tokens
+        memory = self._memory
+        memory.mask.put(self._step_mask)
+        memory.tokens.put(self._tokens)
+        if memory.run is None or memory.captured:
+            self._session.run_with_iobinding(self._step, memory.run)
+            return
+        # A capture runs the step several times. Slots of tokens get the same numbers each time; states would advance.
+        before = self.cache.snapshot()
+        self._session.run_with_iobinding(self._step, memory.run)
+        memory.captured = True
+        if any(each is not None for each in before):
+            self.cache.restore(before)
+            self._session.run_with_iobinding(self._step, memory.run)
+
+    def _bind_step(self) -> None:
+        memory = self._memory
+        memory.tokens.bind_input(self._step, "input_ids")
+        memory.mask.bind_input(self._step, self._mask_name)
+        memory.logits.bind_output(self._step, "logits")
+
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits | None, rows: Any = None) -> Any:
+        """Leave the logits on the device where there is no array for them."""
+        binding = super()._new_binding(session, tokens, logits, rows)
+        if logits is None:
+            binding.bind_output("logits", self._provider)
+        return binding
+
+    def _new_cache(
+        self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
+    ) -> StaticCache:
+        if self._captured is not None:
+            capacity = self._captured.capacity_for(capacity)
+
+        def make(graph: int | None = None) -> StepMemory:
+            cache = new_static_cache(self._session, manifest, batch_size, capacity, provider, prefix)
+            logits = Buffer((batch_size, 1, self._vocab_size), self._logits_dtype, provider)
+            return StepMemory(cache, logits, provider, graph)
+
+        self._provider: Provider = provider
+        self._slots = np.arange(capacity)
+        self._mask = np.empty(batch_size * capacity, np.int64)
+        self._step_mask = np.empty((batch_size, capacity), np.int64)
+        captured = self._captured
+        self._memory = make() if captured is None else captured.lend(self, batch_size, capacity, make)
+        return self._memory.cache
+
+
+def _at_least(logits: Logits, least: Any) -> Candidates:
+    """Return the tokens whose logits [V] are not below a number."""
+    ids = np.flatnonzero(logits >= least)
+    return Candidates(ids, logits[ids])

@@ -1,0 +1,252 @@
+"""The decoder of devices, run on the CPU: the tokens of the CPU's own decoder, with and without captured steps.
+
+`Capturing` does with a session what onnxruntime's CUDA provider does: a run that captures runs three times, and a
+replay goes over the addresses of the run that was captured.
+"""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from edgeformer.errors import RequestError
+from edgeformer.export import export_model
+from edgeformer.runtime import CudaOptions, causal_lm, encoder_decoder, load
+from edgeformer.runtime import model as models
+from edgeformer.runtime.decoder import Decoder, StaticDecoder
+from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
+from edgeformer.runtime.device_logits import MOST_CANDIDATES, candidates_graph, device_logits, row_graph
+from edgeformer.runtime.static_cache import StaticCache
+
+TEXT = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 96, "bos_token_id": 1, "eos_token_id": 130,
+}  # fmt: skip
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+}  # fmt: skip
+KINDS = {
+    "grouped": ("qwen3", {}, {}),
+    "int8": ("qwen3", {}, {"cache_precision": "int8"}),
+    "windows": ("gemma2", {"sliding_window": 8}, {}),
+    "recurrent": ("qwen3_5_text", LINEAR, {}),
+    "standard": ("qwen3", {}, {"ops": "standard", "cache": "static"}),
+}
+T5 = {
+    "vocab_size": 131, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "eos_token_id": 1,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}  # fmt: skip
+PROMPTS = [np.random.default_rng(row).integers(2, 130, length).tolist() for row, length in enumerate((11, 3, 7))]
+SAMPLED = {"temperature": 2.0, "top_k": 20, "seed": 3}
+
+
+class Capturing:
+    """A session that captures and replays. runs: how often it ran a step, by the number of its CUDA graph."""
+
+    def __init__(self, session):
+        self._session = session
+        self._captured = {}
+        self.runs = {}
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding, options=None):
+        if options is None:
+            return self._session.run_with_iobinding(binding)
+        graph = options.get_run_config_entry("gpu_graph_id")
+        times = 1 if graph in self._captured else 3
+        for _ in range(times):
+            self._session.run_with_iobinding(self._captured.setdefault(graph, binding))
+        self.runs[graph] = self.runs.get(graph, 0) + times
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(make_model, tmp_path_factory, request):
+    family, sizes, options = KINDS[request.param]
+    folder = make_model(family, 3, **TEXT, **sizes)
+    return load(export_model(folder, tmp_path_factory.mktemp(request.param) / "b", verify=None, **options).path)
+
+
+@pytest.fixture
+def grouped(make_model, tmp_path):
+    return load(export_model(make_model("qwen3", 3, **TEXT), tmp_path / "b", verify=None).path)
+
+
+@pytest.fixture
+def on_a_device(monkeypatch):
+    """A function after which models have decoders of devices, with captured steps or without."""
+
+    def change(model, captured=None):
+        def new_decoder(session, manifest, rows, tokens, provider, encoder_outputs=None, prefill=None, **_):
+            arguments = session, manifest, rows, tokens, provider, encoder_outputs, prefill
+            return DeviceDecoder(*arguments, captured=captured)
+
+        for module in causal_lm, encoder_decoder:
+            monkeypatch.setattr(module, "new_decoder", new_decoder)
+        if captured is not None:
+            model.session = Capturing(model.session)
+        return model
+
+    return change
+
+
+@pytest.fixture
+def restored(model):
+    """The model, whose session is put back after the test."""
+    session = model.session
+    yield model
+    model.session = session
+
+
+def answers(model, **options):
+    """The tokens of requests: prompts alone, and all in one batch whose rows end at different steps."""
+    options = {"max_new_tokens": 12, "ignore_eos": True, **options}
+    alone = [model.generate(prompt, **options).token_ids for prompt in PROMPTS]
+    return alone, [each.token_ids for each in model.generate(PROMPTS, **options)]
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED, {"temperature": 0.9, "seed": 3}, {"repetition_penalty": 1.3}])
+def test_tokens_are_those_of_the_cpus_decoder(restored, on_a_device, options):
+    expected = answers(restored, **options)
+    assert answers(on_a_device(restored), **options) == expected
+
+
+def test_a_replay_reads_what_each_step_writes(restored, on_a_device):
+    expected = answers(restored, **SAMPLED)
+    model = on_a_device(restored, CapturedSteps(96))
+    assert answers(model, **SAMPLED) == expected
+    assert answers(model, **SAMPLED) == expected  # over memory of requests before
+
+
+def test_memory_of_other_requests_would_be_noticed(grouped, on_a_device, monkeypatch):
+    """A decoder with a new cache for each request, whose steps are replays of a graph over the first one."""
+    expected, memories, lend = answers(grouped, **SAMPLED), [], CapturedSteps.lend
+
+    def the_same_graph(self, decoder, rows, tokens, make):
+        memories.append(lend(CapturedSteps(96), decoder, rows, tokens, make))  # which keeps what a replay reads
+        return memories[-1]
+
+    monkeypatch.setattr(CapturedSteps, "lend", the_same_graph)
+    assert answers(on_a_device(grouped, CapturedSteps(96)), **SAMPLED) != expected
+
+
+@pytest.mark.parametrize("model", ["recurrent", "windows"], indirect=True)
+def test_states_that_a_capture_advances_would_be_noticed(restored, on_a_device, monkeypatch):
+    expected = answers(restored, **SAMPLED)
+    monkeypatch.setattr(StaticCache, "restore", lambda *_: None)
+    assert answers(on_a_device(restored, CapturedSteps(96)), **SAMPLED) != expected
+
+
+def test_finished_requests_leave_their_memory_to_later_ones(grouped, on_a_device):
+    captured = CapturedSteps(96)
+    model = on_a_device(grouped, captured)
+    for _ in range(3):
+        model.generate(PROMPTS[0], max_new_tokens=5, ignore_eos=True)
+    assert model.session.runs == {"1": 3 + 3 * 4 - 1}
+    first, second = model.new_decoder(1, 20), model.new_decoder(1, 20)
+    assert first._memory is not second._memory
+    second.prefill(0, [5, 6])
+    assert second.decode_one_token([7]).shape == (1, 131)
+    assert set(model.session.runs) == {"1", "2"}
+    model.generate(PROMPTS, max_new_tokens=2, ignore_eos=True)
+    assert set(model.session.runs) == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "capacity"), [(1, 256), (256, 256), (257, 512), (700, 1000), (1000, 1000), (1001, 1001)]
+)
+def test_memory_has_room_for_a_power_of_two(tokens, capacity):
+    assert CapturedSteps(1000).capacity_for(tokens) == capacity
+
+
+def test_prompts_in_pieces_come_to_the_same_logits(grouped, on_a_device):
+    text = np.random.default_rng(5).integers(2, 130, 60)
+    expected = grouped.new_decoder(1, 60).prefill(0, text)
+    model = on_a_device(grouped)
+    for chunk in (None, 7, 60):
+        np.testing.assert_allclose(model.new_decoder(1, 60).prefill(0, text, chunk=chunk), expected, atol=1e-5)
+
+
+def test_logits_of_a_large_vocabulary_are_made_in_shorter_pieces(grouped, on_a_device, monkeypatch):
+    monkeypatch.setattr("edgeformer.runtime.device_decoder.CHUNK_BYTES", 131 * 4 * 9)
+    decoder, lengths = on_a_device(grouped).new_decoder(1, 60), []
+    run = Decoder._run
+    monkeypatch.setattr(Decoder, "_run", lambda self, *given: lengths.append(given[2].shape[1]) or run(self, *given))
+    decoder.prefill(0, range(2, 30))
+    assert lengths == [9, 9, 9, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 1), ({"temperature": 1.0, "top_k": 7, "top_p": 0.9}, 7), ({"temperature": 1.0, "top_p": 0.9}, None),
+        ({"temperature": 1.0, "top_k": 7, "top_h": 0.5}, None), ({"logprobs": True}, None),
+        ({"repetition_penalty": 1.2}, None), ({"logit_bias": {5: 1.0}}, None), ({"min_new_tokens": 3}, None),
+    ],
+)  # fmt: skip
+def test_requests_that_a_few_candidates_decide(grouped, options, count):
+    assert grouped.new_row(PROMPTS[0], max_new_tokens=4, **options).candidate_count == count
+
+
+def test_no_logits_are_copied_for_a_greedy_step(grouped, on_a_device, monkeypatch):
+    model = on_a_device(grouped)
+    monkeypatch.setattr(DeviceDecoder, "decode_one_token", StaticDecoder.decode_one_token)  # would not run
+    assert len(model.generate(PROMPTS[0], max_new_tokens=4, ignore_eos=True).token_ids) == 4
+
+
+def test_equally_likely_tokens_are_all_candidates(grouped, on_a_device):
+    decoder = on_a_device(grouped).new_decoder(2, 8)
+    logits = np.zeros((2, 1, 131), np.float32)
+    logits[0, 0, [90, 3, 40, 7]] = 2, 1, 1, 1
+    logits[1, 0, [5, 4, 3]] = 3, 2, 1
+    decoder._run_step = lambda *_: decoder._memory.logits.put(logits)
+    first, second = decoder.decode_candidates([0, 0], None, 2)
+    assert first.ids.tolist() == [3, 7, 40, 90] and first.logits.tolist() == [1, 1, 1, 2]
+    assert second.ids.tolist() == [4, 5]
+    assert [each.ids.tolist() for each in decoder.decode_candidates([0, 0], None, 1)] == [[90], [5]]
+    logits[0, 0, 90] = 1
+    first, _ = decoder.decode_candidates([0, 0], None, 1)
+    assert first.ids[first.logits.argmax()] == 3 == logits[0, 0].argmax()
+
+
+@pytest.mark.parametrize("count", [MOST_CANDIDATES + 1, 131, 500])
+def test_many_candidates_are_read_from_all_logits(grouped, on_a_device, count):
+    decoder = on_a_device(grouped).new_decoder(1, 8)
+    decoder._run_step = None
+    assert decoder.decode_candidates([0], None, count) is None
+    options = {"temperature": 0.8, "top_k": count, "seed": 1, "max_new_tokens": 5, "ignore_eos": True}
+    sampled = grouped.generate(PROMPTS[0], **options).token_ids
+    assert len(sampled) == 5
+
+
+def test_translations_are_those_of_the_cpus_decoder(make_model, tmp_path, on_a_device):
+    folder = make_model("t5", 3, auto="AutoModelForSeq2SeqLM", **T5)
+    model = load(export_model(folder, tmp_path / "b", verify=None, context_length=96).path)
+
+    def translations():
+        options = {"max_new_tokens": 9, "ignore_eos": True}
+        return [[each.token_ids for each in model.generate(PROMPTS, num_beams=beams, **options)] for beams in (1, 2)]
+
+    expected = translations()
+    on_a_device(model)
+    assert translations() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_graphs_are_valid_and_take_any_sizes(dtype):
+    for graph in row_graph(np.dtype(dtype)), candidates_graph(np.dtype(dtype)):
+        onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
+    reader = device_logits(np.dtype(dtype), "cpu")
+    assert reader is device_logits(np.dtype(dtype), "cpu")
+    logits = np.random.default_rng(0).standard_normal((1, 5, 300)).astype(dtype)
+    value = ort.OrtValue.ortvalue_from_numpy(logits)
+    assert reader.row(value, 3).tolist() == logits[0, 3].tolist()
+
+
+def test_an_answer_of_one_sentence_says_which_models_have_no_cuda_graphs(tmp_path, monkeypatch):
+    bundle = export_model("tiny-translate", tmp_path / "b", verify=None).path
+    monkeypatch.setattr(models, "choose_provider", lambda *_: "cuda")
+    with pytest.raises(RequestError, match=r"^enable_cuda_graph is for decoder-only models with a static cache"):
+        load(bundle, cuda=CudaOptions(enable_cuda_graph=True))
