@@ -150,6 +150,15 @@ def libraries(ort: Any, wanted: str) -> Libraries:
     )
 
 
+def free_gpu_memory(ort: Any) -> int | None:
+    """Return the bytes that are free on the GPU that sessions run on; None if CUDA's runtime does not tell."""
+    runtime = _loaded(_names(int((getattr(ort, "cuda_version", "") or "13.0").split(".")[0]))[0])
+    free, whole = ctypes.c_size_t(), ctypes.c_size_t()
+    if runtime is None or runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(whole)):
+        return None
+    return free.value
+
+
 def _names(major: int) -> tuple[str, ...]:
     """Libraries that the CUDA provider links, its runtime first (their headers name no others, in 1.31.1)."""
     if WINDOWS:

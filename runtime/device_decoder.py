@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, StaticDecoder, Tokens, new_static_cache
 from edgeformer.runtime.device_logits import MOST_CANDIDATES, device_logits
 from edgeformer.runtime.session import graph_run
@@ -36,6 +36,11 @@ waits for the weights, and not for the arithmetic."""
 
 CHUNK_BYTES = 2**28
 """Bytes of the logits of such a run at most; a chunk of a large vocabulary is shorter."""
+
+
+def next_power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below a number of at least 1."""
+    return 1 << (number - 1).bit_length()
 
 
 class StepMemory:
@@ -69,7 +74,7 @@ class CapturedSteps:
 
     def capacity_for(self, tokens: int) -> int:
         """Return the tokens of a row of the memory for so many."""
-        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(self._context, tokens))
+        return min(max(SHORTEST, next_power_of_two(tokens)), max(self._context, tokens))
 
     def lend(self, decoder: Any, rows: int, tokens: int, make: Callable[[int], StepMemory]) -> StepMemory:
         """Return memory for a decoder, to which it belongs until that is collected. make: of a graph's number."""
@@ -84,16 +89,10 @@ class CapturedSteps:
         return memory
 
 
-class DeviceDecoder(StaticDecoder):
-    """A static decoder on a device.
+class DevicePrompts(StaticDecoder):
+    """A static decoder whose prompts run on a device, in longer chunks than on the CPU."""
 
-    captured: where memory with captured steps comes from; None for memory of its own, and no CUDA graphs.
-    """
-
-    prefill_chunk = DEVICE_CHUNK
-
-    def __init__(self, *arguments: Any, captured: CapturedSteps | None = None, **options: Any):
-        self._captured = captured
+    def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._reader = device_logits(np.dtype(self._logits_dtype), self._provider)
         self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // self._logits[0].nbytes))
@@ -108,6 +107,38 @@ class DeviceDecoder(StaticDecoder):
         logits = binding.get_outputs()[-1]  # they were bound last
         return self._reader.row(logits, ids.shape[1] - 1)
 
+    def _chooses(self, count: int) -> bool:
+        """Return whether the device finds so many candidates."""
+        return count <= MOST_CANDIDATES and count < self._vocab_size
+
+    def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
+        """Append several tokens to one row in one run; return the logits after each [S, V]."""
+        return Decoder.decode_tokens(self, row, tokens)
+
+    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits | None, rows: Rows = None) -> Any:
+        """Leave the logits on the device where there is no array for them."""
+        binding = super()._new_binding(session, tokens, logits, rows)
+        if logits is None:
+            binding.bind_output("logits", self._provider)
+        return binding
+
+    def _prepare(self, batch_size: int, capacity: int, provider: Provider) -> None:
+        """Make what runs of prompts need."""
+        self._provider: Provider = provider
+        self._slots = np.arange(capacity)
+        self._mask = np.empty(batch_size * capacity, np.int64)
+
+
+class DeviceDecoder(DevicePrompts):
+    """A static decoder on a device.
+
+    captured: where memory with captured steps comes from; None for memory of its own, and no CUDA graphs.
+    """
+
+    def __init__(self, *arguments: Any, captured: CapturedSteps | None = None, **options: Any):
+        self._captured = captured
+        super().__init__(*arguments, **options)
+
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step, and copy the logits of all tokens from the device."""
         self._run_step(tokens, active)
@@ -115,22 +146,13 @@ class DeviceDecoder(StaticDecoder):
 
     def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
         """Run a step, and copy the most likely tokens of each row from the device."""
-        if count > MOST_CANDIDATES or count >= self._vocab_size:
+        if not self._chooses(count):
             return None
         self._run_step(tokens, active)
-        # One more token says whether others are as likely as the last of them.
-        values, ids = self._reader.candidates(self._memory.logits, count + 1)
-        if (values[:, count - 1] == values[:, count]).any():
-            return list(map(_at_least, self._memory.logits.host()[:, 0], values[:, count - 1]))
-        order = np.argsort(ids[:, :count], axis=1)
-        return [Candidates(row[places], found[places]) for row, found, places in zip(ids, values, order, strict=True)]
-
-    def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
-        """Append several tokens to one row in one run; return the logits after each [S, V]."""
-        return Decoder.decode_tokens(self, row, tokens)
+        return self._reader.candidates(self._memory.logits, range(len(self.lengths)), count)
 
     def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
-        """Return None: rows of a device are moved over the host, which takes longer than rows that have ended."""
+        """Return None: fewer rows are another shape, and a step waits for the weights, however few there are."""
         return None
 
     def _run_step(self, tokens: Tokens, active: Mask | None) -> None:
@@ -159,13 +181,6 @@ class DeviceDecoder(StaticDecoder):
         memory.mask.bind_input(self._step, self._mask_name)
         memory.logits.bind_output(self._step, "logits")
 
-    def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits | None, rows: Any = None) -> Any:
-        """Leave the logits on the device where there is no array for them."""
-        binding = super()._new_binding(session, tokens, logits, rows)
-        if logits is None:
-            binding.bind_output("logits", self._provider)
-        return binding
-
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
     ) -> StaticCache:
@@ -177,16 +192,8 @@ class DeviceDecoder(StaticDecoder):
             logits = Buffer((batch_size, 1, self._vocab_size), self._logits_dtype, provider)
             return StepMemory(cache, logits, provider, graph)
 
-        self._provider: Provider = provider
-        self._slots = np.arange(capacity)
-        self._mask = np.empty(batch_size * capacity, np.int64)
+        self._prepare(batch_size, capacity, provider)
         self._step_mask = np.empty((batch_size, capacity), np.int64)
         captured = self._captured
         self._memory = make() if captured is None else captured.lend(self, batch_size, capacity, make)
         return self._memory.cache
-
-
-def _at_least(logits: Logits, least: Any) -> Candidates:
-    """Return the tokens whose logits [V] are not below a number."""
-    ids = np.flatnonzero(logits >= least)
-    return Candidates(ids, logits[ids])

@@ -98,18 +98,14 @@ class Row:
             return None
         return self.sampling.candidate_count
 
-    def advance(self, logits: NDArray[np.float32]) -> str:
-        """Choose the next token from logits [V]; return the text that it completes."""
-        token = self._choose(self._processed(logits) if self._changes_logits else logits)
-        if self.top_logprobs is not None:
-            self.logprobs.append(token_logprobs(logits, token, self.top_logprobs))
-        return self._append(token)
-
-    def advance_among(self, candidates: Candidates) -> str:
-        """Choose the next token among so many candidates; return the text that it completes."""
-        return self._append(int(candidates.ids[self._sampler.choose(candidates.logits)]))
-
-    def _append(self, token: int) -> str:
+    def advance(self, logits: NDArray[np.float32] | Candidates) -> str:
+        """Choose the next token from logits [V], or among so many candidates; return the text that it completes."""
+        if isinstance(logits, Candidates):
+            token = int(logits.ids[self._sampler.choose(logits.logits)])
+        else:
+            token = self._choose(self._processed(logits) if self._changes_logits else logits)
+            if self.top_logprobs is not None:
+                self.logprobs.append(token_logprobs(logits, token, self.top_logprobs))
         self.tokens.append(token)
         if token in self.eos:
             self.finish_reason = "eos"
@@ -205,11 +201,11 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
             yield index, row.advance(first_logits[index])
             continue
         start = time.perf_counter()
-        logits = decoder.prefill(index, row.prompt)
+        first = decoder.prefill(index, row.prompt)
         row.prefill_seconds = time.perf_counter() - start
-        yield index, row.advance(logits)
+        yield index, row.advance(first)
     kept = list(range(len(rows)))  # the rows of the decoder
-    count = _candidate_count(rows)
+    count = candidate_count(rows)
     while active := [place for place, index in enumerate(kept) if rows[index].finish_reason is None]:
         start = time.perf_counter()
         if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.keep_rows(active)):
@@ -220,18 +216,15 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
             mask = np.array([rows[index].finish_reason is None for index in kept])
         tokens = [rows[index].tokens[-1] for index in kept]
         candidates = decoder.decode_candidates(tokens, mask, count) if count else None
-        if candidates is None:
-            logits = decoder.decode_one_token(tokens, mask)
-            pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
-        else:
-            pieces = [(kept[place], rows[kept[place]].advance_among(candidates[place])) for place in active]
+        logits = decoder.decode_one_token(tokens, mask) if candidates is None else candidates
+        pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
         elapsed = time.perf_counter() - start
         for index, piece in pieces:
             rows[index].decode_seconds += elapsed
             yield index, piece
 
 
-def _candidate_count(rows: Sequence[Row]) -> int | None:
+def candidate_count(rows: Sequence[Row]) -> int | None:
     """Return how many of the most likely tokens decide about the next one of each row; None where all do for one."""
     counts = [row.candidate_count for row in rows]
     return None if None in counts else max(filter(None, counts), default=None)

@@ -261,6 +261,13 @@ def _graph_session(base: Any) -> Any:
     return GraphSession
 
 
+def graph_session(name: str, has_threads: bool, model: bytes, options: Any, providers: list[Any]) -> Any:
+    """Return a session of a model in memory, which errors call by a name. has_threads: whether a fork lacks any."""
+    with _named_errors(name):
+        kind = _graph_session(onnxruntime().InferenceSession)
+        return kind(name, has_threads, None, model, options, providers=providers, enable_fallback=0)
+
+
 @contextmanager
 def _named_errors(graph: str) -> Iterator[None]:
     kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), ValueError)
@@ -352,12 +359,3 @@ def open_session(
     if profiling is not None:
         profiling[1].append(session)
     return session
-
-
-def open_small_graph(model: bytes, provider: Provider) -> Any:
-    """Open a session of a graph of a few nodes, in one thread; model: its bytes. Errors are those of `open_session`."""
-    ort = onnxruntime()
-    providers, name = execution_providers(provider, CudaOptions()), "a graph behind the model"
-    with _named_errors(name), redirect_stdout(sys.stderr):
-        kind = _graph_session(ort.InferenceSession)
-        return kind(name, provider == "cuda", None, model, session_options(1), providers=providers, enable_fallback=0)

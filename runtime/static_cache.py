@@ -25,6 +25,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.bfloat16 import numbers_of, stored
 from edgeformer.runtime.buffer import Buffer, Rows
+from edgeformer.runtime.row_copies import RowCopies
 
 Array = NDArray[Any]
 
@@ -64,6 +65,7 @@ class StaticCache:
         for tensor in self._tensors:
             shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype)
             self._buffers.append(Buffer.reserved(shape, kind) if reserved else Buffer(shape, kind, provider))
+        self._copies = RowCopies(self._buffers, provider)
         self.clear_states()
 
     @property
@@ -143,33 +145,32 @@ class StaticCache:
     def read_tokens(self, row: int, start: int, stop: int) -> list[Array | None]:
         """Return copies of what tokens of a row added and no later token overwrites: [K, stop - start, D] each."""
         return [
-            buffer.host()[row, :, start:stop].copy() if self._is_appended(tensor) else None
-            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+            content[:, start:stop].copy() if self._is_appended(tensor) else None
+            for tensor, content in zip(self._tensors, self._copies.read(row), strict=True)
         ]
 
     def read_states(self, row: int, length: int) -> list[Array | None]:
         """Return copies of what later tokens of a row of `length` tokens overwrite: states, and buffers of windows."""
         return [
-            None
-            if self._is_appended(tensor)
-            else (buffer.host()[row][:, :length] if tensor.per_token else buffer.host()[row]).copy()
-            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+            None if self._is_appended(tensor) else (content[:, :length] if tensor.per_token else content).copy()
+            for tensor, content in zip(self._tensors, self._copies.read(row), strict=True)
         ]
 
     def write_row(self, row: int, pieces: Sequence[Sequence[Array | None]], states: Sequence[Array | None]) -> None:
         """Replace the content of a row by what `read_tokens` returned for adjacent pieces, and `read_states` then."""
-        for place, buffer in enumerate(self._buffers):
-            content, slot = buffer.host(), 0
+        contents = self._copies.read(row)
+        for place, content in enumerate(contents):
+            slot = 0
             for array in (piece[place] for piece in pieces):
                 if array is not None:
-                    content[row, :, slot : slot + array.shape[1]] = array
+                    content[:, slot : slot + array.shape[1]] = array
                     slot += array.shape[1]
             state = states[place]
             if state is not None and self._tensors[place].per_token:
-                content[row, :, : state.shape[1]] = state
+                content[:, : state.shape[1]] = state
             elif state is not None:
-                content[row] = state
-            buffer.put(content)
+                content[...] = state
+        self._copies.write(row, contents)
 
     def _is_appended(self, tensor: StateTensor) -> bool:
         return tensor.per_token and self._windows[tensor.layer] is None
@@ -179,13 +180,18 @@ class StaticCache:
 
         length: tokens that the rows have. Returns how many bytes were copied.
         """
+        if self._copies.on_device:
+            return self._copies.reorder(parents)
         return sum(
             move_rows(buffer, parents, length if tensor.per_token else None)
             for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
         )
 
     def move_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens and the states of a row on the CPU to another."""
+        """Copy the first `length` tokens and the states of a row to another."""
+        if self._copies.on_device:
+            self._copies.move(source, target)
+            return
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
             content = buffer.host()
             if tensor.per_token:
@@ -194,10 +200,14 @@ class StaticCache:
                 content[target] = content[source]
 
     def clear_row(self, row: int) -> None:
-        """Make the states of a row on the CPU those before the first token; slots of tokens need no clearing."""
-        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+        """Make the states of a row those before the first token; slots of tokens need no clearing."""
+        if all(tensor.per_token for tensor in self._tensors):
+            return
+        contents = self._copies.read(row)
+        for tensor, content in zip(self._tensors, contents, strict=True):
             if not tensor.per_token:
-                buffer.host()[row] = 0
+                content[...] = 0
+        self._copies.write(row, contents)
 
     def release_row(self, row: int) -> None:
         """Give the memory for the tokens of a reserved row back."""

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.runtime.decoder import Logits
+from edgeformer.runtime.decoder import Candidates, Logits
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generate import Row
@@ -38,10 +38,11 @@ class EngineRequest:
         """Whether the request generates no more."""
         return self.stream.ended
 
-    def advance(self, logits: Logits) -> Exception | None:
-        """Choose the next token from logits [V]; return what went wrong, in a logits processor or a listener, or None.
+    def advance(self, logits: Logits | Candidates) -> Exception | None:
+        """Choose the next token from logits [V], or among candidates.
 
-        The caller then ends this request and no other.
+        Returns what went wrong, in a logits processor or a listener, or None. The caller then ends this request and no
+        other.
         """
         try:
             text = self.row.advance(logits)

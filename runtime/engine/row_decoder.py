@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import (
+    Candidates,
     Logits,
     StaticDecoder,
     Tokens,
@@ -45,11 +46,13 @@ prompt of 40 tokens of tiny-llama. Larger vocabularies would take more memory, f
 class RowDecoder(StaticDecoder):
     """A decoder for rows that come and go. Memory for a row is taken as it is written, and given back by `release`.
 
+    chooses_candidates: whether `decode_rows` may return candidates.
     prefill_graph_steps: run steps of enough rows over the prefill graph, where the bundle has one. adapters: those of
     the rows; a step runs the adapter graph while any of its rows has one.
     """
 
     prefill_graph_steps = False
+    chooses_candidates = False
     adapters: RowAdapters | None = None
     _prompt_logits: Logits
 
@@ -65,8 +68,11 @@ class RowDecoder(StaticDecoder):
         finally:
             self._session, self._prefill = sessions
 
-    def decode_rows(self, first: int, tokens: Tokens) -> Logits:
-        """Append one token to each of n rows from `first` on; return logits [n, V], which the next step overwrites."""
+    def decode_rows(self, first: int, tokens: Tokens, candidates: int | None = None) -> Logits | list[Candidates]:
+        """Append one token to each of n rows from `first` on; return logits [n, V], which the next step overwrites.
+
+        candidates: how many of the most likely tokens are enough, for decoders that have the logits on a device.
+        """
         count = len(tokens)
         lengths = self.lengths[first : first + count]
         longest = int(lengths.max()) + 1

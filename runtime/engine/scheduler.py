@@ -10,27 +10,28 @@ from collections import Counter
 from collections.abc import Sequence
 from threading import Condition
 
-from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits
+from edgeformer.runtime.decoder import Candidates, Logits
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.services import Service
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.waiting import EngineBusyError, WaitingRequests
+from edgeformer.runtime.generate import candidate_count
 
 
 class Scheduler:
     """Requests in a queue, in the batch, and on their way between.
 
-    changed: guards the queue, which callers append to. chunk: tokens of prompts in a turn, at most; a prompt is cut
-    where `Decoder.prefill` would cut it, so that both compute the same.
+    changed: guards the queue, which callers append to. chunk: tokens of prompts in a turn, at most; None to cut a
+    prompt where `Decoder.prefill` would cut it, so that both compute the same.
     """
 
-    def __init__(self, service: Service, max_rows: int, max_queue: int, changed: Condition, chunk: int = PREFILL_CHUNK):
+    def __init__(self, service: Service, max_rows: int, max_queue: int, changed: Condition, chunk: int | None = None):
         self.waiting = WaitingRequests(max_queue)
         self._service = service
         self._rows = max_rows
         self._changed = changed
-        self._chunk = chunk
+        self._chunk = chunk or service.decoder.prefill_chunk
         self._running: list[EngineRequest] = []  # in the order of their rows
         self._filling: EngineRequest | None = None  # the one whose prompt is being run
         self._counts: Counter[str] = Counter()
@@ -146,7 +147,9 @@ class Scheduler:
         started = time.perf_counter()
         try:
             tokens = [request.row.tokens[-1] for request in self._running]
-            logits = self._service.decoder.decode_rows(self._running[0].place, tokens)
+            decoder = self._service.decoder
+            few = candidate_count([request.row for request in self._running]) if decoder.chooses_candidates else None
+            logits = decoder.decode_rows(self._running[0].place, tokens, few)
         except Exception as error:  # of onnxruntime, which has no base class of its own
             for request in self._running:
                 self._end(request, error)
@@ -160,7 +163,7 @@ class Scheduler:
             for request in self._running:
                 request.row.decode_seconds += elapsed
 
-    def _advance(self, request: EngineRequest, logits: Logits) -> None:
+    def _advance(self, request: EngineRequest, logits: Logits | Candidates) -> None:
         error = request.advance(logits)
         self._counts["generated_tokens"] += 1
         if error is not None or request.row.finish_reason is not None:

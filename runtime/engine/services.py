@@ -10,10 +10,13 @@ import numpy as np
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.adapters import check_adapter
 from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.cuda_machine import free_gpu_memory
 from edgeformer.runtime.decoder import Logits
 from edgeformer.runtime.engine.cross_rows import CrossRows
+from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
 from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_adapters import RowAdapters
@@ -25,7 +28,7 @@ from edgeformer.runtime.model import Model
 from edgeformer.runtime.prefix_cache import SHORTEST, PrefixCache
 from edgeformer.runtime.seq2seq import Seq2SeqLM
 from edgeformer.runtime.seq2seq_requests import new_row, source_tokens
-from edgeformer.runtime.session import cache_dtype
+from edgeformer.runtime.session import cache_dtype, onnxruntime
 from edgeformer.runtime.static_cache import available_memory
 
 Wake = Callable[[], None]
@@ -45,17 +48,22 @@ class Service(ABC):
     def __init__(self, model: Any, max_rows: int, memory: int | None):
         _check_engine_runs(model)
         self.manifest: Manifest = model.manifest
-        self.memory = default_memory() if memory is None else memory
+        self.memory = default_memory(model.provider) if memory is None else memory
         self._row_bytes: dict[int, int] = {}  # by tokens
-        session: Any = model.session
+        on_device = model.provider != "cpu"
         from_context = range(self.manifest.context_length + 1)
-        self.capacity = bisect_right(from_context, self.memory, key=self.cache_bytes) - 1
+        # On the CPU a row takes memory as it is written, and on a device all rows take it now.
+        most = self.memory // max_rows if on_device else self.memory
+        self.capacity = bisect_right(from_context, most, key=self.cache_bytes) - 1
         if self.capacity < 2:
             raise RequestError(
                 f"memory is {self.memory} bytes, and a row of two tokens takes {self.cache_bytes(2)}. Give the engine "
-                "more memory."
+                f"more memory{', or fewer rows' if on_device else ''}."
             )
-        self.decoder = RowDecoder(session, self.manifest, max_rows, self.capacity, "cpu", *self._inputs(model))
+        kind = DeviceRowDecoder if on_device else RowDecoder
+        self.decoder: RowDecoder = kind(
+            model.session, self.manifest, max_rows, self.capacity, model.provider, *self._inputs(model)
+        )
 
     def cache_bytes(self, tokens: int) -> int:
         """Return the bytes of a row of this many tokens."""
@@ -147,7 +155,9 @@ class CausalService(Service):
         self._held = HeldRows()
         self._cuttable = self.decoder.cache.trimmable
         self.decoder.prefill_graph_steps = prefill_graph_steps
-        if model.adapters:
+        if isinstance(self.decoder, DeviceRowDecoder):
+            self.decoder.captures = model.captures and self._cuttable
+        elif model.adapters:
             self.decoder.adapters = RowAdapters(model, max_rows)
 
     def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
@@ -155,6 +165,8 @@ class CausalService(Service):
         adapter = keywords.pop("adapter", None)
         if adapter is not None:
             check_adapter(self.manifest, adapter)
+            if self.decoder.adapters is None:
+                raise RequestError("an engine runs adapters on the CPU. Load the bundle with provider='cpu'.")
         processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
         config = self._model.generation_config.replaced_by(given).override(keywords)
         row = self._model.new_row(prompt, config=config, logits_processors=processors)
@@ -323,16 +335,18 @@ class Seq2SeqService(Service):
         return (self._cross,)
 
 
-def default_memory() -> int:
+def default_memory(provider: Provider) -> int:
     """Return half of the bytes that are free now, so that prompts, weights and other programs have the rest."""
-    available = available_memory()
+    available = available_memory() if provider == "cpu" else free_gpu_memory(onnxruntime())
     return DEFAULT_MEMORY if available is None else available // 2
 
 
 def _check_engine_runs(model: Model) -> None:
     """Raise RequestError for a model whose rows an engine cannot run."""
-    if model.provider != "cpu":
-        raise RequestError("an engine runs on the CPU. Load the bundle with provider='cpu', or call generate.")
+    if model.provider != "cpu" and not isinstance(model, CausalLM):
+        raise RequestError(
+            "an engine runs encoder-decoders on the CPU. Load the bundle with provider='cpu', or call generate."
+        )
     if model.manifest.cache_form == "dynamic":
         raise RequestError(
             f"this bundle has a dynamic cache (--ops {model.manifest.ops}), and an engine needs a static one, whose "

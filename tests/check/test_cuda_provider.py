@@ -3,6 +3,7 @@
 EDGEFORMER_ONNXRUNTIME_GPU names a wheel of onnxruntime-gpu for this interpreter, or a folder where one is unpacked.
 """
 
+import ast
 import os
 import sys
 from collections import Counter
@@ -91,6 +92,79 @@ def test_a_model_loads_and_generates_on_simulated_cuda(simulated, tmp_path, prec
         "print(model.provider, len(result.token_ids))\n"
     )
     assert printed == "cuda 4\n"
+
+
+COUNTING = """
+import ctypes
+library = ctypes.CDLL("libcudart.so.13")
+library.simulated_count.restype = ctypes.c_int64
+def counts():
+    found = {name: library.simulated_count(place) for name, place in PLACES.items()}
+    library.simulated_reset()
+    return found
+"""
+PLACES = {"launches": 0, "to_device": 2, "to_host": 3, "captures": 6, "replays": 7, "forbidden": 8}
+"""Places of counters in runtime.c."""
+
+
+def counted(simulated, bundle, captures, program):
+    """The counts that a program prints of simulated CUDA, one for each call of `counts`."""
+    printed = simulated.python(
+        f"PLACES = {PLACES}\n{COUNTING}\n"
+        "from edgeformer.runtime import CudaOptions, Engine, load\n"
+        f"model = load({str(bundle)!r}, 'cuda', cuda=CudaOptions(enable_cuda_graph={captures}))\n{program}"
+    )
+    return [ast.literal_eval(line) for line in printed.splitlines()]
+
+
+@needs_the_wheel
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32", "int4"])
+def test_the_provider_captures_a_step_and_replays_it(simulated, tmp_path, precision):
+    bundle = export_model("tiny-llama", tmp_path / "b", precision=precision, provider="cuda", verify=None).path
+    program = (
+        "for _ in range(2):\n"
+        "    decoder = model.new_decoder(1, 64)\n"
+        "    counts(); decoder.prefill(0, [1, 2, 3]); print(counts())\n"
+        "    for _ in range(2):\n"
+        "        decoder.decode_one_token([1]); print(counts())\n"
+        "    del decoder\n"
+    )
+    launched = counted(simulated, bundle, False, program)
+    captured = counted(simulated, bundle, True, program)
+    assert [each["captures"] for each in launched] == [0] * 6
+    assert [(each["captures"], each["replays"]) for each in captured] == [
+        (0, 0),
+        (1, 1),
+        (0, 1),
+        (0, 0),
+        (0, 1),
+        (0, 1),
+    ]
+    assert all(each["launches"] == 0 for each in captured if each["replays"] and not each["captures"])
+    assert launched[1]["launches"] > 20
+    assert all(each["forbidden"] == 0 for each in captured)
+    # Token ids and mask go to the device, and logits come back; of a prompt those of one token do.
+    assert all((each["to_device"], each["to_host"]) == (2, 1) for each in captured[1:3])
+    assert captured[0]["to_host"] == launched[0]["to_host"] == 1
+
+
+@needs_the_wheel
+@pytest.mark.slow
+@pytest.mark.parametrize("captures", [True, False])
+def test_an_engine_runs_on_simulated_cuda(simulated, tmp_path, captures):
+    bundle = export_model("tiny-llama", tmp_path / "b", precision="fp16", provider="cuda", verify=None).path
+    program = (
+        "with Engine(model, max_rows=4, memory=2**26) as engine:\n"
+        "    counts()\n"
+        "    for _ in range(2):\n"
+        "        streams = [engine.submit([row, 2, 3], max_new_tokens=5, ignore_eos=True) for row in range(6)]\n"
+        "        assert [len(stream.finish(60).token_ids) for stream in streams] == [5] * 6\n"
+        "        print(counts())\n"
+    )
+    first, second = counted(simulated, bundle, captures, program)
+    assert (first["captures"] > 0) == captures and second["captures"] == 0
+    assert (second["replays"] > 0) == captures and first["forbidden"] == 0
 
 
 def test_rows_of_the_table_are_joined_only_where_they_accept_the_same():

@@ -34,6 +34,7 @@ def test_an_arena_may_have_a_limit():
     ("options", "message"),
     [
         ({"use_tf32": 1}, "use_tf32 is 1 (int); it must be True or False."),
+        ({"enable_cuda_graph": 1}, "enable_cuda_graph is 1 (int); it must be True or False."),
         ({"gpu_mem_limit": "8GB"}, "gpu_mem_limit is '8GB' (str); it must be a whole number."),
         ({"gpu_mem_limit": 0}, "gpu_mem_limit is 0; it must be between 1 and 9,223,372,036,854,775,807."),
         (
@@ -85,6 +86,29 @@ def test_a_draft_model_has_those_of_its_model(tmp_path, opened):
     opened.clear()
     load(bundle, "cuda", draft=bundle, cuda=CudaOptions(use_tf32=True))
     assert [call[1]["use_tf32"] for call in opened if call != "preload"] == ["1", "1"]
+
+
+def test_only_runs_that_name_a_cuda_graph_are_captured(tmp_path, opened):
+    bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
+    opened.clear()
+    model = load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
+    assert [call[1]["enable_cuda_graph"] for call in opened if call != "preload"] == ["1"]
+    assert model.session._uncaptured.get_run_config_entry("gpu_graph_id") == "-1"
+    assert load(bundle, "cuda").session._uncaptured is None
+
+
+@pytest.mark.parametrize("name", ["tiny-embed", "tiny-translate"])
+def test_models_without_steps_at_fixed_addresses_are_refused(tmp_path, opened, name):
+    bundle = export_model(name, tmp_path / "b", precision="fp16", provider="cuda", verify=None).path
+    with pytest.raises(RequestError, match=r"^enable_cuda_graph is for decoder-only models with a static cache"):
+        load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
+
+
+def test_a_dynamic_cache_is_refused(tmp_path, opened):
+    bundle = export_model("tiny-llama", tmp_path / "b", ops="portable", verify=None).path
+    with pytest.raises(RequestError, match="is a bundle for causal-lm with a dynamic cache"):
+        load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
+    assert load(bundle, "cpu", cuda=CudaOptions(enable_cuda_graph=True)).provider == "cpu"
 
 
 def test_a_session_of_verification_has_no_tf32(tmp_path, opened):

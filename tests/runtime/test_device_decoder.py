@@ -1,18 +1,12 @@
-"""The decoder of devices, run on the CPU: the tokens of the CPU's own decoder, with and without captured steps.
-
-`Capturing` does with a session what onnxruntime's CUDA provider does: a run that captures runs three times, and a
-replay goes over the addresses of the run that was captured.
-"""
+"""The decoder of devices, run on the CPU: the tokens of the CPU's own decoder, with and without captured steps."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.runtime import CudaOptions, causal_lm, encoder_decoder, load
-from edgeformer.runtime import model as models
+from edgeformer.runtime import causal_lm, encoder_decoder, load
 from edgeformer.runtime.decoder import Decoder, StaticDecoder
 from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
 from edgeformer.runtime.device_logits import MOST_CANDIDATES, candidates_graph, device_logits, row_graph
@@ -41,27 +35,6 @@ PROMPTS = [np.random.default_rng(row).integers(2, 130, length).tolist() for row,
 SAMPLED = {"temperature": 2.0, "top_k": 20, "seed": 3}
 
 
-class Capturing:
-    """A session that captures and replays. runs: how often it ran a step, by the number of its CUDA graph."""
-
-    def __init__(self, session):
-        self._session = session
-        self._captured = {}
-        self.runs = {}
-
-    def __getattr__(self, name):
-        return getattr(self._session, name)
-
-    def run_with_iobinding(self, binding, options=None):
-        if options is None:
-            return self._session.run_with_iobinding(binding)
-        graph = options.get_run_config_entry("gpu_graph_id")
-        times = 1 if graph in self._captured else 3
-        for _ in range(times):
-            self._session.run_with_iobinding(self._captured.setdefault(graph, binding))
-        self.runs[graph] = self.runs.get(graph, 0) + times
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def model(make_model, tmp_path_factory, request):
     family, sizes, options = KINDS[request.param]
@@ -75,7 +48,7 @@ def grouped(make_model, tmp_path):
 
 
 @pytest.fixture
-def on_a_device(monkeypatch):
+def on_a_device(monkeypatch, capturing):
     """A function after which models have decoders of devices, with captured steps or without."""
 
     def change(model, captured=None):
@@ -86,7 +59,7 @@ def on_a_device(monkeypatch):
         for module in causal_lm, encoder_decoder:
             monkeypatch.setattr(module, "new_decoder", new_decoder)
         if captured is not None:
-            model.session = Capturing(model.session)
+            model.session = capturing(model.session)
         return model
 
     return change
@@ -243,10 +216,3 @@ def test_the_graphs_are_valid_and_take_any_sizes(dtype):
     logits = np.random.default_rng(0).standard_normal((1, 5, 300)).astype(dtype)
     value = ort.OrtValue.ortvalue_from_numpy(logits)
     assert reader.row(value, 3).tolist() == logits[0, 3].tolist()
-
-
-def test_an_answer_of_one_sentence_says_which_models_have_no_cuda_graphs(tmp_path, monkeypatch):
-    bundle = export_model("tiny-translate", tmp_path / "b", verify=None).path
-    monkeypatch.setattr(models, "choose_provider", lambda *_: "cuda")
-    with pytest.raises(RequestError, match=r"^enable_cuda_graph is for decoder-only models with a static cache"):
-        load(bundle, cuda=CudaOptions(enable_cuda_graph=True))

@@ -8,7 +8,8 @@ For each model the tool exports float16, bfloat16, int8, int4 and float32 for CU
 and is decomposed into primitives), some also with an int8 cache, and, to compare speeds, float32 for the CPU. Each
 bundle for CUDA is audited: every node of a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch
 on the provider that it was exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there
-and, but in bfloat16, on the CPU (prefill and decode throughput in tokens/s).
+and, but in bfloat16, on the CPU (prefill and decode throughput in tokens/s). On CUDA it is also timed with CUDA graphs,
+which must give the same logits, and many requests run in an `Engine` and one by one.
 
 Everything is written to one JSON file, including failures: a machine with a GPU is rarely available, so the failure of
 one case does not stop the others. The file is written after every case, and a run that was cut off goes on behind the
@@ -28,6 +29,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from itertools import product
@@ -44,8 +46,10 @@ from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
 from edgeformer.manifest_parts import Arithmetic, CachePrecision, Precision, Provider
-from edgeformer.runtime import load
+from edgeformer.runtime import CudaOptions, Engine, load, load_causal_lm
+from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.cuda_machine import driver
+from edgeformer.runtime.device_decoder import SHORTEST
 from edgeformer.runtime.session import onnxruntime, open_session, profiled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
@@ -82,6 +86,12 @@ CASES = (
 PROMPTS = (128, 512)
 NEW_TOKENS = 64
 ROUNDS = 3
+REQUESTS = 16
+"""Requests of an engine; its rows are half as many."""
+ANSWER = 32
+"""Tokens of an answer to them."""
+STEPS = 8
+"""Steps whose logits are compared with and without CUDA graphs."""
 
 
 def unavailable(folder: Path) -> str | None:
@@ -147,6 +157,9 @@ def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> d
         # The CPU has no kernels for bfloat16.
         others: tuple[Provider, ...] = () if result.manifest.arithmetic == "bf16" else ("cpu",)
         found["speeds"] = {name: speeds(folder, name) for name in dict.fromkeys((provider, *others))}
+        if provider == "cuda" and result.manifest.cache_form != "dynamic":
+            found["cuda_graphs"] = cuda_graphs(folder)
+            found["engine"] = engine(folder)
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
         found["traceback"] = traceback.format_exc()
@@ -176,9 +189,65 @@ def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
     }
 
 
-def speeds(bundle: Path, provider: Provider) -> dict[str, Any]:
+def cuda_graphs(bundle: Path) -> dict[str, Any]:
+    """Return the speeds with CUDA graphs, and whether steps have the same logits with and without them.
+
+    Steps of one row and of three run twice, so that the second request replays steps that the first one captured.
+    """
+    options = CudaOptions(enable_cuda_graph=True)
+    launched, replayed = load_causal_lm(bundle, "cuda"), load_causal_lm(bundle, "cuda", cuda=options)
+    same = all(
+        np.array_equal(step_logits(launched, rows), step_logits(replayed, rows)) for rows in (1, 3) for _ in range(2)
+    )
+    return {"same_logits": same, "speeds": speeds(bundle, "cuda", options)}
+
+
+def step_logits(model: CausalLM, rows: int) -> Any:
+    """Return the logits of greedy steps [STEPS, rows, V], over a cache of the length of captured ones."""
+    decoder = model.new_decoder(rows, min(SHORTEST, model.manifest.context_length))
+    tokens = [
+        int(decoder.prefill(row, prompt).argmax()) for row, prompt in enumerate(texts(model.manifest.vocab_size, rows))
+    ]
+    found = []
+    for _ in range(STEPS):
+        found.append(decoder.decode_one_token(tokens).copy())
+        tokens = found[-1].argmax(1).tolist()
+    return np.stack(found)
+
+
+def engine(bundle: Path) -> dict[str, Any]:
+    """Return tokens/s of requests one by one and in an engine, and which fraction of them gets the same tokens.
+
+    Sums of a batch are of another order than those of a row alone, so in float16 some of them may differ.
+    """
+    model = load_causal_lm(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
+    prompts, seconds = texts(model.manifest.vocab_size, REQUESTS), {}
+    model.generate(prompts[0], max_new_tokens=ANSWER, ignore_eos=True)
+    started = time.perf_counter()
+    alone = [model.generate(prompt, max_new_tokens=ANSWER, ignore_eos=True).token_ids for prompt in prompts]
+    seconds["alone"] = time.perf_counter() - started
+    with Engine(model, max_rows=REQUESTS // 2, memory=2**30) as running:
+        for _ in range(2):  # the first time captures
+            started = time.perf_counter()
+            streams = [running.submit(prompt, max_new_tokens=ANSWER, ignore_eos=True) for prompt in prompts]
+            together = [stream.finish().token_ids for stream in streams]
+            seconds["engine"] = time.perf_counter() - started
+    same = sum(one == other for one, other in zip(alone, together, strict=True))
+    count = REQUESTS * ANSWER
+    return {"same_requests": same / REQUESTS} | {
+        f"{name}_tokens_per_second": count / each for name, each in seconds.items()
+    }
+
+
+def texts(vocab_size: int, count: int) -> list[list[int]]:
+    """Return token ids of prompts of 8 to 87 tokens."""
+    rng = np.random.default_rng(count)
+    return [rng.integers(0, vocab_size, rng.integers(8, 88)).tolist() for _ in range(count)]
+
+
+def speeds(bundle: Path, provider: Provider, cuda: CudaOptions | None = None) -> dict[str, Any]:
     """Return prefill and decode throughput in tokens/s for each prompt length: medians, after one untimed run."""
-    model = load(bundle, provider=provider)
+    model = load(bundle, provider=provider, cuda=cuda)
     run = edgeformer_loop(model)
     measured: dict[str, Any] = {"providers_of_the_session": model.session.get_providers()}
     for length in PROMPTS:
@@ -199,7 +268,10 @@ def passed(case: dict[str, Any]) -> bool:
         return False
     if case["exported_for"] == "cuda" and case["audit"]["verdict"] != "loads":
         return False
-    return case["dry"] or case["exported_for"] == "cpu" or "CUDAExecutionProvider" in case["nodes"]["by_provider"]
+    if case["dry"] or case["exported_for"] == "cpu":
+        return True
+    same = case.get("cuda_graphs", {"same_logits": True})["same_logits"]
+    return same and "CUDAExecutionProvider" in case["nodes"]["by_provider"]
 
 
 def summary(case: dict[str, Any]) -> str:
@@ -213,7 +285,17 @@ def summary(case: dict[str, Any]) -> str:
         lines.append(f"parity on {case['parity']['environment']['provider']}: {errors}")
     if "nodes" in case:
         lines.append(f"nodes: {case['nodes']['by_provider']}, on the CPU {case['nodes']['on_the_cpu']}")
-    for provider, measured in case.get("speeds", {}).items():
+    measurements = dict(case.get("speeds", {}))
+    if "cuda_graphs" in case:
+        lines.append(f"logits with CUDA graphs: {'the same' if case['cuda_graphs']['same_logits'] else 'OTHERS'}")
+        measurements["cuda graphs"] = case["cuda_graphs"]["speeds"]
+    if "engine" in case:
+        alone, together = (case["engine"][f"{name}_tokens_per_second"] for name in ("alone", "engine"))
+        lines.append(
+            f"engine of {REQUESTS // 2} rows: {together:,.0f} tokens/s, one by one {alone:,.0f}; "
+            f"{case['engine']['same_requests']:.0%} of the requests get the same tokens"
+        )
+    for provider, measured in measurements.items():
         for prompt, speed in measured.items():
             if prompt.startswith("prompt_"):
                 prefill, decode = speed["prefill_tokens_per_second"], speed["decode_tokens_per_second"]

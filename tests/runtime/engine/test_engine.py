@@ -112,9 +112,9 @@ def watch_rows(engine):
     """Count the rows with content before each step."""
     counts, decode = [0], engine._service.decoder.decode_rows
 
-    def counted(first, tokens):
+    def counted(first, tokens, candidates=None):
         counts.append(rows_written(engine))
-        return decode(first, tokens)
+        return decode(first, tokens, candidates)
 
     engine._service.decoder.decode_rows = counted
     return counts
