@@ -349,6 +349,12 @@ def open_session(
                 str(graph), has_threads, uncaptured, str(graph), options, providers=providers, enable_fallback=0
             )
     except onnxruntime_errors() as error:
+        if uncaptured is not None and "graph capture" in str(error):
+            raise RequestError(
+                f"CUDA graphs cannot capture {graph}: onnxruntime computes some of its nodes on the CPU, or it has "
+                "branches. Load it without enable_cuda_graph. Graphs of --ops ort can be captured, but for those of "
+                "some recurrent layers; edgeformer check --provider cuda lists the nodes."
+            ) from error
         here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
         raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error
     if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():

@@ -151,6 +151,16 @@ def test_the_provider_captures_a_step_and_replays_it(simulated, tmp_path, precis
 
 @needs_the_wheel
 @pytest.mark.slow
+def test_a_graph_that_cannot_be_captured_is_refused_by_a_sentence(simulated, tmp_path):
+    options = {"precision": "fp16", "ops": "standard", "cache": "static", "provider": "cuda"}
+    bundle = export_model("tiny-llama", tmp_path / "b", verify=None, **options).path
+    with pytest.raises(RuntimeError, match=r"RequestError: CUDA graphs cannot capture \S+model\.onnx: onnxruntime"):
+        counted(simulated, bundle, True, "")
+    assert counted(simulated, bundle, False, "print({})") == [{}]
+
+
+@needs_the_wheel
+@pytest.mark.slow
 @pytest.mark.parametrize("captures", [True, False])
 def test_an_engine_runs_on_simulated_cuda(simulated, tmp_path, captures):
     bundle = export_model("tiny-llama", tmp_path / "b", precision="fp16", provider="cuda", verify=None).path
