@@ -352,8 +352,8 @@ def open_session(
         if uncaptured is not None and "graph capture" in str(error):
             raise RequestError(
                 f"CUDA graphs cannot capture {graph}: onnxruntime computes some of its nodes on the CPU, or it has "
-                "branches. Load it without enable_cuda_graph. Graphs of --ops ort can be captured, but for those of "
-                "some recurrent layers; edgeformer check --provider cuda lists the nodes."
+                "branches. Load it without enable_cuda_graph. Graphs of --ops ort in fp16, bf16, int8 and int4 can be "
+                "captured, but for some recurrent layers; edgeformer check --provider cuda lists the nodes."
             ) from error
         here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
         raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error
