@@ -121,6 +121,9 @@ def test_cases_of_another_run_are_not_taken(tmp_path):
     case = {"key": "tiny", "exported_for": "cpu", "dry": False, "parity": {"passed": True}}
     output, data = tmp_path / "cuda.json", {"environment": {"onnxruntime": "1"}, "options": {"full": True}}
     check_cuda.write(output, data | {"cases": [case, case | {"key": "failed", "error": "CUDA"}]})
-    assert check_cuda.resumed(output, data) == {"tiny": case}
-    assert check_cuda.resumed(output, data | {"environment": {"onnxruntime": "2"}}) == {}
-    assert check_cuda.resumed(tmp_path / "none.json", data) == {}
+    assert check_cuda.resumed(output, data) == ({"tiny": case}, {})
+    assert check_cuda.resumed(output, data | {"environment": {"onnxruntime": "2"}}) == ({}, {})
+    assert check_cuda.resumed(tmp_path / "none.json", data) == ({}, {})
+    speed = {"1.1b, fp16": {"runtimes": {}}, "8b, fp16": {"error": "out of memory"}}
+    check_cuda.write(output, data | {"cases": [], "speed": speed})
+    assert check_cuda.resumed(output, data) == ({}, {"1.1b, fp16": {"runtimes": {}}})

@@ -62,6 +62,11 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "tie_word_embeddings": False,
         "rope_theta": 10000.0, "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2,
     },
+    "llama-3.1-8b": LLAMA | {
+        "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+        "rope_theta": 500000.0, "max_position_embeddings": 8192, "bos_token_id": 128000, "eos_token_id": 128001,
+    },
     "olmoe-1b-7b": {
         "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "hidden_act": "silu", "attention_bias": False,
         "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,

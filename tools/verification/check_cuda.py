@@ -11,10 +11,14 @@ on the provider that it was exported for, profiled, to tell which nodes onnxrunt
 and, but in bfloat16, on the CPU (prefill and decode throughput in tokens/s). On CUDA it is also timed with CUDA graphs,
 which must give the same logits, and many requests run in an `Engine` and one by one.
 
+`--full` also checks the geometry of SmolLM2-135M, and times models of 135M, 1.1B and 8B parameters beside
+onnxruntime-genai and transformers, eager and compiled, with the fractions of the GPU's bandwidth and FLOP/s.
+
 Everything is written to one JSON file, including failures: a machine with a GPU is rarely available, so the failure of
 one case does not stop the others. The file is written after every case, and a run that was cut off goes on behind the
-cases that passed, if the machine, the versions and the options are the same. Exits with 1 unless every bundle passes
-where it was meant to run. If CUDA is not available, the file says `"available": false` and why.
+cases that passed, if the machine, the versions and the options are the same. A page and a plot of it are written beside
+it. Exits with 1 unless every bundle passes where it was meant to run. If CUDA is not available, the file says
+`"available": false` and why. `--work` keeps the checkpoints and bundles whose speed is measured for such a next run.
 
 `--dry-run` takes no GPU: it does all of this but what CUDA's kernels compute. Bundles for CUDA are audited, and float32
 twins of their graphs are verified on the CPU.
@@ -26,6 +30,7 @@ that finds its packages there first. Where Python has nothing installed, run `wh
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,6 +63,8 @@ from benchmarks.bench_decode import edgeformer_loop
 from benchmarks.environment import environment
 from checkpoints.random_checkpoint import write_checkpoint
 
+from verification.cuda_report import write_report
+from verification.cuda_speed import GEOMETRIES, PRECISIONS, measure, peaks
 from verification.wheel_folder import WheelError, install
 
 
@@ -312,6 +319,11 @@ def summary(case: dict[str, Any]) -> str:
     help="A model folder. [default: random weights of the geometry tiny]",
 )
 @click.option("--full", is_flag=True, help="Also check random weights of the geometry smollm2-135m.")
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the models that are timed, about 60 GB. [default: a temporary one]",
+)
 @click.option("--dry-run", is_flag=True, help="Do all that takes no GPU.")
 @click.option(
     "--wheels",
@@ -323,7 +335,13 @@ def summary(case: dict[str, Any]) -> str:
 )
 @click.pass_context
 def main(
-    context: click.Context, model: Path | None, full: bool, dry_run: bool, wheels: Path | None, output: Path
+    context: click.Context,
+    model: Path | None,
+    full: bool,
+    work: Path | None,
+    dry_run: bool,
+    wheels: Path | None,
+    output: Path,
 ) -> None:
     """Check this machine."""
     options: dict[str, Any] = {"model": str(model), "full": full, "dry_run": dry_run}
@@ -341,17 +359,22 @@ def main(
         folder = Path(name)
         reason = unavailable(folder)
         data: dict[str, Any] = {"environment": here, "options": options, "available": reason is None, "reason": reason}
-        done, data["cases"] = resumed(output, data), []
+        done, timed = resumed(output, data)
+        data["cases"] = []
         if reason is None or dry_run:
             models = [model or make(folder, "tiny")] + ([make(folder, "smollm2-135m")] if full else [])
             for source, case in product(models, CASES):
                 key = f"{source.name}, {case}"
                 found = done.get(key) or check_case(source, folder / key, case, dry=dry_run)
                 click.echo(summary(found))
-                data["cases"].append(found | {"key": key})
+                data["cases"].append(found | {"key": key, "passed": passed(found)})
                 write(output, data)
+            if full and reason is None:
+                time_models(work or folder, data, timed, output)
     data["passed"] = bool(data["cases"]) and all(map(passed, data["cases"]))
     write(output, data)
+    for path in write_report(data, output):
+        click.echo(f"written to {path}", err=True)
     if reason is not None:
         click.echo(f"CUDA is not available: {reason}.", err=True)
     click.echo(f"written to {output}", err=True)
@@ -372,14 +395,38 @@ def run_with(packages: Path, context: click.Context) -> int:
     return subprocess.run([sys.executable, __file__, *arguments], env=environ, check=False).returncode
 
 
-def resumed(output: Path, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the cases of an earlier run that passed, by key; none if anything but its cases differs from `data`."""
+def time_models(work: Path, data: dict[str, Any], timed: dict[str, Any], output: Path) -> None:
+    """Add `peaks` and `speed` to the data, model by model; timed: the models of an earlier run."""
+    data["peaks"], data["speed"] = peaks(), {}
+    for geometry, precision in product(GEOMETRIES, PRECISIONS):
+        key = f"{geometry}, {precision}"
+        if key in timed:
+            data["speed"][key] = timed[key]
+            continue
+        try:
+            checkpoint = work / geometry
+            if not (checkpoint / "config.json").is_file():
+                shutil.rmtree(checkpoint, ignore_errors=True)  # one that is not complete
+                write_checkpoint(geometry, checkpoint, dtype="fp16")
+            data["speed"][key] = measure(checkpoint, work / f"{geometry}-{precision}", precision)
+        except Exception as error:
+            data["speed"][key] = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        write(output, data)
+        click.echo(f"timed: {key}: {json.dumps(data['speed'][key])[:200]}")
+
+
+def resumed(output: Path, data: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the cases of an earlier run that passed, and the models that it timed, by key.
+
+    Both are empty if anything else in the file differs from `data`.
+    """
     if not output.is_file():
-        return {}
+        return {}, {}
     earlier = json.loads(output.read_text(encoding="utf-8"))
     if any(earlier.get(name) != value for name, value in json.loads(json.dumps(data)).items()):
-        return {}
-    return {case["key"]: case for case in earlier["cases"] if passed(case)}
+        return {}, {}
+    timed = {key: case for key, case in earlier.get("speed", {}).items() if "error" not in case}
+    return {case["key"]: case for case in earlier["cases"] if passed(case)}, timed
 
 
 def write(output: Path, data: dict[str, Any]) -> None:
