@@ -78,7 +78,8 @@ def test_the_named_geometries_have_the_sizes_of_their_models():
         for name, hf_config in random_checkpoint.GEOMETRIES.items()
     }
     assert sizes == {
-        "smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "llama-3.1-8b": 8_030_261_248, "olmoe-1b-7b": 6_919_161_856, "tiny": 106_816,
+        "smollm2-135m": 134_515_008, "tinyllama-1.1b": 1_100_048_384, "llama-3.1-8b": 8_030_261_248,
+        "olmoe-1b-7b": 6_919_161_856, "tiny": 106_816,
         "granite-4.0-h-350m": 340_332_224, "granite-4.0-h-1b": 1_461_538_368,
     }  # fmt: skip
 

@@ -97,6 +97,8 @@ def draw(cases: dict[str, Any], file: Path) -> None:
             axes.barh(range(len(values)), values, color=colours)
             axes.set_yticks(range(len(values)), list(speeds), fontsize=8)
             axes.invert_yaxis()
+            axes.locator_params(axis="x", nbins=5)
+            axes.tick_params(axis="x", labelsize=8)
             axes.set_title(f"{model}: {label}", fontsize=9, loc="left")
             axes.spines[["top", "right"]].set_visible(False)
             for place, value in enumerate(values):
