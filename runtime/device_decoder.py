@@ -12,7 +12,6 @@ memory is kept, too, and is lent to one request after the other (`CapturedSteps`
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import count as counted
 from threading import Lock
 from typing import Any
 
@@ -24,7 +23,6 @@ from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, StaticDecoder, Tokens, new_static_cache
 from edgeformer.runtime.device_logits import MOST_CANDIDATES, device_logits
-from edgeformer.runtime.session import graph_run
 from edgeformer.runtime.static_cache import StaticCache
 
 SHORTEST = 256
@@ -46,16 +44,16 @@ def next_power_of_two(number: int) -> int:
 class StepMemory:
     """Memory of decode steps at fixed addresses: a cache, and the token ids, mask and logits of its rows.
 
-    graph: number of the CUDA graph that is captured over it; None where a step launches its kernels one by one.
-    captured: whether that has happened.
+    run: options of the runs that capture a CUDA graph over it and replay it; None where a step launches its kernels one
+    by one. captured: whether it was captured.
     """
 
-    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, graph: int | None = None):
+    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, run: Any = None):
         self.cache = cache
         self.logits = logits
         self.tokens = Buffer((cache.batch_size, 1), np.int64, provider)
         self.mask = Buffer((cache.batch_size, cache.capacity), np.int64, provider)
-        self.run = None if graph is None else graph_run(graph)
+        self.run = run
         self.captured = False
 
 
@@ -69,20 +67,19 @@ class CapturedSteps:
     def __init__(self, context: int):
         self._context = context
         self._free: defaultdict[tuple[int, int], list[StepMemory]] = defaultdict(list)
-        self._graphs = counted(1)
         self._lock = Lock()
 
     def capacity_for(self, tokens: int) -> int:
         """Return the tokens of a row of the memory for so many."""
         return min(max(SHORTEST, next_power_of_two(tokens)), max(self._context, tokens))
 
-    def lend(self, decoder: Any, rows: int, tokens: int, make: Callable[[int], StepMemory]) -> StepMemory:
-        """Return memory for a decoder, to which it belongs until that is collected. make: of a graph's number."""
+    def lend(self, decoder: Any, rows: int, tokens: int, make: Callable[[], StepMemory]) -> StepMemory:
+        """Return memory for a decoder, to which it belongs until that is collected; make: new one."""
         shape = rows, tokens
         with self._lock:
             memory = self._free[shape].pop() if self._free[shape] else None
         if memory is None:
-            memory = make(next(self._graphs))
+            memory = make()
         else:
             memory.cache.clear_states()
         weakref.finalize(decoder, self._free[shape].append, memory)
@@ -184,16 +181,16 @@ class DeviceDecoder(DevicePrompts):
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str
     ) -> StaticCache:
-        if self._captured is not None:
-            capacity = self._captured.capacity_for(capacity)
+        captured = self._captured
+        if captured is not None:
+            capacity = captured.capacity_for(capacity)
 
-        def make(graph: int | None = None) -> StepMemory:
+        def make() -> StepMemory:
             cache = new_static_cache(self._session, manifest, batch_size, capacity, provider, prefix)
             logits = Buffer((batch_size, 1, self._vocab_size), self._logits_dtype, provider)
-            return StepMemory(cache, logits, provider, graph)
+            return StepMemory(cache, logits, provider, None if captured is None else self._session.new_graph_run())
 
         self._prepare(batch_size, capacity, provider)
         self._step_mask = np.empty((batch_size, capacity), np.int64)
-        captured = self._captured
         self._memory = make() if captured is None else captured.lend(self, batch_size, capacity, make)
         return self._memory.cache

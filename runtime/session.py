@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from functools import cache
+from itertools import count as counted
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -240,8 +241,13 @@ def _graph_session(base: Any) -> Any:
             self._graph = name
             self._has_threads = has_threads
             self._uncaptured = uncaptured
+            self._graphs = counted(1)
             self._process = os.getpid()
             super().__init__(*arguments, **options)
+
+        def new_graph_run(self) -> Any:
+            """Return options of runs that capture a CUDA graph of their own the first time, and replay it later."""
+            return graph_run(next(self._graphs))
 
         def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
             if self._has_threads and os.getpid() != self._process:
@@ -293,7 +299,7 @@ NO_GRAPH = -1
 
 
 def graph_run(graph: int) -> Any:
-    """Return options of runs that capture a CUDA graph of this number the first time, and replay it later."""
+    """Return options of runs of a CUDA graph, by its number in the session."""
     options = onnxruntime().RunOptions()
     options.add_run_config_entry("gpu_graph_id", str(graph))
     return options

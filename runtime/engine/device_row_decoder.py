@@ -16,7 +16,6 @@ from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.decoder import Candidates, Logits, Tokens, new_static_cache
 from edgeformer.runtime.device_decoder import SHORTEST, DevicePrompts, next_power_of_two
 from edgeformer.runtime.engine.row_decoder import MASK_STEP, RowDecoder
-from edgeformer.runtime.session import graph_run
 from edgeformer.runtime.static_cache import StaticCache
 
 
@@ -75,7 +74,7 @@ class DeviceRowDecoder(DevicePrompts, RowDecoder):
         # Without captures, steps of other rows and lengths come and go, so that only the last one is kept.
         if not self.captures:
             self._device_steps.clear()
-        return _Step(binding, tokens, mask, graph_run(len(self._device_steps) + 1) if self.captures else None)
+        return _Step(binding, tokens, mask, self._session.new_graph_run() if self.captures else None)
 
     def _bind_step(self) -> None:
         super()._bind_step()

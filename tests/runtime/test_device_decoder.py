@@ -10,6 +10,7 @@ from edgeformer.runtime import causal_lm, encoder_decoder, load
 from edgeformer.runtime.decoder import Decoder, StaticDecoder
 from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
 from edgeformer.runtime.device_logits import MOST_CANDIDATES, candidates_graph, device_logits, row_graph
+from edgeformer.runtime.session import graph_run
 from edgeformer.runtime.static_cache import StaticCache
 
 TEXT = {
@@ -93,16 +94,12 @@ def test_a_replay_reads_what_each_step_writes(restored, on_a_device):
     assert answers(model, **SAMPLED) == expected  # over memory of requests before
 
 
-def test_memory_of_other_requests_would_be_noticed(grouped, on_a_device, monkeypatch):
-    """A decoder with a new cache for each request, whose steps are replays of a graph over the first one."""
-    expected, memories, lend = answers(grouped, **SAMPLED), [], CapturedSteps.lend
-
-    def the_same_graph(self, decoder, rows, tokens, make):
-        memories.append(lend(CapturedSteps(96), decoder, rows, tokens, make))  # which keeps what a replay reads
-        return memories[-1]
-
-    monkeypatch.setattr(CapturedSteps, "lend", the_same_graph)
-    assert answers(on_a_device(grouped, CapturedSteps(96)), **SAMPLED) != expected
+def test_memory_of_other_requests_would_be_noticed(grouped, on_a_device):
+    """The steps of a batch, which are replays of a graph over the memory of a single row."""
+    expected = answers(grouped, **SAMPLED)
+    model = on_a_device(grouped, CapturedSteps(96))
+    model.session.new_graph_run = lambda: graph_run(1)
+    assert answers(model, **SAMPLED) != expected
 
 
 @pytest.mark.parametrize("model", ["recurrent", "windows"], indirect=True)
