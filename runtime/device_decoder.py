@@ -11,13 +11,14 @@ memory is kept, too, and is lent to one request after the other (`CapturedSteps`
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from threading import Lock
+from collections.abc import Callable, Mapping, Sequence
+from threading import local
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer, Rows
@@ -45,7 +46,7 @@ class StepMemory:
     """Memory of decode steps at fixed addresses: a cache, and the token ids, mask and logits of its rows.
 
     run: options of the runs that capture a CUDA graph over it and replay it; None where a step launches its kernels one
-    by one. captured: whether it was captured.
+    by one.
     """
 
     def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, run: Any = None):
@@ -54,36 +55,59 @@ class StepMemory:
         self.tokens = Buffer((cache.batch_size, 1), np.int64, provider)
         self.mask = Buffer((cache.batch_size, cache.capacity), np.int64, provider)
         self.run = run
-        self.captured = False
+        self._of_thread = local()
+
+    @property
+    def captured(self) -> bool:
+        """Whether this thread has captured the step: onnxruntime keeps the graphs of each thread apart."""
+        return hasattr(self._of_thread, "captured")
+
+    def capture(self) -> None:
+        """Remember that this thread has captured the step."""
+        self._of_thread.captured = True
 
 
 class CapturedSteps:
     """The memory of a session's steps over which CUDA graphs were captured: some in use, and some for later requests.
 
-    context: tokens of the longest text. The memory of finished requests is kept: one for each number of rows and each
-    power of two of tokens, times the requests of that shape that ran at once.
+    context: tokens of the longest text. The memory of a thread's finished requests is kept for its later ones: one for
+    each number of rows and each power of two of tokens, times the requests of that shape that ran at once.
     """
 
     def __init__(self, context: int):
         self._context = context
-        self._free: defaultdict[tuple[int, int], list[StepMemory]] = defaultdict(list)
-        self._lock = Lock()
+        self._of_thread = local()
 
     def capacity_for(self, tokens: int) -> int:
         """Return the tokens of a row of the memory for so many."""
         return min(max(SHORTEST, next_power_of_two(tokens)), max(self._context, tokens))
 
     def lend(self, decoder: Any, rows: int, tokens: int, make: Callable[[], StepMemory]) -> StepMemory:
-        """Return memory for a decoder, to which it belongs until that is collected; make: new one."""
+        """Return memory for a decoder, to which it belongs until that is collected; make: new one.
+
+        Where there is no room for new memory, that which is free is dropped, and its graphs are never replayed.
+        """
+        if not hasattr(self._of_thread, "free"):
+            self._of_thread.free = defaultdict(list)
+        free: defaultdict[tuple[int, int], list[StepMemory]] = self._of_thread.free
         shape = rows, tokens
-        with self._lock:
-            memory = self._free[shape].pop() if self._free[shape] else None
-        if memory is None:
-            memory = make()
-        else:
-            memory.cache.clear_states()
-        weakref.finalize(decoder, self._free[shape].append, memory)
+        memory = free[shape].pop() if free[shape] else _made(make, free)
+        memory.cache.clear_states()
+        weakref.finalize(decoder, free[shape].append, memory)
         return memory
+
+
+def _made(make: Callable[[], StepMemory], free: Mapping[tuple[int, int], list[StepMemory]]) -> StepMemory:
+    """Return new memory; drop that which is free if there is no room otherwise."""
+    try:
+        return make()
+    except RequestError:
+        if not any(free.values()):
+            raise
+    # Here the error, and with it what was allocated before it, is gone.
+    for kept in free.values():
+        kept.clear()
+    return make()
 
 
 class DevicePrompts(StaticDecoder):
@@ -139,7 +163,7 @@ class DeviceDecoder(DevicePrompts):
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step, and copy the logits of all tokens from the device."""
         self._run_step(tokens, active)
-        return self._memory.logits.host()[:, 0]
+        return self._reader.all(self._memory.logits, range(len(self.lengths)))
 
     def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
         """Run a step, and copy the most likely tokens of each row from the device."""
@@ -167,7 +191,7 @@ class DeviceDecoder(DevicePrompts):
         # A capture runs the step several times. Slots of tokens get the same numbers each time; states would advance.
         before = self.cache.snapshot()
         self._session.run_with_iobinding(self._step, memory.run)
-        memory.captured = True
+        memory.capture()
         if any(each is not None for each in before):
             self.cache.restore(before)
             self._session.run_with_iobinding(self._step, memory.run)

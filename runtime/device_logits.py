@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.buffer import Buffer, Rows
+from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.decoder import Candidates
 from edgeformer.runtime.small_graphs import Node, Value, open_small_graph, write_graph
 
@@ -22,8 +22,17 @@ class DeviceLogits:
 
     def __init__(self, dtype: np.dtype[Any], provider: Provider):
         self._dtype = dtype
+        self._all = open_small_graph(all_graph(dtype), provider)
         self._row = open_small_graph(row_graph(dtype), provider)
         self._most_likely = open_small_graph(candidates_graph(dtype), provider)
+
+    def all(self, logits: Buffer, rows: range) -> Array:
+        """Return rows of logits [B, 1, V] as an array [n, V]."""
+        binding, found = self._all.io_binding(), np.empty((len(rows), 1, logits.shape[2]), self._dtype)
+        logits.bind_input(binding, "logits", rows)
+        binding.bind_output("copy", "cpu", 0, found.dtype, found.shape, found.ctypes.data)
+        self._all.run_with_iobinding(binding)
+        return found[:, 0]
 
     def row(self, logits: Any, place: int) -> Array:
         """Return the logits of one token [V] of a value [1, S, V]."""
@@ -41,16 +50,16 @@ class DeviceLogits:
         values, ids = self._likeliest(logits, rows, count + 1)
         least = values[:, count - 1]
         if (least == values[:, count]).any():
-            return list(map(_at_least, logits.host()[rows.start : rows.stop, 0], least))
+            return list(map(_at_least, self.all(logits, rows), least))
         order = np.argsort(ids[:, :count], axis=1)
         return [Candidates(row[places], found[places]) for row, found, places in zip(ids, values, order, strict=True)]
 
-    def _likeliest(self, logits: Buffer, rows: Rows, count: int) -> tuple[Array, NDArray[np.int64]]:
+    def _likeliest(self, logits: Buffer, rows: range, count: int) -> tuple[Array, NDArray[np.int64]]:
         """Return the largest logits and their ids [B, count], the largest first."""
         binding = self._most_likely.io_binding()
         logits.bind_input(binding, "logits", rows)
         binding.bind_cpu_input("count", np.array([count], np.int64))
-        shape = (len(rows) if isinstance(rows, range) else 1, 1, count)
+        shape = (len(rows), 1, count)
         values, ids = np.empty(shape, self._dtype), np.empty(shape, np.int64)
         for name, array in (("values", values), ("ids", ids)):
             binding.bind_output(name, "cpu", 0, array.dtype, shape, array.ctypes.data)
@@ -62,6 +71,11 @@ class DeviceLogits:
 def device_logits(dtype: np.dtype[Any], provider: Provider) -> DeviceLogits:
     """Return the reader of this type, whose sessions this process opens once."""
     return DeviceLogits(dtype, provider)
+
+
+def all_graph(dtype: np.dtype[Any]) -> bytes:
+    """Return the model: logits [B, S, V] → a copy of them."""
+    return write_graph([Node("Identity", ["logits"], ["copy"])], [Value("logits", dtype, 3)], [Value("copy", dtype, 3)])
 
 
 def row_graph(dtype: np.dtype[Any]) -> bytes:
@@ -85,5 +99,5 @@ def candidates_graph(dtype: np.dtype[Any]) -> bytes:
 
 def _at_least(logits: Array, least: Any) -> Candidates:
     """Return the tokens whose logits [V] are not below a number."""
-    ids = np.flatnonzero(logits >= least)
+    ids = np.flatnonzero(~(logits < least))  # not a number is below none
     return Candidates(ids, logits[ids])

@@ -20,7 +20,7 @@ Text = str | Sequence[int]
 
 
 class Model:
-    """A model from a bundle, made by `load`; several threads may call it at once.
+    """A model from a bundle, made by `load`; several threads may call it at once, unless `captures`.
 
     `Engine` runs the requests of threads together, which is faster. A process that is forked from this one can use the
     model if it was loaded with threads=1; otherwise its calls raise RequestError.
@@ -37,9 +37,10 @@ class Model:
         self._threads, self._cuda = settings.threads, checked(settings.cuda)
         self.captures = self.provider == "cuda" and self._cuda.enable_cuda_graph
         if self.captures and (manifest.task != "causal-lm" or manifest.cache_form == "dynamic"):
+            has = "a dynamic cache" if manifest.task == "causal-lm" else f"a model for {manifest.task}"
             raise RequestError(
                 "enable_cuda_graph is for decoder-only models with a static cache, whose steps find everything at the "
-                f"same addresses; {folder} is a bundle for {manifest.task} with a {manifest.cache_form} cache."
+                f"same addresses; {folder} has {has}."
             )
         self.session: Any = self._open_graph(manifest.graphs[-1], self.captures)
         if manifest.task != "encoder":

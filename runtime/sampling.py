@@ -126,6 +126,7 @@ def _nucleus(probabilities: NDArray[np.float64], top_p: float) -> NDArray[np.boo
         if count == len(probabilities) or probabilities[candidates].sum() >= top_p:
             break
         count = min(8 * count, len(probabilities))
+    candidates.sort()  # so that of equal ones the first is kept, whatever is behind
     order = candidates[np.argsort(-probabilities[candidates], kind="stable")]
     before = np.concatenate(([0.0], np.cumsum(probabilities[order])[:-1]))
     kept = np.zeros(len(probabilities), np.bool_)

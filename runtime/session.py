@@ -35,6 +35,9 @@ OLDEST = (1, 30)
 TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
 """The environment variable that onnxruntime's GroupQueryAttention reads when a session is opened."""
 
+BESIDE = "a small graph of edgeformer beside the model's"
+"""The name of graphs that copy and choose on a device, in errors."""
+
 _PROFILED: ContextVar[tuple[Path, list[Any]] | None] = ContextVar("profiled sessions", default=None)
 
 _ENVIRONMENT = Lock()
@@ -291,6 +294,8 @@ def _fork_error(graph: str) -> RequestError:
 
 
 def _run_error(graph: str, error: Exception) -> BundleError:
+    if graph == BESIDE:  # which no bundle has
+        return BundleError(f"onnxruntime cannot run {graph}: {error}")
     return BundleError(f"onnxruntime cannot run {graph}: {error} Check the bundle with: edgeformer verify")
 
 

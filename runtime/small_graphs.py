@@ -5,9 +5,10 @@ https://protobuf.dev/programming-guides/encoding/ has the format, and onnx.proto
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.bfloat16 import BITS
 from edgeformer.runtime.cuda_options import CudaOptions, execution_providers
-from edgeformer.runtime.session import graph_session, session_options
+from edgeformer.runtime.session import BESIDE, graph_session, session_options
 
 IR_VERSION, OPSET = 10, 18
 """They are what onnxruntime 1.30 and newer take, and have bfloat16 in all ops that are used here."""
@@ -27,7 +28,8 @@ ELEMENTS: dict[np.dtype[Any], int] = {
 """ONNX's numbers of element types."""
 
 MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSET_IMPORT, OPSET_VERSION = 1, 7, 8, 2
-GRAPH_NODE, GRAPH_NAME, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 11, 12
+GRAPH_NODE, GRAPH_NAME, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 5, 11, 12
+TENSOR_DIMS, TENSOR_TYPE, TENSOR_INT64, TENSOR_NAME = 1, 2, 7, 8
 NODE_INPUT, NODE_OUTPUT, NODE_OP_TYPE, NODE_ATTRIBUTE = 1, 2, 4, 5
 ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TYPE, TYPE_INT = 1, 3, 20, 2
 VALUE_NAME, VALUE_TYPE, TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM = 1, 2, 1, 1, 2, 1
@@ -52,9 +54,15 @@ class Node:
     axis: int | None = None
 
 
-def write_graph(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> bytes:
-    """Return a model as the bytes of its file."""
+def write_graph(
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    numbers: Mapping[str, int] = MappingProxyType({}),
+) -> bytes:
+    """Return a model as the bytes of its file. numbers: constants int64 [1] by their names."""
     graph = b"".join(_field(GRAPH_NODE, _node(each)) for each in nodes) + _field(GRAPH_NAME, "graph")
+    graph += b"".join(_field(GRAPH_INITIALIZER, _number(name, number)) for name, number in numbers.items())
     graph += b"".join(_field(GRAPH_INPUT, _value(each)) for each in inputs)
     graph += b"".join(_field(GRAPH_OUTPUT, _value(each)) for each in outputs)
     opsets = _field(MODEL_OPSET_IMPORT, _field(OPSET_VERSION, OPSET))
@@ -65,7 +73,7 @@ def open_small_graph(model: bytes, provider: Provider) -> Any:
     """Open a session of a model, in one thread; errors of its runs are those of `open_session`."""
     providers = execution_providers(provider, CudaOptions())
     with redirect_stdout(sys.stderr):
-        return graph_session("a graph beside the model's", provider == "cuda", model, session_options(1), providers)
+        return graph_session(BESIDE, provider == "cuda", model, session_options(1), providers)
 
 
 def _node(node: Node) -> bytes:
@@ -76,6 +84,11 @@ def _node(node: Node) -> bytes:
         attribute = _field(ATTRIBUTE_NAME, "axis") + _field(ATTRIBUTE_INT, node.axis)
         data += _field(NODE_ATTRIBUTE, attribute + _field(ATTRIBUTE_TYPE, TYPE_INT))
     return data
+
+
+def _number(name: str, number: int) -> bytes:
+    kind = _field(TENSOR_TYPE, ELEMENTS[np.dtype(np.int64)])
+    return _field(TENSOR_DIMS, 1) + kind + _field(TENSOR_INT64, number) + _field(TENSOR_NAME, name)
 
 
 def _value(value: Value) -> bytes:

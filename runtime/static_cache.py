@@ -65,7 +65,7 @@ class StaticCache:
         for tensor in self._tensors:
             shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype)
             self._buffers.append(Buffer.reserved(shape, kind) if reserved else Buffer(shape, kind, provider))
-        self._copies = RowCopies(self._buffers, provider)
+        self._copies = RowCopies(self._buffers, [tensor.per_token for tensor in self._tensors], provider)
         self.clear_states()
 
     @property
@@ -146,30 +146,24 @@ class StaticCache:
         """Return copies of what tokens of a row added and no later token overwrites: [K, stop - start, D] each."""
         return [
             content[:, start:stop].copy() if self._is_appended(tensor) else None
-            for tensor, content in zip(self._tensors, self._copies.read(row), strict=True)
+            for tensor, content in zip(self._tensors, self._copies.read(row, stop), strict=True)
         ]
 
     def read_states(self, row: int, length: int) -> list[Array | None]:
         """Return copies of what later tokens of a row of `length` tokens overwrite: states, and buffers of windows."""
         return [
-            None if self._is_appended(tensor) else (content[:, :length] if tensor.per_token else content).copy()
-            for tensor, content in zip(self._tensors, self._copies.read(row), strict=True)
+            None if self._is_appended(tensor) else content.copy()
+            for tensor, content in zip(self._tensors, self._copies.read(row, length), strict=True)
         ]
 
     def write_row(self, row: int, pieces: Sequence[Sequence[Array | None]], states: Sequence[Array | None]) -> None:
         """Replace the content of a row by what `read_tokens` returned for adjacent pieces, and `read_states` then."""
-        contents = self._copies.read(row)
-        for place, content in enumerate(contents):
-            slot = 0
-            for array in (piece[place] for piece in pieces):
-                if array is not None:
-                    content[:, slot : slot + array.shape[1]] = array
-                    slot += array.shape[1]
-            state = states[place]
-            if state is not None and self._tensors[place].per_token:
-                content[:, : state.shape[1]] = state
-            elif state is not None:
-                content[...] = state
+        contents = []
+        for place, state in enumerate(states):
+            arrays = [array for piece in pieces if (array := piece[place]) is not None]
+            if state is None and arrays:
+                state = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
+            contents.append(state)
         self._copies.write(row, contents)
 
     def _is_appended(self, tensor: StateTensor) -> bool:
@@ -201,13 +195,12 @@ class StaticCache:
 
     def clear_row(self, row: int) -> None:
         """Make the states of a row those before the first token; slots of tokens need no clearing."""
-        if all(tensor.per_token for tensor in self._tensors):
-            return
-        contents = self._copies.read(row)
-        for tensor, content in zip(self._tensors, contents, strict=True):
-            if not tensor.per_token:
-                content[...] = 0
-        self._copies.write(row, contents)
+        zeros = [
+            None if tensor.per_token else np.zeros(buffer.shape[1:], buffer.dtype)
+            for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
+        ]
+        if any(each is not None for each in zeros):
+            self._copies.write(row, zeros)
 
     def release_row(self, row: int) -> None:
         """Give the memory for the tokens of a reserved row back."""

@@ -126,7 +126,7 @@ def load_models(
 ) -> ServedModels:
     """Open bundles and start an engine for each; a model has the name of its folder.
 
-    Each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
+    On the CPU each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
 
     engine_options: keywords of `Engine`. Raises RequestError for two folders of one name, and what `load` raises.
     """
@@ -145,7 +145,9 @@ def load_models(
 
 def _with_adapters(served: ServedModel) -> list[ServedModel]:
     """Return a model with each adapter of its bundle."""
-    adapters = served.model.adapters if isinstance(served.model, CausalLM) else ()
+    model = served.model
+    # An engine runs adapters on the CPU.
+    adapters = model.adapters if isinstance(model, CausalLM) and model.provider == "cpu" else ()
     return [
         ServedModel(f"{served.name}:{adapter}", served.model, served.engine, adapter, served.created)
         for adapter in adapters

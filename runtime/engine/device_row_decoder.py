@@ -54,7 +54,7 @@ class DeviceRowDecoder(DevicePrompts, RowDecoder):
         self._session.run_with_iobinding(step.binding, step.run)
         if candidates is not None and self._chooses(candidates):
             return self._reader.candidates(self._step_logits, rows, candidates)
-        return self._step_logits.host()[rows.start : rows.stop, 0]
+        return self._reader.all(self._step_logits, rows)
 
     def _step_of_rows(self, rows: range, longest: int) -> _Step:
         """Return the step of rows of up to `longest` tokens."""

@@ -124,7 +124,8 @@ class Scheduler:
         try:
             draft = drafts.draft(decoder, place)
             tokens = [row.tokens[-1], *draft]
-            logits = decoder.decode_tokens(place, tokens) if draft else decoder.decode_rows(place, tokens)
+            few = row.candidate_count if decoder.chooses_candidates else None
+            logits = decoder.decode_tokens(place, tokens) if draft else decoder.decode_rows(place, tokens, few)
         except Exception as error:  # of onnxruntime, which has no base class of its own
             self._end(request, error)
             return

@@ -77,8 +77,8 @@ class Service(ABC):
         if needed > self.memory or tokens > self.capacity:
             raise RequestError(
                 f"the request can need {tokens} tokens, {needed / 1e6:.1f} MB of cache, and this engine has "
-                f"{self.memory / 1e6:.1f} MB for all rows. Shorten the prompt, lower max_new_tokens, or give the "
-                "engine more memory."
+                f"{self.memory / 1e6:.1f} MB for all rows and {self.capacity} tokens for each. Shorten the prompt, "
+                "lower max_new_tokens, or give the engine more memory."
             )
 
     @abstractmethod
@@ -151,7 +151,10 @@ class CausalService(Service):
     ):
         super().__init__(model, max_rows, memory)
         self._model = model
-        self._prefixes = PrefixCache(self.memory // PREFIX_SHARE if prefix_cache_bytes is None else prefix_cache_bytes)
+        if prefix_cache_bytes is None:
+            # Prefixes are in the host's memory, whatever the rows are in.
+            prefix_cache_bytes = min(self.memory, default_memory("cpu")) // PREFIX_SHARE
+        self._prefixes = PrefixCache(prefix_cache_bytes)
         self._held = HeldRows()
         self._cuttable = self.decoder.cache.trimmable
         self.decoder.prefill_graph_steps = prefill_graph_steps

@@ -1,5 +1,7 @@
 """Tokenizers of the two kinds that language models come with, made here so that no test needs the network."""
 
+import threading
+
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -10,13 +12,13 @@ from edgeformer.runtime.tokenizer import Tokenizer
 class Capturing:
     """A session that does what onnxruntime's CUDA provider does with CUDA graphs.
 
-    A run that captures runs three times, and a replay goes over the addresses of the run that was captured. runs: how
-    often it ran, by the number of the graph.
+    A run that captures runs three times, and a replay goes over the addresses of the run that was captured, in the
+    thread that captured it. runs: how often it ran, by the number of the graph.
     """
 
     def __init__(self, session):
         self._session = session
-        self._captured = {}
+        self._of_thread = threading.local()
         self.runs = {}
 
     def __getattr__(self, name):
@@ -25,10 +27,10 @@ class Capturing:
     def run_with_iobinding(self, binding, options=None):
         if options is None:
             return self._session.run_with_iobinding(binding)
-        graph = options.get_run_config_entry("gpu_graph_id")
-        times = 1 if graph in self._captured else 3
+        graph, captured = options.get_run_config_entry("gpu_graph_id"), vars(self._of_thread)
+        times = 1 if graph in captured else 3
         for _ in range(times):
-            self._session.run_with_iobinding(self._captured.setdefault(graph, binding))
+            self._session.run_with_iobinding(captured.setdefault(graph, binding))
         self.runs[graph] = self.runs.get(graph, 0) + times
 
 

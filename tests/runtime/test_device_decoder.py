@@ -1,15 +1,20 @@
 """The decoder of devices, run on the CPU: the tokens of the CPU's own decoder, with and without captured steps."""
 
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
+from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import causal_lm, encoder_decoder, load
 from edgeformer.runtime.decoder import Decoder, StaticDecoder
 from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
-from edgeformer.runtime.device_logits import MOST_CANDIDATES, candidates_graph, device_logits, row_graph
+from edgeformer.runtime.device_logits import MOST_CANDIDATES, all_graph, candidates_graph, device_logits, row_graph
 from edgeformer.runtime.session import graph_run
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -109,6 +114,57 @@ def test_states_that_a_capture_advances_would_be_noticed(restored, on_a_device, 
     assert answers(on_a_device(restored, CapturedSteps(96)), **SAMPLED) != expected
 
 
+def in_a_thread(call):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.mark.parametrize("model", ["grouped", "recurrent", "windows"], indirect=True)
+def test_each_thread_captures_by_itself(restored, on_a_device):
+    expected = answers(restored, **SAMPLED)
+    model = on_a_device(restored, CapturedSteps(96))
+    for _ in range(2):
+        assert answers(model, **SAMPLED) == expected
+        assert in_a_thread(lambda: answers(model, **SAMPLED)) == expected
+
+
+@pytest.mark.parametrize("model", ["recurrent"], indirect=True)
+def test_a_stream_may_go_on_in_another_thread(restored, on_a_device):
+    options = {**SAMPLED, "max_new_tokens": 12, "ignore_eos": True}
+    expected = restored.generate(PROMPTS[0], **options).token_ids
+    model = on_a_device(restored, CapturedSteps(96))
+    stream = model.stream(PROMPTS[0], **options)
+    events = stream.events()
+    begun = [next(events).token_id for _ in range(3)]
+    begun += in_a_thread(lambda: [next(events).token_id for _ in range(3)])
+    assert begun + [event.token_id for event in events] == expected
+
+
+def test_free_memory_makes_room_for_another_shape(monkeypatch):
+    captured, room, made = CapturedSteps(96), 2, []
+
+    class Memory:
+        cache = SimpleNamespace(clear_states=lambda: None)
+
+        def __init__(self):
+            made.append(weakref.ref(self))
+            if sum(each() is not None for each in made) > room:
+                raise RequestError("no room")
+
+    class Holder:
+        pass
+
+    one, other = Holder(), Holder()
+    captured.lend(one, 1, 256, Memory)
+    captured.lend(other, 2, 256, Memory)
+    with pytest.raises(RequestError):  # both are in use
+        captured.lend(Holder(), 3, 256, Memory)
+    del one
+    third = Holder()
+    captured.lend(third, 3, 256, Memory)
+    assert [each() is not None for each in made if each() is not None] == [True, True]
+
+
 def test_finished_requests_leave_their_memory_to_later_ones(grouped, on_a_device):
     captured = CapturedSteps(96)
     model = on_a_device(grouped, captured)
@@ -206,7 +262,7 @@ def test_translations_are_those_of_the_cpus_decoder(make_model, tmp_path, on_a_d
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_the_graphs_are_valid_and_take_any_sizes(dtype):
-    for graph in row_graph(np.dtype(dtype)), candidates_graph(np.dtype(dtype)):
+    for graph in (all_graph(np.dtype(dtype)), row_graph(np.dtype(dtype)), candidates_graph(np.dtype(dtype))):
         onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
     reader = device_logits(np.dtype(dtype), "cpu")
     assert reader is device_logits(np.dtype(dtype), "cpu")

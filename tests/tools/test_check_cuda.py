@@ -73,6 +73,9 @@ def test_a_case_that_ran_beside_the_gpu_has_not_passed():
     case["nodes"]["by_provider"]["CUDAExecutionProvider"] = 1
     assert check_cuda.passed(case)
     assert not check_cuda.passed(case | {"audit": {"verdict": "does not load"}})
+    assert check_cuda.passed(case | {"cuda_graphs": {"refused": "float32 has nodes on the CPU"}})
+    assert check_cuda.passed(case | {"cuda_graphs": {"same_logits": True}})
+    assert not check_cuda.passed(case | {"cuda_graphs": {"same_logits": False}})
 
 
 FLOAT16, FLOAT32 = check_cuda.Case("fp16", "cuda"), check_cuda.Case("fp32", "cpu")

@@ -17,8 +17,8 @@ NEXT = {"max_new_tokens": 6, "ignore_eos": True, "temperature": 2.0, "top_k": 20
 class CopiesOnADevice(RowCopies):
     """Copies by small graphs, as on a device."""
 
-    def __init__(self, buffers, provider):
-        super().__init__(buffers, provider)
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
         self.on_device = True
 
 
