@@ -78,6 +78,7 @@ class AdaptedSession:
         self._tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         self._inputs = [value for value in session.get_inputs() if value.name not in tensors]
         self.get_outputs = session.get_outputs
+        self.get_overridable_initializers = session.get_overridable_initializers
         self.run_with_iobinding = session.run_with_iobinding
 
     def get_inputs(self) -> list[Any]:

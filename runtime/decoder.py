@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract import LOGITS_START, CacheGeometry
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
@@ -27,6 +27,9 @@ PREFILL_CHUNK = 256
 """Tokens of a prompt per run on the CPU. Attention kernels also compute the masked half of a prompt; in chunks, only
 the masked half of each chunk is wasted."""
 
+
+LAST = np.array([-1], np.int64)
+"""The `logits_start` of a run that returns the logits of its last token alone."""
 
 Tokens = Sequence[int] | NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -92,6 +95,7 @@ class Decoder(ABC):
         self._encoder_outputs = encoder_outputs
         self._mask_name = "attention_mask" if encoder_outputs is None else "decoder_attention_mask"
         self._vocab_size = manifest.vocab_size
+        self._has_start = any(each.name == LOGITS_START for each in session.get_overridable_initializers())
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
         prefix = "" if encoder_outputs is None else "decoder."
@@ -114,7 +118,7 @@ class Decoder(ABC):
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]
             session = self._session_for(len(piece))
-            rows = 1 if self._prefill is not None and session is self._prefill.session else len(piece)
+            rows = 1 if self._gives_last(session) else len(piece)
             if len(buffer) < rows:
                 buffer = self._new_logits(rows)
             self._run_row(session, row, piece, buffer[:rows])
@@ -146,6 +150,14 @@ class Decoder(ABC):
         """Return the faster session for a run of this many tokens whose last logits are all that is needed."""
         prefill = self._prefill
         return self._session if prefill is None or tokens < prefill.from_tokens else prefill.session
+
+    def _gives_last(self, session: Any) -> bool:
+        """Return whether a run of a session can return the logits of its last token alone."""
+        return self._shortens(session) or (self._prefill is not None and session is self._prefill.session)
+
+    def _shortens(self, session: Any) -> bool:
+        """Return whether a session has the optional input for that."""
+        return self._has_start and session is self._session
 
     def _new_logits(self, tokens: int) -> Logits:
         """Return an array for the logits of a prompt's tokens [S, V]."""
@@ -236,12 +248,15 @@ class Decoder(ABC):
     def _new_binding(self, session: Any, tokens: NDArray[np.int64], logits: Logits | None, rows: Rows = None) -> Any:
         """Return a binding of tokens, logits and encoder outputs, for all rows or some.
 
-        logits: None where the caller binds them.
+        logits: of all tokens, or of the last one where the session can return those alone; None where the caller binds
+        them, of the last one if possible.
         """
         binding = session.io_binding()
         bind_input(binding, "input_ids", tokens)
         if logits is not None:
             bind_output(binding, "logits", logits)
+        if self._shortens(session) and (logits is None or logits.shape[1] < tokens.shape[1]):
+            bind_input(binding, LOGITS_START, LAST)
         if self._encoder_outputs is not None:
             self._encoder_outputs.bind(binding, rows)
         return binding

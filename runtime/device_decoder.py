@@ -116,7 +116,9 @@ class DevicePrompts(StaticDecoder):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._reader = device_logits(np.dtype(self._logits_dtype), self._provider)
-        self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // self._logits[0].nbytes))
+        self.prefill_chunk = DEVICE_CHUNK
+        if not self._has_start:
+            self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // self._logits[0].nbytes))
 
     def prefill(self, row: int, tokens: Tokens, *, chunk: int | None = None) -> Logits:
         """Append a prompt to one row; return the logits of its last token [V], which alone leave the device."""
@@ -126,7 +128,7 @@ class DevicePrompts(StaticDecoder):
             binding = self._new_binding(self._session, ids, None, row)
             self._run(self._session, binding, np.ones(ids.shape, np.bool_), row)
         logits = binding.get_outputs()[-1]  # they were bound last
-        return self._reader.row(logits, ids.shape[1] - 1)
+        return self._reader.row(logits, logits.shape()[1] - 1)
 
     def _chooses(self, count: int) -> bool:
         """Return whether the device finds so many candidates."""

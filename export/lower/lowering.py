@@ -26,8 +26,14 @@ from edgeformer.export.lower.functions import keep_as_functions
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.per_token_products import PER_TOKEN_OPSET
 from edgeformer.export.lower.widen_bfloat16 import widen_bfloat16
-from edgeformer.export.passes import canonicalize, expected_changes, quantize_weights
-from edgeformer.graph_specs import GraphSpec
+from edgeformer.export.passes import (
+    canonicalize,
+    expected_changes,
+    make_optional,
+    optional_logits,
+    quantize_weights,
+)
+from edgeformer.graph_specs import GRAPH, GraphSpec
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,13 @@ def _joined(reports: Sequence[PassReport]) -> list[PassReport]:
 
 def lower_captured(graph: ir.Model, graph_spec: GraphSpec, lowering: LoweringOptions) -> Lowered:
     """Lower a captured graph in place; `locate` lowers it a second time and must get the same nodes."""
-    if graph_spec.stack is not None:
-        return lower(graph, lowering, expected_changes(graph_spec.stack))
-    canonicalized = canonicalize(graph)
-    lowered = lower(graph, lowering)
-    return replace(lowered, passes=[*canonicalized, *lowered.passes])
+    canonicalized = [] if graph_spec.stack is not None else canonicalize(graph)
+    shortened = []
+    if graph_spec.file == GRAPH and (report := optional_logits(graph)).changed:  # of a decoder without an encoder
+        shortened.append(report)
+    lowered = lower(graph, lowering, expected_changes(graph_spec.stack) if graph_spec.stack is not None else None)
+    make_optional(graph)
+    return replace(lowered, passes=[*canonicalized, *shortened, *lowered.passes])
 
 
 def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int] | None = None) -> Lowered:

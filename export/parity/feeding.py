@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract import LOGITS_START
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import (
@@ -84,6 +85,11 @@ class Graph:
         shape = kept.num_kv_heads, 1, kept.head_dim
         pairs = zip(scales.key, scales.value, strict=True)
         return [(np.array(key, "f").reshape(shape), np.array(value, "f").reshape(shape)) for key, value in pairs]
+
+    @property
+    def has_optional_logits(self) -> bool:
+        """Whether a run of the graph can return the logits of its last token alone."""
+        return any(each.name == LOGITS_START for each in self.session.get_overridable_initializers())
 
     @property
     def padding_sides(self) -> tuple[Side, ...]:

@@ -13,13 +13,22 @@ import pytest
 import torch
 
 from edgeformer.config import DecoderConfig
+from edgeformer.contract import LOGITS_START
 from edgeformer.errors import ExportError
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.editing import streamed
 from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.lower.ort.attention import lower_attention
-from edgeformer.export.passes import fold_rotary, fuse_skip_norm, last_token, pack_qkv, transpose_weights
+from edgeformer.export.passes import (
+    fold_rotary,
+    fuse_skip_norm,
+    last_token,
+    make_optional,
+    optional_logits,
+    pack_qkv,
+    transpose_weights,
+)
 from edgeformer.export.quantize.quantized_tensor import QuantizedTensor
 from edgeformer.families import read_model_config
 from edgeformer.manifest_parts import ScaledOutputs
@@ -47,8 +56,8 @@ def captured(model: DecoderConfig, build=None, dtype=torch.float64) -> ir.Model:
     return capture(*model_spec.graphs, model_spec, RandomWeights(model, 0), dtype)
 
 
-def after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
-    """Logits, and caches of all layers, after 4 tokens that follow 3; run on a decomposed copy."""
+def after_a_run(graph: ir.Model, model: DecoderConfig, more: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
+    """Logits, and caches of all layers, after 4 tokens that follow 3; run on a decomposed copy. more: other inputs."""
     copy = ir.serde.deserialize_model(ir.serde.serialize_model(graph))
     decompose_all(copy)
     session = ort.InferenceSession(ir.serde.serialize_model(copy).SerializeToString())
@@ -56,7 +65,7 @@ def after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
     geometry = model.cache_geometry
     feeds = {"input_ids": random.integers(0, model.vocab_size, (1, 4)), "attention_mask": np.ones((1, 7), np.int64)}
     feeds |= {tensor.past: random.normal(size=tensor.shape(1, 3)) for tensor in geometry.tensors()}
-    return session.run(None, feeds)
+    return session.run(None, feeds | (more or {}))
 
 
 def caches_after_a_run(graph: ir.Model, model: DecoderConfig) -> list[np.ndarray]:
@@ -398,6 +407,34 @@ def test_last_token_leaves_logits_that_mix_tokens():
     assert (report.changed, report.missed) == (0, ["mixing: no product with a weight makes the logits"])
     for old, new in zip(before, after_a_run(graph, model), strict=True):
         np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("start", [None, 0, 2, -1, -3])
+@pytest.mark.parametrize("options", [{}, {"model_type": "cohere", "logit_scale": 0.3, "head_dim": 8}])
+def test_an_optional_input_says_from_which_token_on_there_are_logits(options, start):
+    model = config(**options)
+    graph = captured(model)
+    logits, *caches = after_a_run(graph, model)
+    report = optional_logits(graph)
+    assert report.missed == [] and report.changed > 0
+    make_optional(graph)
+    given = {} if start is None else {LOGITS_START: np.array([start])}
+    some, *same = after_a_run(graph, model, given)
+    for old, new in zip((logits[:, start or 0 :], *caches), (some, *same), strict=True):
+        np.testing.assert_allclose(new, old, rtol=0, atol=1e-12)
+
+
+def test_graphs_without_such_a_part_get_no_optional_input():
+    model = config()
+    graph = captured(model)
+    [logits] = (value for value in graph.graph.outputs if value.name == "logits")
+    mixed = ir.node("Softmax", [logits], {"axis": 1}, name="mixing").outputs[0]
+    graph.graph.insert_after(logits.producer(), mixed.producer())
+    logits.name, mixed.name, mixed.type, mixed.shape = "mixed", "logits", logits.type, logits.shape
+    graph.graph.outputs[0] = mixed
+    names = [value.name for value in graph.graph.inputs]
+    assert optional_logits(graph).changed == 0
+    assert [value.name for value in graph.graph.inputs] == names
 
 
 def test_the_last_token_is_not_any_token():

@@ -16,6 +16,7 @@ from edgeformer.export import export_model, verify
 from edgeformer.manifest import FILE_NAME, Manifest
 from edgeformer.manifest_parts import sha256
 from edgeformer.runtime import load
+from edgeformer.runtime.decoder import Decoder
 
 
 def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_llama_bundle):
@@ -23,7 +24,8 @@ def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_l
     assert report.passed, report.describe()
     names = {check.name.split(":")[0] for check in report.checks}
     assert names == {
-        "decode", "prefill", "steps", "steps against prefill", "chunks", "chunks against prefill",
+        "decode", "prefill", "last logits alone against all", "steps", "steps against prefill", "chunks",
+        "chunks against prefill",
         "batch of 1", "batch of 3", "batch of 3 against solo", "batch of 8", "batch of 8 against solo",
         "repeat", "rollback", "unused cache", "far",
     }  # fmt: skip
@@ -133,3 +135,16 @@ def test_load_warns_of_a_graph_that_its_certificate_does_not_speak_of(llama_bund
     (copy / FILE_NAME).write_text(json.dumps(manifest))
     with pytest.warns(UserWarning, match="is not the one that its parity certificate is about"):
         load(copy)
+
+
+def test_logits_of_another_token_than_the_last_are_found(tiny_llama_bundle, monkeypatch):
+    """The check of prompts, which ask for the logits of their last token alone."""
+    prefill = Decoder.prefill
+
+    def of_the_token_before(self, row, tokens, *, chunk=None):
+        return prefill(self, row, tokens[: max(1, len(tokens) - 1)], chunk=chunk)
+
+    monkeypatch.setattr(Decoder, "prefill", of_the_token_before)
+    report = verify(tiny_llama_bundle, mode="quick")
+    failed = {check.name.split(":")[0] for check in report.checks if not check.passed}
+    assert "last logits alone against all" in failed

@@ -1,14 +1,20 @@
 """Generation from a bundle: rows, chunks, limits, reasons to end, and the environment it needs."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 
+from edgeformer.contract import LOGITS_START
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import sha256
+from edgeformer.runtime import decoder as decoders
 from edgeformer.runtime import load
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -201,3 +207,40 @@ def test_a_missing_package_names_the_extra_to_install(tiny_llama_bundle, code, b
     assert last.startswith("edgeformer.errors.MissingDependencyError: ")
     assert message in last
     assert "pip install 'edgeformer[" in last
+
+
+def test_a_prompt_takes_the_logits_of_its_last_token_alone(model, monkeypatch):
+    """They are those that a run of all logits has, and no others are computed."""
+    sizes, bind = [], decoders.bind_output
+    monkeypatch.setattr(decoders, "bind_output", lambda *given: sizes.append(given[2].shape) or bind(*given))
+    tokens = list(range(3, 40))
+    decoder = model.new_decoder(1, 64)
+    sizes.clear()
+    last = decoder.prefill(0, tokens, chunk=16).copy()
+    assert sizes == [(1, 1, model.manifest.vocab_size)] * 3
+    sizes.clear()
+    whole = model.new_decoder(1, 64).prefill_all(0, tokens, chunk=16)
+    assert [shape[1] for shape in sizes if shape[1] > 1] == [16, 16, 5]
+    np.testing.assert_allclose(last, whole[-1], atol=1e-5)
+
+
+def test_graphs_of_earlier_versions_return_the_logits_of_all_tokens(tiny_llama_bundle, tmp_path):
+    """Such a graph has no optional input: what it returns is cut here."""
+    bundle = tmp_path / "earlier"
+    shutil.copytree(tiny_llama_bundle, bundle)
+    graph = bundle / "onnx" / "model.onnx"
+    proto = onnx.load(graph, load_external_data=False)
+    kept = [each for each in proto.graph.input if each.name != LOGITS_START]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    onnx.save(proto, graph)
+    manifest = json.loads((bundle / "edgeformer.json").read_text())
+    manifest["files"]["onnx/model.onnx"] = {"bytes": graph.stat().st_size, "sha256": sha256(graph)}
+    (bundle / "edgeformer.json").write_text(json.dumps(manifest))
+    with pytest.warns(UserWarning, match="not the one that its parity certificate is about"):
+        earlier = load(bundle)
+    assert [each.name for each in earlier.session.get_overridable_initializers()] == []
+    found = [
+        each.generate("Once upon a time", max_new_tokens=20).token_ids for each in (earlier, load(tiny_llama_bundle))
+    ]
+    assert found[0] == found[1]

@@ -192,7 +192,8 @@ class GraphLocator:
                 "names: something else made or rewrote it, and its nodes are unknown. Locate the fault in the graph "
                 "as edgeformer wrote it; make that with: edgeformer export"
             )
-        strange = sorted({each.name for each in model.graph.input} - self._feeds[0].keys())
+        optional = {each.name for each in model.graph.initializer}
+        strange = sorted({each.name for each in model.graph.input} - optional - self._feeds[0].keys())
         if strange:
             raise BundleError(
                 f"{path} has inputs that edgeformer's graph does not have: {', '.join(strange)}. Export it again."

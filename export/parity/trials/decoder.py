@@ -89,7 +89,16 @@ class DecoderTrial(TextTrial):
         texts = [(main, length) for length in self.extent.lengths] + [(row, len(row.tokens)) for row in others]
         rest = (row.piece(feeding.prefill(self.graphs[0], row.tokens[:length])[0]) for row, length in texts)
         self.judge.logits("prefill", "texts in one run", itertools.chain([main.piece(whole)], rest))
+        self._judge_last_logits(main, whole)
         self.judge_pieces(main, whole, caches=True)
+
+    def _judge_last_logits(self, main: Row, whole: Array) -> None:
+        """Judge runs that return the logits of their last token alone, as the runtime runs prompts; whole: [S, V]."""
+        graph, lengths = self.graphs[0], [*self.extent.lengths, len(main.tokens)]
+        if graph.has_optional_logits:
+            alone = [graph.decoder(1, n).prefill(0, main.tokens[:n], chunk=n).copy() for n in lengths]
+            pairs = [(one[None], whole[n - 1 : n]) for one, n in zip(alone, lengths, strict=True)]
+            self.judge.agreement("last logits alone against all", pairs, main.eager.logits, main.expected.logits)
 
     def _judge_windowed(self, rows: list[Row]) -> None:
         """Judge the windowed graph, which must agree with the graph of whole caches."""
