@@ -66,6 +66,11 @@ class Snapshot:
     states: Any
 
 
+def returns_last_logits(session: Any) -> bool:
+    """Return whether runs of a session may return the logits of their last token alone: it has the optional input."""
+    return any(each.name == LOGITS_START for each in session.get_overridable_initializers())
+
+
 def needs_numbers(manifest: Manifest) -> bool:
     """Return whether unused slots of a static cache must be finite: ONNX's Attention multiplies them with zero."""
     return manifest.ops == "standard" and manifest.cache_form == "static"
@@ -95,7 +100,7 @@ class Decoder(ABC):
         self._encoder_outputs = encoder_outputs
         self._mask_name = "attention_mask" if encoder_outputs is None else "decoder_attention_mask"
         self._vocab_size = manifest.vocab_size
-        self._has_start = any(each.name == LOGITS_START for each in session.get_overridable_initializers())
+        self._has_start = returns_last_logits(session)
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self._logits_dtype = np.float16 if logits.type == "tensor(float16)" else np.float32
         prefix = "" if encoder_outputs is None else "decoder."

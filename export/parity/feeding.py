@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import LOGITS_START
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import (
@@ -21,6 +20,7 @@ from edgeformer.runtime.decoder import (
     PrefillSession,
     StaticDecoder,
     needs_numbers,
+    returns_last_logits,
 )
 from edgeformer.runtime.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.new_decoder import new_decoder
@@ -89,7 +89,7 @@ class Graph:
     @property
     def has_optional_logits(self) -> bool:
         """Whether a run of the graph can return the logits of its last token alone."""
-        return any(each.name == LOGITS_START for each in self.session.get_overridable_initializers())
+        return returns_last_logits(self.session)
 
     @property
     def padding_sides(self) -> tuple[Side, ...]:

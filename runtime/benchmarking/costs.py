@@ -4,8 +4,9 @@ Weights count as a session holds them: the bytes of their file (twice those of b
 they are loaded), times the fraction of the parameters that are factors of products. The other parameters are gathered,
 one row per token (an embedding table that is not also the head), or small (norms, biases). This is exact where all
 weights are stored in one format. A prefill graph has its factors in a file of its own, except the head, which is read
-once, and runs what follows its last attention for the last token of a chunk only. Activations are not counted, nor
-reads and copies of an implementation beyond the minimum.
+once, and runs what follows its last attention for the last token of a chunk only, as does a decode graph that can
+return the logits of the last token alone. Activations are not counted, nor reads and copies of an implementation beyond
+the minimum.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,13 @@ from edgeformer.runtime.decoder import PREFILL_CHUNK
 
 
 class Costs:
-    """The costs of one bundle; None for a user's own module, of which the manifest does not know the parts."""
+    """The costs of one bundle; None for a user's own module, of which the manifest does not know the parts.
 
-    def __init__(self, manifest: Manifest):
+    last_logits: whether runs of prompts over the decode graph compute the logits of their last token alone.
+    """
+
+    def __init__(self, manifest: Manifest, last_logits: bool = False):
+        self._last_logits = last_logits
         self._model = manifest.model
         self._element_bytes = cache_element_bytes(manifest)
         self._file_bytes = _weights_bytes(manifest, manifest.graph)
@@ -69,8 +74,10 @@ class Costs:
         ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
         own = account(config)
         weights, products = self._read(config, own.flops_per_token) * len(ends), float(own.flops_per_token)
-        if self._prefill is not None and tokens >= self._prefill.from_tokens:
+        over_prefill = self._prefill is not None and tokens >= self._prefill.from_tokens
+        if over_prefill:
             weights = self._prefill_bytes * len(ends)
+        if over_prefill or self._last_logits:
             products -= last_token_flops(config) * (1 - len(ends) / tokens)
         cache = sum(self._cache(config, end) for end in ends)
         flops = products + _attention(config, range(1, tokens + 1))

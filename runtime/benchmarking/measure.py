@@ -20,6 +20,7 @@ from edgeformer.runtime.benchmarking.profile import Profile, measure_profile
 from edgeformer.runtime.benchmarking.result import BenchmarkResult, Memory, Phase, Roofs, Spread, Workload
 from edgeformer.runtime.benchmarking.startup import Loading, measure_loading, measure_memory
 from edgeformer.runtime.benchmarking.workloads import Request, Timing, plan, run
+from edgeformer.runtime.decoder import returns_last_logits
 from edgeformer.runtime.loading import load
 from edgeformer.runtime.model import Model
 from edgeformer.runtime.session import ProviderChoice, choose_provider, choose_threads
@@ -83,7 +84,7 @@ def benchmark(
 
     model = load(folder, chosen, threads)
     timings, roofs = _measure_requests(model, requests, threads, rounds, steps)
-    costs = Costs(manifest)
+    costs = Costs(manifest, returns_last_logits(model.session))
     return BenchmarkResult(
         name=manifest.name,
         task=manifest.task,

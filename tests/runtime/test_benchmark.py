@@ -183,6 +183,8 @@ def test_prompts_that_are_long_enough_read_the_view(manifest):
     assert costs.prefill(300, 1).bytes == pytest.approx((2 * 1000 + (256 + 300) * CACHE_BYTES) / 300)
     behind = 256 * 256 + 3 * 256 * 512 + 2048 * 256  # the last attention: of a chunk's last token alone
     assert costs.prefill(300, 1).flops == pytest.approx(2 * (PRODUCTS - behind * 298 / 300) + 150.5 * ATTENTION)
+    assert Costs(manifest, last_logits=True).prefill(300, 1).flops == costs.prefill(300, 1).flops
+    assert Costs(manifest, last_logits=True).prefill(300, 1).bytes == Costs(manifest).prefill(300, 1).bytes
     assert costs.prefill(15, 1) == Costs(manifest).prefill(15, 1)
     assert costs.decode(300, 1, 20) == Costs(manifest).decode(300, 1, 20)
 
