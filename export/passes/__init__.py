@@ -9,7 +9,8 @@ from edgeformer.export.passes.canonicalize import canonicalize
 from edgeformer.export.passes.expected_changes import expected_changes
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
-from edgeformer.export.passes.last_token import last_token, make_optional, optional_logits
+from edgeformer.export.passes.last_token import last_token
+from edgeformer.export.passes.optional_logits import make_optional, optional_logits
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.quantize_weights import quantize_weights
 from edgeformer.export.passes.replace_rare_ops import replace_rare_ops

@@ -9,15 +9,11 @@ becomes
 After the last attention no token reads another, so the head, the last feed-forward and the projection before it need
 one token only. Requires ops that compute each token by itself, and that the product that makes the logits is one of
 them.
-
-`optional_logits` makes the same cut where an optional input says: Slice(logits_start:). It is an initializer that is
-also an input, which a client may leave out: the logits then are those of all tokens.
 """
 
-import numpy as np
 import onnx_ir as ir
 
-from edgeformer.contract import LOGITS_LENGTH, LOGITS_START
+from edgeformer.contract import LOGITS_LENGTH
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.pass_report import PassReport
@@ -34,39 +30,11 @@ TO_THE_END = 2**31 - 1
 
 def last_token(model: ir.Model) -> PassReport:
     """Slice the inputs of the last part of a decoder to the last token."""
-    return _cut(model, PassReport("last_token"), None)
+    return cut_last_part(model, PassReport("last_token"), None)
 
 
-def optional_logits(model: ir.Model) -> PassReport:
-    """Slice the inputs of the last part of a decoder to the tokens from the input `logits_start` on.
-
-    The input is required until `make_optional`, which comes behind all passes: they would take an initializer for a
-    constant, and join it with others of its value.
-    """
-    report = PassReport("optional_logits")
-    outputs = {output.name: output for output in model.graph.outputs}
-    logits = outputs.get("logits")
-    shape = None if logits is None else logits.shape
-    is_decoder = any(name and name.startswith("present") for name in outputs)
-    if shape is None or shape[1] == 1 or not is_decoder:
-        return report  # an encoder, or a graph of the last token alone
-    start = ir.Value(name=LOGITS_START, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
-    report = _cut(model, report, start)
-    if report.changed:
-        model.graph.inputs.append(start)
-    return report
-
-
-def make_optional(model: ir.Model) -> None:
-    """Give the input `logits_start`, if there is one, the default 0: the logits are those of all tokens."""
-    for value in model.graph.inputs:
-        if value.name == LOGITS_START:
-            value.const_value = ir.tensor(np.zeros(1, np.int64), name=LOGITS_START)
-            model.graph.register_initializer(value)
-
-
-def _cut(model: ir.Model, report: PassReport, start: ir.Value | None) -> PassReport:
-    """Slice the inputs of the last part to the tokens from `start` on, or to the last one."""
+def cut_last_part(model: ir.Model, report: PassReport, start: ir.Value | None) -> PassReport:
+    """Slice the inputs of the last part to the tokens from `start` int64 [1] on, or to the last one."""
     logits = next(output for output in model.graph.outputs if output.name == "logits")
     head = logits.producer()
     assert head is not None

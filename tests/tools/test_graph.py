@@ -419,9 +419,9 @@ def test_shapes_go_through_the_ops_of_onnxruntime(llama_bundle):
     made = {item.name: item.output[0] for item in model.graph.node}
 
     rows = ["batch_size", "sequence_length"]
-    assert shapes[made["blocks.2.attention.qkv/MatMul_0"]] == [*rows, 64 + 2 * 32]
-    assert shapes[made["blocks.2.attention/GroupQueryAttention"]] == [*rows, 64]
-    assert shapes[made["blocks.2.feed_forward.down/MatMul"]] == [*rows, 64]
+    assert shapes[made["blocks.1.attention.qkv/MatMul_0"]] == [*rows, 64 + 2 * 32]
+    assert shapes[made["blocks.1.attention/GroupQueryAttention"]] == [*rows, 64]
+    assert shapes[made["blocks.1.feed_forward.down/MatMul"]] == [*rows, 64]
 
 
 @pytest.mark.parametrize("seed", range(5))
