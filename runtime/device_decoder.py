@@ -22,9 +22,10 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer, Rows
-from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, StaticDecoder, Tokens, new_static_cache
+from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, Tokens
 from edgeformer.runtime.device_logits import MOST_CANDIDATES, device_logits
 from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.runtime.static_decoder import StaticDecoder, new_static_cache
 
 SHORTEST = 256
 """Tokens of the smallest memory that is kept; each larger one has twice as many, up to the context."""

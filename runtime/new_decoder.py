@@ -4,9 +4,11 @@ from typing import Any
 
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.decoder import Decoder, DynamicDecoder, PrefillSession, StaticDecoder
+from edgeformer.runtime.decoder import Decoder, PrefillSession
 from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
+from edgeformer.runtime.dynamic_decoder import DynamicDecoder
 from edgeformer.runtime.encoder_outputs import CrossCache
+from edgeformer.runtime.static_decoder import StaticDecoder
 
 
 def new_decoder(

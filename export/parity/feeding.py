@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.decoder import (
-    Decoder,
-    DynamicDecoder,
-    PrefillSession,
-    StaticDecoder,
-    needs_numbers,
-    returns_last_logits,
-)
+from edgeformer.runtime.decoder import Decoder, PrefillSession, returns_last_logits
+from edgeformer.runtime.dynamic_decoder import DynamicDecoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.new_decoder import new_decoder
+from edgeformer.runtime.static_decoder import StaticDecoder, needs_numbers
 
 Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]

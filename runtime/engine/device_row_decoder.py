@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer
-from edgeformer.runtime.decoder import Candidates, Logits, Tokens, new_static_cache
+from edgeformer.runtime.decoder import Candidates, Logits, Tokens
 from edgeformer.runtime.device_decoder import SHORTEST, DevicePrompts, next_power_of_two
 from edgeformer.runtime.engine.row_decoder import MASK_STEP, RowDecoder
 from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.runtime.static_decoder import new_static_cache
 
 
 @dataclass
@@ -80,10 +81,6 @@ class DeviceRowDecoder(DevicePrompts, RowDecoder):
         super()._bind_step()
         self._device_steps: dict[tuple[range, int], _Step] = {}
         self._step_logits = Buffer((self.cache.batch_size, 1, self._vocab_size), self._logits_dtype, self._provider)
-
-    def _run_row(self, session: Any, row: int, tokens: Tokens, logits: Logits) -> None:
-        binding = self._new_binding(session, np.asarray(tokens, np.int64)[None], logits[None], row)
-        self._run(session, binding, np.ones((1, len(tokens)), np.bool_), row)
 
     def _new_cache(
         self, manifest: Manifest, batch_size: int, capacity: int, provider: Provider, prefix: str

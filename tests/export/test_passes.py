@@ -394,14 +394,20 @@ def test_last_token_leaves_what_somebody_else_reads():
     assert products(report.places) == {"head"}
 
 
-def test_last_token_leaves_logits_that_mix_tokens():
-    model = config()
+def with_mixed_logits(model):
+    """A graph whose logits of a token depend on those of the others."""
     graph = captured(model)
     [logits] = (value for value in graph.graph.outputs if value.name == "logits")
     mixed = ir.node("Softmax", [logits], {"axis": 1}, name="mixing").outputs[0]
     graph.graph.insert_after(logits.producer(), mixed.producer())
     logits.name, mixed.name, mixed.type, mixed.shape = "mixed", "logits", logits.type, logits.shape
     graph.graph.outputs[0] = mixed
+    return graph
+
+
+def test_last_token_leaves_logits_that_mix_tokens():
+    model = config()
+    graph = with_mixed_logits(model)
     before = after_a_run(graph, model)
     report = last_token(graph)
     assert (report.changed, report.missed) == (0, ["mixing: no product with a weight makes the logits"])
@@ -425,13 +431,7 @@ def test_an_optional_input_says_from_which_token_on_there_are_logits(options, st
 
 
 def test_graphs_without_such_a_part_get_no_optional_input():
-    model = config()
-    graph = captured(model)
-    [logits] = (value for value in graph.graph.outputs if value.name == "logits")
-    mixed = ir.node("Softmax", [logits], {"axis": 1}, name="mixing").outputs[0]
-    graph.graph.insert_after(logits.producer(), mixed.producer())
-    logits.name, mixed.name, mixed.type, mixed.shape = "mixed", "logits", logits.type, logits.shape
-    graph.graph.outputs[0] = mixed
+    graph = with_mixed_logits(config())
     names = [value.name for value in graph.graph.inputs]
     assert optional_logits(graph).changed == 0
     assert [value.name for value in graph.graph.inputs] == names

@@ -33,9 +33,10 @@ from edgeformer.runtime.benchmarking.profile import _kernels, measure_profile
 from edgeformer.runtime.benchmarking.result import Cost, Phase, Roofs, Spread
 from edgeformer.runtime.benchmarking.startup import measure_loading
 from edgeformer.runtime.benchmarking.workloads import Request, plan, run
-from edgeformer.runtime.decoder import Decoder, StaticDecoder
+from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.encoder import Encoder
 from edgeformer.runtime.session import profiled, session_options
+from edgeformer.runtime.static_decoder import StaticDecoder
 
 TABLES = {"fp32": "c = MatMul (a, b)", "int8": "c = com.microsoft.DynamicQuantizeMatMul (a, b, s)"}
 BERT = {

@@ -8,35 +8,30 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import small_models
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import causal_lm, encoder_decoder, load
-from edgeformer.runtime.decoder import Decoder, StaticDecoder
+from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
-from edgeformer.runtime.device_logits import MOST_CANDIDATES, all_graph, candidates_graph, device_logits, row_graph
+from edgeformer.runtime.device_logits import (
+    MOST_CANDIDATES,
+    DeviceLogits,
+    all_graph,
+    candidates_graph,
+    device_logits,
+    row_graph,
+)
 from edgeformer.runtime.session import graph_run
 from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.runtime.static_decoder import StaticDecoder
 
-TEXT = {
-    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 96, "bos_token_id": 1, "eos_token_id": 130,
-}  # fmt: skip
-LINEAR = {
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
-}  # fmt: skip
 KINDS = {
     "grouped": ("qwen3", {}, {}),
     "int8": ("qwen3", {}, {"cache_precision": "int8"}),
-    "windows": ("gemma2", {"sliding_window": 8}, {}),
-    "recurrent": ("qwen3_5_text", LINEAR, {}),
-    "standard": ("qwen3", {}, {"ops": "standard", "cache": "static"}),
+    **{kind: small_models.KINDS[kind] for kind in ("windows", "recurrent", "standard")},
 }
-T5 = {
-    "vocab_size": 131, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "eos_token_id": 1,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "decoder_start_token_id": 0,
-    "pad_token_id": 0,
-}  # fmt: skip
 PROMPTS = [np.random.default_rng(row).integers(2, 130, length).tolist() for row, length in enumerate((11, 3, 7))]
 SAMPLED = {"temperature": 2.0, "top_k": 20, "seed": 3}
 
@@ -44,13 +39,13 @@ SAMPLED = {"temperature": 2.0, "top_k": 20, "seed": 3}
 @pytest.fixture(scope="module", params=KINDS)
 def model(make_model, tmp_path_factory, request):
     family, sizes, options = KINDS[request.param]
-    folder = make_model(family, 3, **TEXT, **sizes)
+    folder = make_model(family, 3, **small_models.TEXT, **sizes)
     return load(export_model(folder, tmp_path_factory.mktemp(request.param) / "b", verify=None, **options).path)
 
 
 @pytest.fixture
 def grouped(make_model, tmp_path):
-    return load(export_model(make_model("qwen3", 3, **TEXT), tmp_path / "b", verify=None).path)
+    return load(export_model(make_model("qwen3", 3, **small_models.TEXT), tmp_path / "b", verify=None).path)
 
 
 @pytest.fixture
@@ -162,7 +157,7 @@ def test_free_memory_makes_room_for_another_shape(monkeypatch):
     del one
     third = Holder()
     captured.lend(third, 3, 256, Memory)
-    assert [each() is not None for each in made if each() is not None] == [True, True]
+    assert sum(each() is not None for each in made) == room
 
 
 def test_finished_requests_leave_their_memory_to_later_ones(grouped, on_a_device):
@@ -220,8 +215,12 @@ def test_requests_that_a_few_candidates_decide(grouped, options, count):
 
 def test_no_logits_are_copied_for_a_greedy_step(grouped, on_a_device, monkeypatch):
     model = on_a_device(grouped)
-    monkeypatch.setattr(DeviceDecoder, "decode_one_token", StaticDecoder.decode_one_token)  # would not run
+    monkeypatch.delattr(DeviceDecoder, "decode_one_token")
+    monkeypatch.delattr(StaticDecoder, "decode_one_token")  # so that a call of it is an error
+    monkeypatch.setattr(DeviceLogits, "all", None)
     assert len(model.generate(PROMPTS[0], max_new_tokens=4, ignore_eos=True).token_ids) == 4
+    with pytest.raises(TypeError):  # as of an abstract method, or of None
+        model.generate(PROMPTS[0], max_new_tokens=4, ignore_eos=True, repetition_penalty=1.2)
 
 
 def test_equally_likely_tokens_are_all_candidates(grouped, on_a_device):
@@ -241,16 +240,16 @@ def test_equally_likely_tokens_are_all_candidates(grouped, on_a_device):
 
 @pytest.mark.parametrize("count", [MOST_CANDIDATES + 1, 131, 500])
 def test_many_candidates_are_read_from_all_logits(grouped, on_a_device, count):
+    options = {"temperature": 2.0, "top_k": count, "seed": 1, "max_new_tokens": 12, "ignore_eos": True}
+    expected = grouped.generate(PROMPTS[0], **options).token_ids
     decoder = on_a_device(grouped).new_decoder(1, 8)
-    decoder._run_step = None
+    decoder._run_step = None  # so that a step is an error
     assert decoder.decode_candidates([0], None, count) is None
-    options = {"temperature": 0.8, "top_k": count, "seed": 1, "max_new_tokens": 5, "ignore_eos": True}
-    sampled = grouped.generate(PROMPTS[0], **options).token_ids
-    assert len(sampled) == 5
+    assert grouped.generate(PROMPTS[0], **options).token_ids == expected
 
 
 def test_translations_are_those_of_the_cpus_decoder(make_model, tmp_path, on_a_device):
-    folder = make_model("t5", 3, auto="AutoModelForSeq2SeqLM", **T5)
+    folder = make_model("t5", 3, auto="AutoModelForSeq2SeqLM", **small_models.T5)
     model = load(export_model(folder, tmp_path / "b", verify=None, context_length=96).path)
 
     def translations():

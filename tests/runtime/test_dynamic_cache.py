@@ -12,9 +12,10 @@ import tokenizers
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.decoder import DynamicDecoder, StaticDecoder
 from edgeformer.runtime.dynamic_cache import DynamicCache
+from edgeformer.runtime.dynamic_decoder import DynamicDecoder
 from edgeformer.runtime.session import choose_provider
+from edgeformer.runtime.static_decoder import StaticDecoder
 
 FORMS = [(ops, cache) for ops in ("standard", "portable") for cache in ("dynamic", "static")]
 VOCABULARY = 97

@@ -5,7 +5,7 @@ import json
 import onnxruntime
 import pytest
 from click.testing import CliRunner
-from verification import check_cuda
+from verification import check_cuda, cuda_runs
 
 from edgeformer.runtime.cuda_machine import Driver
 
@@ -35,8 +35,8 @@ def test_a_driver_without_a_gpu_is_reported_as_the_runtime_reports_it(tmp_path, 
 
 
 def test_one_case_exports_verifies_profiles_and_times(tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(check_cuda, "PROMPTS", (8, 2000))
-    monkeypatch.setattr(check_cuda, "NEW_TOKENS", 4)
+    monkeypatch.setattr(cuda_runs, "PROMPTS", (8, 2000))
+    monkeypatch.setattr(cuda_runs, "NEW_TOKENS", 4)
     case = check_cuda.check_case(tiny_checkpoint, tmp_path / "bundle", check_cuda.Case("fp32", "cpu"))
 
     assert check_cuda.passed(case), case
@@ -84,9 +84,9 @@ IN_BFLOAT16 = check_cuda.Case("int4", "cuda", "bf16")
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(check_cuda, "PROMPTS", (8,))
-    monkeypatch.setattr(check_cuda, "NEW_TOKENS", 4)
-    monkeypatch.setattr(check_cuda, "ROUNDS", 1)
+    monkeypatch.setattr(cuda_runs, "PROMPTS", (8,))
+    monkeypatch.setattr(cuda_runs, "NEW_TOKENS", 4)
+    monkeypatch.setattr(cuda_runs, "ROUNDS", 1)
     monkeypatch.setattr(check_cuda, "CASES", (FLOAT16, IN_BFLOAT16, FLOAT32))  # CI runs all
 
 

@@ -6,12 +6,12 @@ several of a large model do not fit the memory of a GPU together.
 
 import gc
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from edgeformer.runtime.benchmarking.costs import Costs
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.bench_decode import edgeformer_loop
+from benchmarks.compare_peers import link_with_tokenizer
 from benchmarks.peers.generation import Generate, Generation, timed
 
 GEOMETRIES = ("smollm2-135m", "tinyllama-1.1b", "llama-3.1-8b")
@@ -88,31 +89,13 @@ def onnxruntime_genai(checkpoint: Path, folder: Path, precision: Precision, prov
     """Return a loop of onnxruntime-genai over a model of its own builder. Raises Unavailable."""
     try:
         import onnxruntime_genai as genai
+        from benchmarks.peers import onnxruntime_genai as peer
     except ImportError as error:
         raise Unavailable(f"onnxruntime-genai is not installed: {error}") from error
-    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint), "-o", str(folder)]
-    options = ["-p", precision, "-e", provider, "-c", str(folder / "cache")]
-    built = subprocess.run(builder + options, capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise Unavailable(f"its builder failed: {built.stderr.strip().splitlines()[-1:]}")
-    model = genai.Model(str(folder))
-
-    def run(prompt: list[int], new: int) -> Generation:
-        length = len(prompt) + new
-        params = genai.GeneratorParams(model)
-        # min_length bans the end-of-text token until it is reached.
-        params.set_search_options(do_sample=False, max_length=length, min_length=length)
-        generator = genai.Generator(model, params)
-
-        def tokens() -> Iterator[int]:
-            generator.append_tokens(np.array(prompt, np.int32))
-            while True:
-                generator.generate_next_token()
-                yield int(generator.get_next_tokens()[0])
-
-        return timed(tokens(), new)
-
-    return run
+    with TemporaryDirectory(prefix="cuda_speed.") as linked:
+        link_with_tokenizer(checkpoint, Path(linked))
+        peer.convert(Path(linked), folder, precision, provider)
+    return peer.loop(genai.Model(str(folder)))
 
 
 def transformers_loop(checkpoint: Path, precision: Precision, device: Device, *, compiled: bool) -> Generate:
@@ -156,8 +139,8 @@ def transformers_loop(checkpoint: Path, precision: Precision, device: Device, *,
 def measure(checkpoint: Path, folder: Path, precision: Precision, device: Device = "cuda") -> dict[str, Any]:
     """Return the speeds of all runtimes in tokens/s, and why those without a speed have none.
 
-    folder: for the models that are exported. `fraction_of_bandwidth` is of what a decode step must read, weights and
-    cache, and `fraction_of_flops` of what a prompt's products must compute: both of edgeformer's own graph.
+    folder: for the models that are exported. `bytes_per_token` are those that a decode step must read, weights and
+    cache, and `flops_per_prompt_token` those that a prompt must compute: both of edgeformer's own graph.
     """
     provider: Provider = "cuda" if device == "cuda" else "cpu"
     bundle = folder / "edgeformer"
@@ -172,7 +155,7 @@ def measure(checkpoint: Path, folder: Path, precision: Precision, device: Device
     }
     manifest = Manifest.read(bundle)
     prompt = np.random.default_rng(0).integers(3, manifest.vocab_size, PROMPT).tolist()
-    costs, found = Costs(manifest), dict[str, Any]()
+    costs, found = Costs(manifest, last_logits=True), dict[str, Any]()
     read, computed = costs.decode(PROMPT, 1, NEW_TOKENS), costs.prefill(PROMPT, 1)
     assert read is not None and computed is not None
     for name, load in contenders.items():

@@ -16,10 +16,10 @@ import onnxruntime_genai as genai
 from benchmarks.peers.generation import Generate, Generation, Logits, timed
 
 
-def convert(checkpoint: Path, folder: Path, precision: str) -> None:
-    """Run the builder's command line. The checkpoint must have a tokenizer."""
+def convert(checkpoint: Path, folder: Path, precision: str, provider: str = "cpu") -> None:
+    """Run the builder's command line. The checkpoint must have a tokenizer. provider: cpu or cuda."""
     builder = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
-    options = ["-i", str(checkpoint), "-o", str(folder), "-p", precision, "-e", "cpu", "-c", str(folder / "cache")]
+    options = ["-i", str(checkpoint), "-o", str(folder), "-p", precision, "-e", provider, "-c", str(folder / "cache")]
     subprocess.run(builder + options, check=True)
 
 
@@ -33,7 +33,11 @@ def open_model(folder: Path, threads: int) -> Any:
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
     """Open the model for timed generation."""
-    model = open_model(folder, threads)
+    return loop(open_model(folder, threads))
+
+
+def loop(model: Any) -> Generate:
+    """Return timed generation with an open model."""
 
     def run(prompt: list[int], new: int) -> Generation:
         length = len(prompt) + new
