@@ -252,6 +252,34 @@ inline void hide_keys(const AttentionRows& rows, int token, int begin, int end, 
   std::fill(scores + (last - begin), scores + width, kNoScore);
 }
 
+// The first keys of a block: columns [head_dim][kKeysAtOnce] of keys, and values [seen][head_dim].
+struct KeysOfBlock {
+  const float *columns, *values;
+  int begin, seen;
+  bool by_all;  // whether all rows see all of them
+};
+
+// Adds the values of a block to the sums of `count` rows from `row` on.
+template <class V>
+void attend_block(const AttentionRows& rows, const KeysOfBlock& block, int row, int count, const AttentionSums& to,
+                  float* scores) {
+  const int head_dim = rows.head_dim, end = block.begin + block.seen;
+  const int width = (block.seen + V::kLanes - 1) / V::kLanes * V::kLanes;
+  const std::size_t of_queries = head_dim, of_keys = kKeysAtOnce, first = static_cast<std::size_t>(row) * head_dim;
+  multiply_matrices<V, false>({rows.queries + first, block.columns, scores, of_queries, of_keys, of_keys, head_dim},
+                              count, width);
+  for (int each = 0; each < count; ++each) {
+    float* of_row = scores + each * of_keys;
+    finish_scores<V>(rows, row + each, block.begin, end, of_row);
+    if (!block.by_all || width > block.seen) {
+      hide_keys(rows, (row + each) / rows.heads, block.begin, end, width, of_row);
+    }
+    weigh_scores<V>(to, row + each, of_row, width, head_dim);
+  }
+  multiply_matrices<V, true>({scores, block.values, to.outputs + first, of_keys, of_queries, of_queries, block.seen},
+                             count, head_dim);
+}
+
 template <class V>
 void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
   const int head_dim = rows.head_dim, last_token = (rows.rows - 1) / rows.heads;
@@ -262,19 +290,17 @@ void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scra
   std::fill(to.weights, to.weights + rows.rows, 0.0f);
   std::fill(to.largest, to.largest + rows.rows, kNoScore);
   for (int begin = rows.first_key(0) / V::kLanes * V::kLanes; begin < end; begin += kKeysAtOnce) {
-    const int keys = std::min(kKeysAtOnce, end - begin), width = (keys + V::kLanes - 1) / V::kLanes * V::kLanes;
+    const int keys = std::min(kKeysAtOnce, end - begin);
     transpose_keys<V>(floats_of<V>(rows, rows.keys, begin, begin + keys, widened), keys, head_dim, columns);
-    const std::size_t of_queries = head_dim, of_keys = kKeysAtOnce;
-    multiply_matrices<V, false>({rows.queries, columns, scores, of_queries, of_keys, of_keys, head_dim}, rows.rows, width);
-    const bool all_seen = width == keys && rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
-    for (int row = 0; row < rows.rows; ++row) {
-      float* of_row = scores + row * of_keys;
-      finish_scores<V>(rows, row, begin, begin + keys, of_row);
-      if (!all_seen) hide_keys(rows, row / rows.heads, begin, begin + keys, width, of_row);
-      weigh_scores<V>(to, row, of_row, width, head_dim);
-    }
     const float* values = floats_of<V>(rows, rows.values, begin, begin + keys, widened);
-    multiply_matrices<V, true>({scores, values, to.outputs, of_keys, of_queries, of_queries, keys}, rows.rows, head_dim);
+    const bool all_seen = rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
+    // Where tokens see different keys, a tile of rows is multiplied with those of its last token alone.
+    const int at_once = all_seen ? rows.rows : V::kTileRows;
+    for (int row = 0; row < rows.rows; row += at_once) {
+      const int count = std::min(at_once, rows.rows - row);
+      const int seen = std::min(rows.end_of_keys((row + count - 1) / rows.heads) - begin, keys);
+      if (seen > 0) attend_block<V>(rows, {columns, values, begin, seen, all_seen}, row, count, to, scores);
+    }
   }
 }
 

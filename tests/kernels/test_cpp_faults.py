@@ -104,6 +104,15 @@ FAULTS = {
     "a number that is not finite": Fault("quantized_linear", "simd_kernels.h", "scale = step + nan;", "scale = step;"),
     "a window of one key more": Fault("attention", "attention_rows.h", "token + 1 - window;", "token - window;"),
     "keys of the future": Fault("attention", "attention_rows.h", "position + token + 1;", "position + token + 2;"),
+    "the keys of a tile's first token alone": Fault(
+        "attention",
+        "simd_attention.h",
+        "rows.end_of_keys((row + count - 1) / rows.heads)",
+        "rows.end_of_keys(row / rows.heads)",
+    ),
+    "rows of a tile with the sums of others": Fault(
+        "attention", "simd_attention.h", "weigh_scores<V>(to, row + each,", "weigh_scores<V>(to, each,"
+    ),
     "the last key twice": Fault(
         "attention", "simd_attention.h", "std::fill(of_head + keys, of_head + key, kNoScore);", ""
     ),
