@@ -79,7 +79,7 @@ class CausalLM(Model):
             check_same_tokens(self.tokenizer, draft.tokenizer, sizes)
         self.draft = draft
 
-    @property
+    @cached_property
     def generation_config(self) -> GenerationConfig:
         """The config of a call that gives none: greedy, without rules.
 

@@ -146,6 +146,11 @@ class Row:
                 raise RequestError("the logits processors leave no token: all logits are -inf.")
         return logits
 
+    def cancel(self) -> None:
+        """End a row that has not ended, with the text of the tokens that it has."""
+        self.finish_reason = "cancelled"
+        self.text += self.stream.flush() if self.stream else ""
+
     def last_event(self, text: str) -> "TokenEvent":
         """Return the event of the last token, which completes this text."""
         return TokenEvent(self.tokens[-1], text, self.logprobs[-1] if self.logprobs else None)
@@ -280,5 +285,4 @@ class GenerationStream(Iterator[str]):
         """Generate no more; `finish` then returns what there is, with the finish_reason `cancelled`."""
         self._steps.close()
         if self._row.finish_reason is None:
-            self._row.finish_reason = "cancelled"
-            self._row.text += self._row.stream.flush() if self._row.stream else ""
+            self._row.cancel()

@@ -14,11 +14,11 @@ from edgeformer.runtime.generate import Row
 class EngineRequest:
     """A request and where it stands.
 
-    bytes: of the cache at its end, if it generates all that it may. source: the encoder's inputs, of an
-    encoder-decoder. place: its row of the cache. prefilled: tokens of the prompt that are in the cache. overtaken:
-    later requests that went ahead of it. fork, first_logits: of the `Prefix` that its row began with. adapter: the name
-    of its LoRA adapter; what a row with one computes is of no use to requests with another or none. drafts: of its next
-    tokens; None where it asks for none.
+    bytes: of the cache at its end, if it generates all that it may, or those that its row takes already, if these are
+    more. source: the encoder's inputs, of an encoder-decoder. place: its row of the cache. prefilled: tokens of the
+    prompt that are in the cache. overtaken: later requests that went ahead of it. fork, first_logits: of the `Prefix`
+    that its row began with. adapter: the name of its LoRA adapter; what a row with one computes is of no use to
+    requests with another or none. drafts: of its next tokens; None where it asks for none.
     """
 
     row: Row
@@ -45,8 +45,7 @@ class EngineRequest:
         other.
         """
         try:
-            text = self.row.advance(logits)
-            self.stream.push(self.row.last_event(text))
+            self.stream.push(self.row.advance(logits))
         except Exception as error:  # the caller's own code, which may raise anything
             return error
         return None

@@ -99,7 +99,7 @@ class Scheduler:
                 self.waiting.remove(request)
         dropped += [request for request in self._batch() if request.stream.cancelled]
         for request in dropped:
-            request.row.finish_reason = "cancelled"
+            request.row.cancel()
             self._keep_row(request)
             self._end(request)
         if self._filling and self._filling.ended:

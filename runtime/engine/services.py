@@ -49,6 +49,7 @@ class Service(ABC):
         _check_engine_runs(model)
         self.manifest: Manifest = model.manifest
         self.memory = default_memory(model.provider) if memory is None else memory
+        self._rows = max_rows
         self._row_bytes: dict[int, int] = {}  # by tokens
         on_device = model.provider != "cpu"
         from_context = range(self.manifest.context_length + 1)
@@ -94,12 +95,12 @@ class Service(ABC):
         order. free_bytes: those of the memory that requests leave; the request fits.
         """
         request.place = places[0]
-        self._vacate(request)
+        self._vacate(request, free_bytes)
 
     def move(self, request: EngineRequest, place: int) -> None:
         """Move a request to another row; its old one is free then."""
         source, request.place = request.place, place
-        self._vacate(request)
+        self._vacate(request, request.bytes)
         self.decoder.move(source, place)
         self.decoder.release(source)
 
@@ -107,11 +108,18 @@ class Service(ABC):
         """Free the row of a request that has ended."""
         self.decoder.release(request.place)
 
-    def _vacate(self, request: EngineRequest) -> None:
-        """Make the row of a request empty. Memory that it takes already stays, if the request may need as much."""
-        written = self.decoder.written(request.place)
-        if written and self.cache_bytes(written) > request.bytes:
+    def _vacate(self, request: EngineRequest, free_bytes: int) -> None:
+        """Make the row of a request empty. Its memory stays, if the request may need half of it, or more.
+
+        Memory that the request does not need stays only if all rows could have as much, so that it keeps no request
+        of that size out. free_bytes: as of `begin`.
+        """
+        needed = self.cache_bytes(len(request.row.prompt) + request.row.max_new_tokens)
+        surplus = self.cache_bytes(self.decoder.written(request.place)) - needed
+        if surplus > min(needed, free_bytes - request.bytes, self.memory // self._rows - needed):
             self.decoder.release(request.place)
+        elif surplus > 0:
+            request.bytes += surplus
         self.decoder.take(request.place)
 
     def tokens_of(self, request: EngineRequest) -> list[int]:
@@ -263,9 +271,9 @@ class CausalService(Service):
         request.bytes = max(request.bytes, self.cache_bytes(self.decoder.written(place)))
         self.decoder.cut(place, length)
 
-    def _vacate(self, request: EngineRequest) -> None:
+    def _vacate(self, request: EngineRequest, free_bytes: int) -> None:
         self._forget_held(request.place)
-        super()._vacate(request)
+        super()._vacate(request, free_bytes)
 
     def _forget_held(self, place: int, length: int = 0) -> None:
         """Hold a row no more; the prefix cache keeps its text if the row loses tokens behind the first `length`."""

@@ -5,22 +5,31 @@ from threading import Condition, RLock
 
 from edgeformer.runtime.generate import Generation, Row, TokenEvent
 from edgeformer.runtime.request_values import functions, seconds
+from edgeformer.runtime.streaming import TextStream
 
 
 class EngineStream(Iterator[str]):
     """An iterator over pieces of text as they are generated, which blocks its caller only.
 
-    Iterating, `poll` and `events` share one place in the stream: a token is handed out once.
+    Iterating, `poll` and `events` share one place in the stream: a token is handed out once. Whoever reads a token
+    decodes its text, so that the engine's thread has that much less to do between two steps.
+
+    row: one without tokens.
     """
 
     def __init__(self, row: Row, wake: Callable[[], None]):
         self._row = row
         self._wake = wake
+        self._texts = row.stream
+        if isinstance(row.stream, TextStream):
+            row.stream = row.stream.at_end()
+        # Stop strings are looked for in each piece of text, so the row decodes it itself.
+        self._pieces: list[str] | None = [] if row.stream is self._texts else None
         self._cancelled = False
         lock = RLock()
         self._changed = Condition(lock)  # tells of tokens and of the end
         self._finished = Condition(lock)  # of the end alone: who waits for it need not wake for each token
-        self._unread: list[TokenEvent] = []
+        self._pushed = self._read = 0  # of the row's tokens
         self._listeners: list[Callable[[EngineStream], None]] = []
         self._ended = False
         self._error: BaseException | None = None
@@ -56,8 +65,7 @@ class EngineStream(Iterator[str]):
     def poll(self) -> tuple[list[TokenEvent], bool]:
         """Return the tokens since the last call, without waiting, and whether the stream has ended behind them."""
         with self._changed:
-            events, self._unread = self._unread, []
-            return events, self._ended
+            return [self._next_token() for _ in range(self._read, self._pushed)], self._ended
 
     def finish(self, timeout: float | None = None) -> Generation:
         """Wait for the end and return the whole result.
@@ -85,14 +93,16 @@ class EngineStream(Iterator[str]):
         functions("callback", [callback])
         with self._changed:
             self._listeners.append(callback)
-            ready = bool(self._unread) or self._ended
+            ready = self._read < self._pushed or self._ended
         if ready:
             callback(self)
 
-    def push(self, event: TokenEvent) -> None:
-        """Add a token; for the engine."""
+    def push(self, piece: str) -> None:
+        """Tell of the row's next token, and of the text that the row says it completes; for the engine."""
         with self._changed:
-            self._unread.append(event)
+            self._pushed += 1
+            if self._pieces is not None:
+                self._pieces.append(piece)
             self._changed.notify_all()
         self._call_listeners()
 
@@ -113,11 +123,26 @@ class EngineStream(Iterator[str]):
     def _next_event(self) -> TokenEvent | None:
         """Wait for the next token; return None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._unread or self._ended)
-            if self._unread:
-                return self._unread.pop(0)
+            self._changed.wait_for(lambda: self._read < self._pushed or self._ended)
+            if self._read < self._pushed:
+                return self._next_token()
         self._raise_error()
         return None
+
+    def _next_token(self) -> TokenEvent:
+        """Return the first token that nobody has read; the caller holds the lock."""
+        place, row = self._read, self._row
+        self._read += 1
+        token = row.tokens[place]
+        if self._pieces is not None:
+            text = self._pieces[place]
+        else:
+            assert self._texts is not None
+            text = "" if token in row.eos else self._texts.push(token)
+            # The engine appends the last token before it says why it is the last.
+            if row.finish_reason and place + 1 == len(row.tokens):
+                text += self._texts.flush()
+        return TokenEvent(token, text, row.logprobs[place] if row.logprobs else None)
 
     def _raise_error(self) -> None:
         if self._error is not None:

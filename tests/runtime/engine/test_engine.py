@@ -8,6 +8,7 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, EngineBusyError, GenerationConfig, load
+from edgeformer.runtime.streaming import TextStream
 
 PROMPTS = ["Once upon a time, there was a dog", "a", "12 + 30 = ", "The old bear walked to the river. " * 40]
 SOURCES = [
@@ -148,6 +149,110 @@ def test_a_stream_hands_out_its_tokens_once_as_pieces_or_as_events(models):
         assert "".join(event.text for event in polled) == expected.text
         assert set(called) == {stream} and len(called) > 10
         assert stream.poll() == ([], True) and list(stream) == [] and list(stream.events()) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"stop": "friend"}, {"ignore_eos": True}], ids=["eos", "stop", "length"])
+def test_what_is_read_early_and_what_is_read_late_is_the_whole_text(models, options):
+    model = models("llama")
+    expected = model.generate("Once upon a time", max_new_tokens=60, **options)
+    with Engine(model) as engine:
+        stream = engine.submit("Once upon a time", max_new_tokens=60, **options)
+        first = [next(stream.events()) for _ in range(7)]
+        assert stream.finish(WAIT).text == expected.text
+        rest = list(stream.events())
+    assert "".join(event.text for event in first + rest) == expected.text
+    assert [event.token_id for event in first + rest] == expected.token_ids
+
+
+def test_texts_are_decoded_by_who_reads_them(models, monkeypatch):
+    model, decoding = models("llama"), []
+    push = TextStream.push
+    monkeypatch.setattr(
+        TextStream, "push", lambda self, token: decoding.append(threading.current_thread()) or push(self, token)
+    )
+    with Engine(model) as engine:
+        engine.submit("Once upon a time", max_new_tokens=20).finish(WAIT)
+        assert decoding == []  # the whole text was decoded at its end
+        pieces = list(engine.submit("Once upon a time", max_new_tokens=20))
+        assert len(pieces) > 1 and set(decoding) == {threading.current_thread()}
+        decoding.clear()
+        # A stop string has to be seen before the next step.
+        engine.submit("Once upon a time", max_new_tokens=20, stop="friend").finish(WAIT)
+        assert decoding and threading.current_thread() not in decoding
+
+
+def test_a_cancelled_request_has_the_text_of_its_tokens(models):
+    model, gate = models("llama"), Gate()
+    with Engine(model) as engine:
+        stream = engine.submit("Once upon a time", max_new_tokens=200, ignore_eos=True)
+        events = [next(stream.events()) for _ in range(9)]
+        held = engine.submit("a", max_new_tokens=1, logits_processors=[gate])
+        assert gate.reached.wait(WAIT)
+        stream.cancel()
+        gate.opened.set()
+        result = stream.finish(WAIT)
+        held.finish(WAIT)
+        events += stream.events()
+    assert result.finish_reason == "cancelled" and 9 <= len(result.token_ids) < 200
+    assert [event.token_id for event in events] == result.token_ids
+    assert "".join(event.text for event in events) == result.text == model.tokenizer.decode(result.token_ids)
+
+
+def released_rows(engine):
+    """List the rows whose memory the engine gives back."""
+    rows, release = [], engine._service.decoder.release
+    engine._service.decoder.release = lambda row: rows.append(row) or release(row)
+    return rows
+
+
+def sizes_of_steps(engine):
+    """List how many rows each step has."""
+    sizes, decode = [], engine._service.decoder.decode_rows
+    engine._service.decoder.decode_rows = lambda first, tokens, few=None: (
+        sizes.append(len(tokens)) or decode(first, tokens, few)
+    )
+    return sizes
+
+
+def test_a_row_keeps_its_memory_for_a_request_that_needs_half_of_it(models):
+    with Engine(models("llama"), max_rows=1) as engine:
+        released = released_rows(engine)
+        bytes_of = engine._service.cache_bytes
+        for prompt, new, kept in [(60, 40, True), (30, 25, True), (20, 20, False), (40, 30, True)]:
+            gate = Gate()
+            tokens = np.random.default_rng(prompt).integers(3, 100, prompt).tolist()
+            stream = engine.submit(tokens, max_new_tokens=new, ignore_eos=True, logits_processors=[gate])
+            assert gate.reached.wait(WAIT)
+            assert (released == []) == kept
+            # The first request wrote all its tokens but the last.
+            assert engine.statistics().cache_bytes == bytes_of(99 if (prompt, new) == (30, 25) else prompt + new)
+            gate.opened.set()
+            stream.finish(WAIT)
+            released.clear()
+
+
+@pytest.mark.parametrize(("tokens", "released"), [(100, True), (140, False)])
+def test_memory_that_a_row_keeps_keeps_no_other_request_out(models, tokens, released):
+    model = models("llama")
+    with Engine(model, max_rows=2) as engine:
+        memory = engine._service.cache_bytes(tokens)
+
+    def submit(engine, start, prompt, new, *processors):
+        tokens = list(range(start, start + prompt))
+        return engine.submit(tokens, max_new_tokens=new, ignore_eos=True, logits_processors=processors)
+
+    with Engine(model, max_rows=2, memory=memory) as engine:
+        for stream in [submit(engine, 3, 56, 10), submit(engine, 70, 20, 14)]:  # the longer text ends first
+            stream.finish(WAIT)
+        rows, steps, gate = released_rows(engine), sizes_of_steps(engine), Gate()
+        first = submit(engine, 40, 20, 20, gate)  # takes the row of the longer text
+        assert gate.reached.wait(WAIT)
+        assert bool(rows) == released
+        second = submit(engine, 90, 20, 20)
+        gate.opened.set()
+        for stream in (first, second):
+            stream.finish(WAIT)
+    assert max(steps) == 2
 
 
 class Gate:
