@@ -329,10 +329,15 @@ class CausalLM(Model):
             return with_prompt_lookup(decoder, rows[0], config, text)
         if self.draft is None or not config.num_assistant_tokens or len(rows) > 1:
             return with_forced_tokens(decoder, rows)
-        capacity = min(decoder.cache.capacity, self.draft.manifest.context_length)
-        drafter = DraftModel(self.draft.new_decoder(1, capacity), self.manifest.vocab_size)
+        drafter = self.new_draft_model(decoder.cache.capacity)
         drafter.extend(text)
         return with_drafts(decoder, rows[0], drafter, DraftLength(config.num_assistant_tokens))
+
+    def new_draft_model(self, tokens: int) -> DraftModel:
+        """Return what drafts the tokens of a text of up to `tokens`; the model has a draft model."""
+        assert self.draft is not None
+        capacity = min(tokens, self.draft.manifest.context_length)
+        return DraftModel(self.draft.new_decoder(1, capacity), self.manifest.vocab_size)
 
     def _new_tokens(self, prompt_length: int, config: GenerationConfig) -> int:
         """Return how many tokens to generate at most after a prompt. Raises RequestError if they do not fit."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from edgeformer.cli._generation import SPECULATION
 from edgeformer.cli._options import COMMON, COUNT, Command, execution_options, option
 
 ACCESS = "Access"
@@ -23,6 +24,10 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_gr
     help="TCP port, 0 for a free one; or the variable EDGEFORMER_PORT.",
 )  # fmt: skip
 @option("--log-prompts", is_flag=True, topic=COMMON, help="Write prompts and answers into the log.")
+@option(
+    "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
+    help="A smaller model with the same tokenizer, which drafts tokens for requests that run alone.",
+)  # fmt: skip
 @option(
     "--api-key-file", type=click.Path(path_type=Path), topic=ACCESS,
     help="File whose first line is the API key. [default: the variable EDGEFORMER_API_KEY, or no key]",
@@ -54,7 +59,12 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_gr
 )  # fmt: skip
 @execution_options
 def serve_command(
-    bundles: tuple[Path, ...], provider: Any, threads: int | None, api_key_file: Path | None, **given: Any
+    bundles: tuple[Path, ...],
+    provider: Any,
+    threads: int | None,
+    draft: Path | None,
+    api_key_file: Path | None,
+    **given: Any,
 ) -> None:
     """Serve BUNDLEs over the API of OpenAI.
 
@@ -72,4 +82,4 @@ def serve_command(
     if "prefix_cache" in engine:
         engine["prefix_cache_bytes"] = int(engine.pop("prefix_cache") * 1e6)
     options = ServerOptions(api_key=read_api_key(api_key_file, os.environ), **chosen)
-    serve(bundles, options, provider, threads, engine)
+    serve(bundles, options, provider, threads, engine, draft)

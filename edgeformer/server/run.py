@@ -27,15 +27,16 @@ def serve(
     provider: Any = "auto",
     threads: int | None = None,
     engine_options: Mapping[str, Any] | None = None,
+    draft: str | Path | None = None,
 ) -> None:
     """Serve bundles until SIGTERM or SIGINT; return when all running requests have ended.
 
-    provider, threads, engine_options: as of `load_models`. Raises RequestError where it cannot listen, and for what
-    cannot be served.
+    provider, threads, engine_options, draft: as of `load_models`. Raises RequestError where it cannot listen, and for
+    what cannot be served.
     """
     log_to_stderr()
     with listen(options) as listener:
-        models = load_models(bundles, provider, threads, engine_options)
+        models = load_models(bundles, provider, threads, engine_options, draft)
         # uvicorn raises the signal again when it has drained; this exit is no failure.
         previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:

@@ -123,12 +123,15 @@ def load_models(
     provider: Any = "auto",
     threads: int | None = None,
     engine_options: Mapping[str, Any] | None = None,
+    draft: str | Path | None = None,
 ) -> ServedModels:
     """Open bundles and start an engine for each; a model has the name of its folder.
 
     On the CPU each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
 
-    engine_options: keywords of `Engine`. Raises RequestError for two folders of one name, and what `load` raises.
+    engine_options: keywords of `Engine`. draft: bundle of a smaller model with the same tokenizer, which drafts tokens
+    of requests that run alone; for a single bundle. Raises RequestError for two folders of one name, for a draft model
+    of several bundles, and what `load` raises.
     """
     folders = [Path(bundle) for bundle in bundles]
     names = [folder.resolve().name for folder in folders]
@@ -137,7 +140,11 @@ def load_models(
         raise RequestError(f"two bundles are called {twice[0]}; requests could not choose. Rename one of the folders.")
     if not folders:
         raise RequestError("there is no bundle to serve; give the folder of one.")
-    models = [load(folder, provider, threads) for folder in folders]
+    if draft is not None and len(folders) > 1:
+        raise RequestError(
+            "a draft model drafts for one bundle, and several are to be served. Serve that one by itself."
+        )
+    models = [load(folder, provider, threads, draft=draft) for folder in folders]
     options = dict(engine_options or {})
     served = [ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)]
     return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])

@@ -1,9 +1,13 @@
-"""Drafts of one request of an engine, by prompt lookup or of what is forced: used in the steps that it has to itself.
+"""Drafts of one request of an engine, used in the steps that it has to itself.
+
+They come from prompt lookup, from a draft model, or from what structured output forces.
 
 A step of several rows appends one token to each, since attention kernels take several new tokens over a past for one
 row only. A step of one row may run its last token and a draft behind it; what is wrong is taken back in the same step,
 so that between steps a row holds what it would hold without drafts.
 """
+
+from collections.abc import Callable
 
 from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.generate import Row
@@ -19,15 +23,28 @@ from edgeformer.runtime.speculation import (
 
 
 class RowDrafts:
-    """Drafts of one row, and how much of them pays. The row gets the counts."""
+    """Drafts of one row, and how much of them pays. The row gets the counts.
 
-    def __init__(self, row: Row, drafter: Drafter, length: DraftLength):
+    new_drafter: makes the drafter before the first draft. A request that never runs alone needs none.
+    """
+
+    def __init__(self, row: Row, new_drafter: Callable[[], Drafter], length: DraftLength):
         row.speculation = SpeculationStatistics()
         self._row = row
         self._statistics = row.speculation
-        self._drafter = drafter
+        self._new_drafter = new_drafter
+        self._drafter: Drafter | None = None
         self._length = length
         self._known = 0  # tokens of the prompt and the answer that the drafter has
+
+    def follow(self) -> None:
+        """Let the drafter read what is new in the text. A draft model runs what it has missed: first, the prompt."""
+        row = self._row
+        if self._drafter is None:
+            self._drafter = self._new_drafter()
+        text, begun = (row.tokens, len(row.prompt)) if self._known else ([*row.prompt, *row.tokens], 0)
+        self._drafter.extend(text[self._known - begun :])
+        self._known = begun + len(text)
 
     def draft(self, decoder: Decoder, place: int) -> list[int]:
         """Return tokens that may come behind the row's last one; none where they do not pay or could not be taken back.
@@ -35,9 +52,7 @@ class RowDrafts:
         place: the row in the decoder's cache.
         """
         row = self._row
-        text, begun = (row.tokens, len(row.prompt)) if self._known else ([*row.prompt, *row.tokens], 0)
-        self._drafter.extend(text[self._known - begun :])
-        self._known = begun + len(text)
+        assert self._drafter is not None, "follow comes first"
         # The last token of a request is never run, so a draft is no use beyond the one before it.
         count = min(self._length.choose(), row.max_new_tokens - len(row.tokens) - 1)
         draft = self._drafter.draft(count) if count > 0 else []
@@ -54,9 +69,12 @@ class RowDrafts:
             self._length.record_drafts(accepted, accepted < drafted)
 
 
-def drafts_of(row: Row, config: GenerationConfig) -> RowDrafts | None:
-    """Return the drafts that a request asks for, or those of its structured output; None without either."""
+def drafts_of(row: Row, config: GenerationConfig, new_draft_model: Callable[[], Drafter] | None) -> RowDrafts | None:
+    """Return the drafts of a request, as `generate` chooses them: looked up, of a model, forced; None for none."""
     if config.prompt_lookup_num_tokens:
-        lookup = PromptLookup(config.max_matching_ngram_size)
-        return RowDrafts(row, lookup, DraftLength(config.prompt_lookup_num_tokens))
-    return None if row.constraint is None else RowDrafts(row, ForcedTokens(row.constraint), forced_length())
+        ngram_size = config.max_matching_ngram_size
+        return RowDrafts(row, lambda: PromptLookup(ngram_size), DraftLength(config.prompt_lookup_num_tokens))
+    if new_draft_model is not None and config.num_assistant_tokens:
+        return RowDrafts(row, new_draft_model, DraftLength(config.num_assistant_tokens))
+    constraint = row.constraint
+    return None if constraint is None else RowDrafts(row, lambda: ForcedTokens(constraint), forced_length())

@@ -120,8 +120,10 @@ class Scheduler:
     def _step_with_drafts(self, request: EngineRequest, drafts: RowDrafts) -> None:
         """Run the last token of the only row and a draft, and choose tokens as long as they are those of the draft."""
         decoder, place, row = self._service.decoder, request.place, request.row
-        started, length = time.perf_counter(), int(decoder.lengths[place])
+        length = int(decoder.lengths[place])
         try:
+            drafts.follow()
+            started = time.perf_counter()
             draft = drafts.draft(decoder, place)
             tokens = [row.tokens[-1], *draft]
             few = row.candidate_count if decoder.chooses_candidates else None

@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -182,8 +183,9 @@ class CausalService(Service):
         config = self._model.generation_config.replaced_by(given).override(keywords)
         row = self._model.new_row(prompt, config=config, logits_processors=processors)
         # `RowDecoder.decode_tokens` runs the graph without adapters.
-        drafts = drafts_of(row, config) if adapter is None else None
         tokens = len(row.prompt) + row.max_new_tokens
+        new_draft_model = None if self._model.draft is None else partial(self._model.new_draft_model, tokens)
+        drafts = drafts_of(row, config, new_draft_model) if adapter is None else None
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
         return EngineRequest(row, EngineStream(row, wake), needed, adapter=adapter, drafts=drafts)

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from edgeformer.runtime import Engine
+from edgeformer.runtime import Engine, load
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.speculation import DraftLength
 
@@ -56,6 +56,55 @@ def test_drafts_that_come_true_save_steps(models, always_drafting):
         counts = engine.statistics()
     assert counts.accepted_tokens == found.speculation.accepted > 30
     assert counts.steps == found.speculation.runs == 63 - counts.accepted_tokens
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 2}], ids=["greedy", "sampled"])
+def test_a_draft_model_drafts_for_a_request_that_runs_alone(models, bundles, always_drafting, options):
+    options |= {"max_new_tokens": 64, "ignore_eos": True}
+    wanted = models("llama").generate(COPY, **options).token_ids
+    model = load(bundles("llama"), draft=bundles("llama"))  # its own drafts come true, but for sampled tokens
+    with Engine(model, max_rows=2) as engine:
+        found = engine.submit(COPY, **options).finish(WAIT)
+        counts = engine.statistics()
+        plain = engine.submit(COPY, num_assistant_tokens=0, **options).finish(WAIT)
+    assert found.token_ids == plain.token_ids == wanted
+    assert found.speculation.drafted > 0 and plain.speculation is None
+    assert counts.steps == 63 - counts.accepted_tokens
+    if not options.get("temperature"):
+        assert found.speculation.accepted == found.speculation.drafted > 40
+
+
+def test_a_draft_model_follows_a_row_that_is_alone_now_and_then(models, bundles, always_drafting):
+    options = {"max_new_tokens": 90, "ignore_eos": True}
+    wanted = models("llama").generate(COPY, **options).token_ids
+    model = load(bundles("llama"), draft=bundles("llama"))
+    with Engine(model, max_rows=2) as engine:
+        beside = []
+
+        def visited(ids, logits):
+            if len(ids) in (begun + 20, begun + 50):
+                beside.append(engine.submit("a", max_new_tokens=9, ignore_eos=True))
+            return logits
+
+        begun = len(model.encode(COPY))
+        found = engine.submit(COPY, logits_processors=[visited], **options).finish(WAIT)
+        assert [len(stream.finish(WAIT).token_ids) for stream in beside] == [9, 9]
+    assert found.token_ids == wanted
+    assert found.speculation.accepted > 40
+
+
+def test_a_draft_model_is_opened_for_no_request_that_never_runs_alone(bundles, monkeypatch):
+    model = load(bundles("llama"), draft=bundles("llama"))
+    made, new_decoder = [], model.draft.new_decoder
+    monkeypatch.setattr(model.draft, "new_decoder", lambda *given: made.append(given) or new_decoder(*given))
+    options = {"max_new_tokens": 8, "ignore_eos": True}
+    with Engine(model, max_rows=2) as engine:
+        streams = submitted(engine, [(COPY, options), (COPY, options)], lambda ids, logits: logits)
+        for stream in streams:
+            stream.finish(WAIT)
+        assert not made
+        engine.submit(COPY, **options).finish(WAIT)
+    assert len(made) == 1
 
 
 def copying(model):
