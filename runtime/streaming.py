@@ -70,7 +70,7 @@ class TextStream:
 
 
 class WholeText:
-    """The text of a row whose pieces nobody reads: it is decoded once, at its end."""
+    """The text of a row whose pieces are read nowhere, or decoded elsewhere: it is decoded once, at its end."""
 
     stopped = False
 

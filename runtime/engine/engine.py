@@ -14,8 +14,10 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime.causal_lm import CausalLM
 from edgeformer.runtime.encoder import Encoder, Pair
 from edgeformer.runtime.encoder_decoder import Source
+from edgeformer.runtime.engine.causal_service import CausalService
 from edgeformer.runtime.engine.scheduler import Scheduler
-from edgeformer.runtime.engine.services import CausalService, Seq2SeqService, Service
+from edgeformer.runtime.engine.seq2seq_service import Seq2SeqService
+from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.engine.texts import TextScheduler, WaitingText

@@ -14,8 +14,8 @@ from edgeformer.runtime.generate import Row
 class EngineRequest:
     """A request and where it stands.
 
-    bytes: of the cache at its end, if it generates all that it may, or those that its row takes already, if these are
-    more. source: the encoder's inputs, of an encoder-decoder. place: its row of the cache. prefilled: tokens of the
+    needed: bytes of its caches at its end, if it generates all that it may. surplus: bytes that its row takes beyond
+    these. source: the encoder's inputs, of an encoder-decoder. place: its row of the cache. prefilled: tokens of the
     prompt that are in the cache. overtaken: later requests that went ahead of it. fork, first_logits: of the `Prefix`
     that its row began with. adapter: the name of its LoRA adapter; what a row with one computes is of no use to
     requests with another or none. drafts: of its next tokens; None where it asks for none.
@@ -23,7 +23,7 @@ class EngineRequest:
 
     row: Row
     stream: EngineStream
-    bytes: int
+    needed: int
     source: Any = None
     place: int = -1
     prefilled: int = 0
@@ -32,6 +32,12 @@ class EngineRequest:
     first_logits: Logits | None = None
     adapter: str | None = None
     drafts: RowDrafts | None = None
+    surplus: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the request may take."""
+        return self.needed + self.surplus
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ Everything here runs on one thread, apart from the queue.
 """
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from threading import Condition
@@ -13,7 +14,7 @@ from threading import Condition
 from edgeformer.runtime.decoder import Candidates, Logits
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_drafts import RowDrafts
-from edgeformer.runtime.engine.services import Service
+from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.waiting import EngineBusyError, WaitingRequests
 from edgeformer.runtime.generate import candidate_count
@@ -120,11 +121,9 @@ class Scheduler:
     def _step_with_drafts(self, request: EngineRequest, drafts: RowDrafts) -> None:
         """Run the last token of the only row and a draft, and choose tokens as long as they are those of the draft."""
         decoder, place, row = self._service.decoder, request.place, request.row
-        length = int(decoder.lengths[place])
+        started, length = time.perf_counter(), int(decoder.lengths[place])
+        draft = self._draft(request, drafts)
         try:
-            drafts.follow()
-            started = time.perf_counter()
-            draft = drafts.draft(decoder, place)
             tokens = [row.tokens[-1], *draft]
             few = row.candidate_count if decoder.chooses_candidates else None
             logits = decoder.decode_tokens(place, tokens) if draft else decoder.decode_rows(place, tokens, few)
@@ -144,6 +143,15 @@ class Scheduler:
         if request.ended:
             self._keep_row(request)
         row.decode_seconds += time.perf_counter() - started
+
+    def _draft(self, request: EngineRequest, drafts: RowDrafts) -> list[int]:
+        """Return a draft. Where that fails, as for want of memory, the request goes on without drafts."""
+        try:
+            return drafts.draft(self._service.decoder, request.place)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            request.drafts = None
+            warnings.warn(f"a request goes on without drafts: {error}", stacklevel=2)
+            return []
 
     def _step_of_rows(self) -> None:
         """Append one token to every running row."""

@@ -80,7 +80,11 @@ class EngineStream(Iterator[str]):
         return self._row.result()
 
     def cancel(self) -> None:
-        """End the request at the latest after the current step; its finish_reason becomes `cancelled`."""
+        """End the request at the latest after the current step; its finish_reason becomes `cancelled`.
+
+        The whole text may then end with what no piece has: U+FFFD for a part of a character, or the beginning of a stop
+        string.
+        """
         self._cancelled = True
         self._wake()
 

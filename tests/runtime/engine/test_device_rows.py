@@ -5,7 +5,7 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, load, static_cache
-from edgeformer.runtime.engine import services
+from edgeformer.runtime.engine import service
 from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
 from edgeformer.runtime.row_copies import RowCopies
 
@@ -27,7 +27,7 @@ def on_a_device(monkeypatch, capturing):
     """A function after which engines have rows of devices; it returns the model, with a session that captures."""
 
     def change(model, captures=True):
-        monkeypatch.setattr(services, "RowDecoder", DeviceRowDecoder)
+        monkeypatch.setattr(service, "RowDecoder", DeviceRowDecoder)
         monkeypatch.setattr(static_cache, "RowCopies", CopiesOnADevice)
         monkeypatch.setattr(model, "captures", captures)
         monkeypatch.setattr(model, "session", capturing(model.session))
@@ -154,8 +154,8 @@ def test_all_rows_have_their_memory_at_once(bundles, monkeypatch):
             assert provider == "cuda"
             super().__init__(session, manifest, rows, tokens, "cpu", *inputs)
 
-    monkeypatch.setattr(services, "DeviceRowDecoder", Made)
-    monkeypatch.setattr(services, "free_gpu_memory", lambda _: 2 * 4 * 100 * per_token)
+    monkeypatch.setattr(service, "DeviceRowDecoder", Made)
+    monkeypatch.setattr(service, "free_gpu_memory", lambda _: 2 * 4 * 100 * per_token)
     with Engine(model, max_rows=4) as engine:
         assert engine._service.decoder.cache.bytes == 4 * 100 * per_token
         with pytest.raises(RequestError, match="the request can need 101 tokens"):

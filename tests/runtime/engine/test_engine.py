@@ -198,6 +198,28 @@ def test_a_cancelled_request_has_the_text_of_its_tokens(models):
     assert "".join(event.text for event in events) == result.text == model.tokenizer.decode(result.token_ids)
 
 
+def test_a_cancelled_request_ends_with_what_of_a_character_there_is(models):
+    model = models("llama")
+    smile = model.encode("\N{GRINNING FACE}")[-4:]  # one token for each byte
+
+    def smiling(ids, logits):
+        logits = np.full_like(logits, -np.inf)
+        logits[smile[(len(ids) - 3) % 4]] = 0
+        return logits
+
+    with Engine(model) as engine:
+        stream = engine.submit([5, 6, 7], max_new_tokens=100, logits_processors=[smiling])
+        events = [next(stream.events()) for _ in range(6)]
+        stream.cancel()
+        result = stream.finish(WAIT)
+        events += stream.events()
+    assert result.finish_reason == "cancelled" and len(events) == len(result.token_ids)
+    smiles = len(result.token_ids) // 4
+    assert result.text.rstrip("\N{REPLACEMENT CHARACTER}") == "\N{GRINNING FACE}" * smiles
+    # A piece has whole characters, but for the last one of a stream that is not read by then.
+    assert result.text.startswith("".join(event.text for event in events))
+
+
 def released_rows(engine):
     """List the rows whose memory the engine gives back."""
     rows, release = [], engine._service.decoder.release
@@ -253,6 +275,43 @@ def test_memory_that_a_row_keeps_keeps_no_other_request_out(models, tokens, rele
         for stream in (first, second):
             stream.finish(WAIT)
     assert max(steps) == 2
+
+
+def test_a_row_keeps_the_memory_that_its_next_request_needs(models):
+    model = models("llama")
+    with Engine(model, max_rows=2) as engine:
+        memory = engine._service.cache_bytes(300)
+
+    def submit(engine, start, prompt, new):
+        return engine.submit(list(range(start, start + prompt)), max_new_tokens=new, ignore_eos=True)
+
+    with Engine(model, max_rows=2, memory=memory) as engine:
+        for stream in [submit(engine, 3, 110, 50), submit(engine, 50, 40, 90)]:  # the first one ends first
+            stream.finish(WAIT)
+        released = released_rows(engine)
+        submit(engine, 9, 110, 60).finish(WAIT)  # in the row of the first, and more than a half of the memory
+    assert released == []
+
+
+def test_a_request_that_moves_counts_the_memory_of_its_new_row(models):
+    model, gates = models("llama"), [Gate(), Gate()]
+    with Engine(model, max_rows=2) as engine:
+        bytes_of = engine._service.cache_bytes
+        engine.submit(list(range(3, 63)), max_new_tokens=40, ignore_eos=True).finish(WAIT)
+        # Row 0 is held with 99 tokens: the next request gets row 1, and the one behind it row 0, of which it needs 60.
+        first = engine.submit(list(range(70, 90)), max_new_tokens=5, ignore_eos=True, logits_processors=[gates[0]])
+        assert gates[0].reached.wait(WAIT)
+        second = engine.submit(list(range(40, 70)), max_new_tokens=30, ignore_eos=True, logits_processors=[gates[1]])
+        gates[0].opened.set()
+        assert gates[1].reached.wait(WAIT)
+        of_second = engine.statistics().cache_bytes - (0 if first.ended else bytes_of(25))
+        assert of_second == bytes_of(99)
+        request = next(each for each in engine._turns._batch() if each.stream is second)
+        engine._service.move(request, 1 - request.place)
+        assert engine.statistics().cache_bytes - (0 if first.ended else bytes_of(25)) == bytes_of(60)
+        engine._service.move(request, 1 - request.place)
+        gates[1].opened.set()
+        second.finish(WAIT)
 
 
 class Gate:

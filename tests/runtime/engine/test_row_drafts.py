@@ -4,7 +4,9 @@ from threading import Event
 
 import pytest
 
+from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.engine import causal_service
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.speculation import DraftLength
 
@@ -105,6 +107,108 @@ def test_a_draft_model_is_opened_for_no_request_that_never_runs_alone(bundles, m
         assert not made
         engine.submit(COPY, **options).finish(WAIT)
     assert len(made) == 1
+
+
+class Runs:
+    """Counts what a draft model runs: `prompts` has the tokens of each prompt that it read, `steps` all other runs."""
+
+    def __init__(self, draft, monkeypatch):
+        self.decoders, self.prompts, self.steps = 0, [], 0
+        new_decoder = draft.new_decoder
+
+        def watched(*given):
+            self.decoders += 1
+            decoder = new_decoder(*given)
+            prefill, one, several = decoder.prefill, decoder.decode_one_token, decoder.decode_tokens
+            decoder.prefill = lambda row, tokens: self.prompts.append(len(tokens)) or prefill(row, tokens)
+            decoder.decode_one_token = lambda *given: self._count() or one(*given)
+            decoder.decode_tokens = lambda *given: self._count() or several(*given)
+            return decoder
+
+        monkeypatch.setattr(draft, "new_decoder", watched)
+
+    def _count(self):
+        self.steps += 1
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 2}], ids=["greedy", "sampled"])
+def test_a_draft_model_runs_as_often_as_without_an_engine(bundles, always_drafting, monkeypatch, options):
+    model = load(bundles("llama"), draft=bundles("llama"))
+    runs, options = Runs(model.draft, monkeypatch), options | {"max_new_tokens": 64, "ignore_eos": True}
+    wanted = model.generate(COPY, **options)
+    alone, runs.steps = runs.steps, 0
+    with Engine(model, max_rows=2) as engine:
+        found = engine.submit(COPY, **options).finish(WAIT)
+    assert found.token_ids == wanted.token_ids
+    assert alone - 2 <= runs.steps <= alone
+
+
+@pytest.mark.parametrize("kind", ["windows", "recurrent"])
+def test_a_draft_model_runs_nothing_where_no_draft_could_be_taken_back(bundles, always_drafting, monkeypatch, kind):
+    model = load(bundles(kind), draft=bundles(kind))
+    runs, prompt = Runs(model.draft, monkeypatch), list(range(3, 33))
+    wanted = load(bundles(kind)).generate(prompt, max_new_tokens=20, ignore_eos=True).token_ids
+    with Engine(model, max_rows=2) as engine:
+        found = engine.submit(prompt, max_new_tokens=20, ignore_eos=True).finish(WAIT)
+        assert engine.statistics().drafted_tokens == 0
+    assert found.token_ids == wanted
+    assert (runs.decoders, runs.prompts, runs.steps) == (0, [], 0)
+
+
+def test_a_draft_model_reads_a_long_prompt_in_chunks(bundles, always_drafting, monkeypatch):
+    model = load(bundles("llama"), draft=bundles("llama"))
+    monkeypatch.setattr(causal_service, "PREFILL_CHUNK", 20)
+    runs = Runs(model.draft, monkeypatch)
+    prompt = model.encode(COPY * 3)
+    with Engine(model, max_rows=2) as engine:
+        engine.submit(prompt, max_new_tokens=1).finish(WAIT)
+        engine.submit(prompt[1:], max_new_tokens=2, ignore_eos=True).finish(WAIT)
+        assert runs.decoders == 0  # no draft would be of use
+        found = engine.submit(prompt, max_new_tokens=40, ignore_eos=True).finish(WAIT)
+    assert len(runs.prompts) >= len(prompt) // 20 - 1 and max(runs.prompts) <= 20
+    assert found.speculation.accepted > 10
+    assert found.token_ids == load(bundles("llama")).generate(prompt, max_new_tokens=40, ignore_eos=True).token_ids
+
+
+def test_a_request_goes_on_where_its_draft_model_fails(bundles, always_drafting, monkeypatch):
+    model = load(bundles("llama"), draft=bundles("llama"))
+
+    def failing(*given):
+        raise RequestError("the cache takes 3 GB")
+
+    monkeypatch.setattr(model.draft, "new_decoder", failing)
+    wanted = load(bundles("llama")).generate(COPY, max_new_tokens=20).token_ids
+    with Engine(model, max_rows=2) as engine, pytest.warns(UserWarning, match="without drafts: the cache takes 3 GB"):
+        assert engine.submit(COPY, max_new_tokens=20).finish(WAIT).token_ids == wanted
+
+
+def test_the_cache_of_a_draft_model_is_part_of_the_memory(bundles):
+    model = load(bundles("llama"), draft=bundles("llama"))
+    ready, reached = Event(), Event()
+
+    def hold(ids, logits):
+        reached.set()
+        assert ready.wait(WAIT)
+        return logits
+
+    with Engine(model, max_rows=2) as engine:
+        one = engine._service.cache_bytes(40)
+        stream = engine.submit(list(range(3, 23)), max_new_tokens=20, logits_processors=[hold])
+        assert reached.wait(WAIT)
+        assert engine.statistics().cache_bytes == 2 * one
+        ready.set()
+        stream.finish(WAIT)
+    with Engine(model, max_rows=2, memory=one + one // 2) as engine:  # no room for drafts
+        found = engine.submit(list(range(3, 23)), max_new_tokens=20, ignore_eos=True).finish(WAIT)
+    assert found.speculation is None
+
+
+def test_prompt_lookup_comes_before_the_draft_model(bundles, always_drafting, monkeypatch):
+    model = load(bundles("llama"), draft=bundles("llama"))
+    runs = Runs(model.draft, monkeypatch)
+    with Engine(model, max_rows=2) as engine:
+        found = engine.submit(COPY, max_new_tokens=40, ignore_eos=True, **DRAFTS).finish(WAIT)
+    assert runs.decoders == 0 and found.speculation.drafted > 0
 
 
 def copying(model):

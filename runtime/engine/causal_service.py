@@ -1,0 +1,186 @@
+"""Requests of a decoder-only model: rows that begin with what others left, adapters, drafts."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime.adapters import check_adapter
+from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits
+from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
+from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows, common_length
+from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.engine.row_adapters import RowAdapters
+from edgeformer.runtime.engine.row_drafts import RowDrafts, drafts_of
+from edgeformer.runtime.engine.service import Service, Wake, default_memory, row_bytes
+from edgeformer.runtime.engine.stream import EngineStream
+from edgeformer.runtime.generate import Row
+from edgeformer.runtime.generation_config import GenerationConfig
+from edgeformer.runtime.prefix_cache import SHORTEST, PrefixCache
+from edgeformer.runtime.speculation import DraftLength
+
+PREFIX_SHARE = 4
+"""The prefixes that an engine keeps take at most this part of the bytes of its rows, unless it is told."""
+
+
+class CausalService(Service):
+    """Requests of a decoder-only model."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        max_rows: int,
+        memory: int | None,
+        prefill_graph_steps: bool,
+        prefix_cache_bytes: int | None,
+    ):
+        super().__init__(model, max_rows, memory)
+        self._model = model
+        if prefix_cache_bytes is None:
+            # Prefixes are in the host's memory, whatever the rows are in.
+            prefix_cache_bytes = min(self.memory, default_memory("cpu")) // PREFIX_SHARE
+        self._prefixes = PrefixCache(prefix_cache_bytes)
+        self._held = HeldRows()
+        self._cuttable = self.decoder.cache.trimmable
+        self.decoder.prefill_graph_steps = prefill_graph_steps
+        if isinstance(self.decoder, DeviceRowDecoder):
+            self.decoder.captures = model.captures and self._cuttable
+        elif model.adapters:
+            self.decoder.adapters = RowAdapters(model, max_rows)
+
+    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
+        """Return a checked request; keywords: those of `CausalLM.generate`."""
+        adapter = keywords.pop("adapter", None)
+        if adapter is not None:
+            check_adapter(self.manifest, adapter)
+            if self.decoder.adapters is None:
+                raise RequestError("an engine runs adapters on the CPU. Load the bundle with provider='cpu'.")
+        processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
+        config = self._model.generation_config.replaced_by(given).override(keywords)
+        row = self._model.new_row(prompt, config=config, logits_processors=processors)
+        tokens = len(row.prompt) + row.max_new_tokens
+        needed = self.cache_bytes(tokens)
+        self.check_fits(needed, tokens)
+        # `RowDecoder.decode_tokens` runs the graph without adapters.
+        drafts, of_drafts = (None, 0) if adapter else self._drafts(row, config, self.memory - needed)
+        return EngineRequest(row, EngineStream(row, wake), needed + of_drafts, adapter=adapter, drafts=drafts)
+
+    def _drafts(self, row: Row, config: GenerationConfig, free_bytes: int) -> tuple[RowDrafts | None, int]:
+        """Return the drafts of a request, as `generate` chooses them, and the bytes of the cache that they take.
+
+        free_bytes: those that a draft model's cache may take. On a device it is beside the memory of the rows.
+        """
+        draft, tokens = self._model.draft, len(row.prompt) + row.max_new_tokens
+        if draft is None or config.prompt_lookup_num_tokens or not config.num_assistant_tokens:
+            return drafts_of(row, config), 0
+        needed = 0 if self._on_device else row_bytes(draft.manifest, min(tokens, draft.manifest.context_length))
+        if needed > free_bytes:
+            return drafts_of(row, config), 0
+        new_draft_model = partial(self._model.new_draft_model, tokens)
+        return RowDrafts(row, new_draft_model, DraftLength(config.num_assistant_tokens), PREFILL_CHUNK), needed
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows that no request has, and that are held for later requests."""
+        return self._held.bytes
+
+    def begin(
+        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+    ) -> None:
+        """Start with the longest beginning of the prompt that a row or the prefix cache has of the adapter."""
+        started = time.perf_counter()
+        prompt, adapter = request.row.prompt, request.adapter
+        place, length = self._held.find(self.decoder, places, prompt, adapter, free_bytes)
+        other, shared = self._row_that_begins_like(request, running)
+        kept = self._prefixes.known_length(self.decoder, prompt, adapter or "")
+        if length and length >= max(shared, kept):
+            self._take_held(request, place, length)
+        else:
+            super().begin(request, [self._held.least_useful(places)], running, free_bytes)
+            if shared > kept and other != request.place:
+                self.decoder.copy(other, request.place, shared)
+                request.prefilled = shared
+            else:  # also if the only row that was free held the text, which the prefix cache has now
+                prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter or "")
+                request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
+        request.row.cached_tokens = request.prefilled
+        if self.decoder.adapters is not None:
+            self.decoder.adapters.set(request.place, adapter)
+        self._held.release(free_bytes - request.bytes, self._release_held)
+        request.row.prefill_seconds += time.perf_counter() - started
+
+    def leave(self, request: EngineRequest) -> None:
+        """Hold the row of a request that has ended for one that goes on behind it, unless nothing is to be kept."""
+        tokens = np.array(self.tokens_of(request), np.int64)
+        if request.stream.error is not None or not self._prefixes.max_bytes or len(tokens) < SHORTEST:
+            super().leave(request)
+            return
+        taken = self.cache_bytes(self.decoder.written(request.place))
+        self._held.hold(request.place, HeldRow(tokens, request.adapter, taken))
+
+    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
+        """Keep what a row holds for these tokens, and will not hold once more follow, for later requests.
+
+        A row that can be cut has it itself, until it is needed for another text.
+        """
+        if not self._cuttable:
+            self._prefixes.keep(self.decoder, request.place, tokens, logits, request.adapter or "")
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of prefixes that are kept for later requests, apart from the rows."""
+        return self._prefixes.bytes
+
+    def _row_that_begins_like(self, request: EngineRequest, running: Sequence[EngineRequest]) -> tuple[int, int]:
+        """Return the row, running or held, with most of a prompt's beginning, and how many tokens; (-1, 0) if none.
+
+        At least one token of the prompt is left to run.
+        """
+        prompt, last = request.row.prompt, SHORTEST - 1
+        if not self._cuttable or not self._prefixes.max_bytes or len(prompt) < SHORTEST:
+            return -1, 0
+        # Texts that begin alike have one token in common that is seen at once.
+        tokens = np.array(prompt, np.int64)
+        rows = [
+            (each.place, np.array(self.tokens_of(each), np.int64))
+            for each in running
+            if each.adapter == request.adapter and each.row.prompt[last : last + 1] == prompt[last : last + 1]
+        ]
+        rows += [
+            (place, row.tokens)
+            for place, row in self._held
+            if row.adapter == request.adapter and row.tokens[last] == tokens[last]
+        ]
+        lengths = [(min(common_length(text, tokens), len(tokens) - 1), place) for place, text in rows]
+        length, place = max(lengths, default=(0, -1))
+        return (place, length) if length >= SHORTEST else (-1, 0)
+
+    def _take_held(self, request: EngineRequest, place: int, length: int) -> None:
+        """Give a request a held row, of which it keeps the first `length` tokens."""
+        self._forget_held(place, length)
+        request.place, request.prefilled = place, length
+        self._count_surplus(request)
+        self.decoder.cut(place, length)
+
+    def _vacate(self, request: EngineRequest, free_bytes: int) -> None:
+        self._forget_held(request.place)
+        super()._vacate(request, free_bytes)
+
+    def _forget_held(self, place: int, length: int = 0) -> None:
+        """Hold a row no more; the prefix cache keeps its text if the row loses tokens behind the first `length`."""
+        row = self._held.forget(place)
+        if row is not None and len(row.tokens) > length:
+            self._keep_text(place, row)
+
+    def _release_held(self, place: int, row: HeldRow) -> None:
+        self._keep_text(place, row)
+        self.decoder.release(place)
+
+    def _keep_text(self, place: int, row: HeldRow) -> None:
+        """Keep what a row that was held has, unless it was kept when its request ended."""
+        if self._cuttable:
+            self._prefixes.keep(self.decoder, place, row.tokens.tolist(), adapter=row.adapter or "")

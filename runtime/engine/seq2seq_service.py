@@ -1,0 +1,69 @@
+"""Requests of an encoder-decoder, whose encoder runs when a request gets its row."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime.engine.cross_rows import CrossRows
+from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.engine.service import Service, Wake
+from edgeformer.runtime.engine.stream import EngineStream
+from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.seq2seq import Seq2SeqLM
+from edgeformer.runtime.seq2seq_requests import new_row, source_tokens
+
+
+class Seq2SeqService(Service):
+    """Requests of an encoder-decoder. The encoder runs when a request gets its row."""
+
+    def __init__(self, model: Seq2SeqLM, max_rows: int, memory: int | None):
+        self._cross = CrossRows(model.manifest, max_rows)
+        self._model = model
+        super().__init__(model, max_rows, memory)
+
+    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
+        """Return a checked request.
+
+        prompt: the source. keywords: those of `Seq2SeqLM.stream`, and for a translation source_language and
+        target_language. Beams of the model's own config are left out, as in a stream.
+        """
+        source, config = prompt, keywords.pop("config", None)
+        start, processors = keywords.pop("prompt", None), keywords.pop("logits_processors", ())
+        languages = {name: keywords.pop(name, None) for name in ("source_language", "target_language")}
+        options = cast(GenerationOptions, {"num_beams": GenerationConfig().replaced_by(config).num_beams} | keywords)
+        if any(languages.values()):
+            [source], first, options = self._model.translation_of([source], **languages, options=options)
+            start = first if start is None else start
+        if options["num_beams"] != 1:
+            raise RequestError("an engine searches with no beams; use generate, or num_beams=1.")
+        checked = self._model.request(start, config, options, processors)
+        inputs, mask = self._model.encoder_inputs([source])
+        text = source_tokens(self._model, [source], checked.config)[0]
+        row = new_row(self._model, checked, text, int(mask.sum()))
+        tokens = len(row.prompt) + row.max_new_tokens
+        needed = self.cache_bytes(tokens) + self._cross.bytes(mask.shape[1])
+        self.check_fits(needed, tokens)
+        return EngineRequest(row, EngineStream(row, wake), needed, (inputs, mask))
+
+    def begin(
+        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+    ) -> None:
+        """Run the encoder, and keep what it returns in the row's keys and values of the source."""
+        started = time.perf_counter()
+        super().begin(request, places, running, free_bytes)
+        inputs, mask = request.source
+        used = range(running[0].place, running[-1].place + 1) if running else range(0)
+        if self._cross.reserve(mask.shape[1], used=used):
+            self.decoder.forget_bindings()
+        self._cross.write(request.place, self._model.run_encoder_inputs(inputs, mask))
+        request.row.prefill_seconds += time.perf_counter() - started
+
+    def move(self, request: EngineRequest, place: int) -> None:
+        """Move a request, and what belongs to its source, to another row."""
+        source = request.place
+        super().move(request, place)
+        self._cross.move(source, place)
+
+    def _inputs(self, model: Any) -> tuple[Any, ...]:
+        return (self._cross,)

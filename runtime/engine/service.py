@@ -1,0 +1,163 @@
+"""The requests that a model serves: how they are checked, the memory that they need, and the rows that they run in."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import Provider
+from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.cuda_machine import free_gpu_memory
+from edgeformer.runtime.decoder import Logits
+from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
+from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.engine.row_decoder import RowDecoder
+from edgeformer.runtime.model import Model
+from edgeformer.runtime.session import cache_dtype, onnxruntime
+from edgeformer.runtime.static_cache import available_memory
+
+Wake = Callable[[], None]
+"""Tells the engine's thread that a stream was cancelled."""
+
+DEFAULT_MEMORY = 4 * 10**9
+"""Bytes for caches, where the system does not tell how many are free."""
+
+
+class Service(ABC):
+    """A model's requests and their rows. memory: bytes that all running requests may need together."""
+
+    def __init__(self, model: Any, max_rows: int, memory: int | None):
+        _check_engine_runs(model)
+        self.manifest: Manifest = model.manifest
+        self.memory = default_memory(model.provider) if memory is None else memory
+        self._rows = max_rows
+        self._row_bytes: dict[int, int] = {}  # by tokens
+        self._on_device = model.provider != "cpu"
+        from_context = range(self.manifest.context_length + 1)
+        # On the CPU a row takes memory as it is written, and on a device all rows take it now.
+        most = self.memory // max_rows if self._on_device else self.memory
+        self.capacity = bisect_right(from_context, most, key=self.cache_bytes) - 1
+        if self.capacity < 2:
+            raise RequestError(
+                f"memory is {self.memory} bytes, and a row of two tokens takes {self.cache_bytes(2)}. Give the engine "
+                f"more memory{', or fewer rows' if self._on_device else ''}."
+            )
+        kind = DeviceRowDecoder if self._on_device else RowDecoder
+        self.decoder: RowDecoder = kind(
+            model.session, self.manifest, max_rows, self.capacity, model.provider, *self._inputs(model)
+        )
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Return the bytes of a row of this many tokens."""
+        if tokens not in self._row_bytes:
+            self._row_bytes[tokens] = row_bytes(self.manifest, tokens)
+        return self._row_bytes[tokens]
+
+    def check_fits(self, needed: int, tokens: int) -> None:
+        """Raise RequestError for a request that could not run even alone."""
+        if needed > self.memory or tokens > self.capacity:
+            raise RequestError(
+                f"the request can need {tokens} tokens, {needed / 1e6:.1f} MB of cache, and this engine has "
+                f"{self.memory / 1e6:.1f} MB for all rows and {self.capacity} tokens for each. Shorten the prompt, "
+                "lower max_new_tokens, or give the engine more memory."
+            )
+
+    @abstractmethod
+    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
+        """Return a checked request; called from any thread. Raises RequestError for one that cannot be served."""
+
+    def begin(
+        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+    ) -> None:
+        """Choose a row for a request, and make it ready for the prompt.
+
+        places: the rows that it may have, the preferred one first. running: the requests of adjacent rows, in their
+        order. free_bytes: those of the memory that requests leave; the request fits.
+        """
+        request.place = places[0]
+        self._vacate(request, free_bytes)
+
+    def move(self, request: EngineRequest, place: int) -> None:
+        """Move a request to another row; its old one is free then."""
+        source, request.place = request.place, place
+        self._vacate(request, request.needed)
+        self.decoder.move(source, place)
+        self.decoder.release(source)
+
+    def leave(self, request: EngineRequest) -> None:
+        """Free the row of a request that has ended."""
+        self.decoder.release(request.place)
+
+    def _vacate(self, request: EngineRequest, free_bytes: int) -> None:
+        """Make the row of a request empty. Its memory stays, if the request may need half of it, or more.
+
+        Memory that the request does not need stays only if all rows could have as much, so that it keeps no request
+        of that size out. free_bytes: as of `begin`.
+        """
+        self._count_surplus(request)
+        of_row = self._bytes_of_row(request)
+        if request.surplus > max(0, min(of_row, free_bytes - request.needed, self.memory // self._rows - of_row)):
+            self.decoder.release(request.place)
+            request.surplus = 0
+        self.decoder.take(request.place)
+
+    def _count_surplus(self, request: EngineRequest) -> None:
+        """Take account of the memory that the row of a request takes already, and the request does not need."""
+        taken = self.cache_bytes(self.decoder.written(request.place))
+        request.surplus = max(0, taken - self._bytes_of_row(request))
+
+    def _bytes_of_row(self, request: EngineRequest) -> int:
+        """Return the bytes of its row that a request may need."""
+        return self.cache_bytes(len(request.row.prompt) + request.row.max_new_tokens)
+
+    def tokens_of(self, request: EngineRequest) -> list[int]:
+        """Return the tokens that the row of a request holds: its last one is chosen, but not run."""
+        row = request.row
+        return [*row.prompt, *row.tokens][: int(self.decoder.lengths[request.place])]
+
+    # Not abstract: an encoder-decoder keeps nothing, since its prompts are a few tokens.
+    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:  # noqa: B027
+        """Keep what a row holds for these tokens, and will not hold once more follow, where the model can."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of prefixes that are kept for later requests, apart from the rows."""
+        return 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows that no request has, and that are held for later requests."""
+        return 0
+
+    def _inputs(self, model: Any) -> tuple[Any, ...]:
+        """Return the decoder's encoder outputs and its prefill session."""
+        return (None, model.prefill_session)
+
+
+def row_bytes(manifest: Manifest, tokens: int) -> int:
+    """Return the bytes of a row of this many tokens in the cache of a bundle."""
+    itemsize = np.dtype(cache_dtype(manifest)).itemsize
+    return manifest.cache.size_in_bytes(itemsize, 1, tokens, manifest.windows or ())
+
+
+def default_memory(provider: Provider) -> int:
+    """Return half of the bytes that are free now, so that prompts, weights and other programs have the rest."""
+    available = available_memory() if provider == "cpu" else free_gpu_memory(onnxruntime())
+    return DEFAULT_MEMORY if available is None else available // 2
+
+
+def _check_engine_runs(model: Model) -> None:
+    """Raise RequestError for a model whose rows an engine cannot run."""
+    if model.provider != "cpu" and not isinstance(model, CausalLM):
+        raise RequestError(
+            "an engine runs encoder-decoders on the CPU. Load the bundle with provider='cpu', or call generate."
+        )
+    if model.manifest.cache_form == "dynamic":
+        raise RequestError(
+            f"this bundle has a dynamic cache (--ops {model.manifest.ops}), and an engine needs a static one, whose "
+            "rows come and go without moving the others. Export it with --ops ort, or with --cache static."
+        )
