@@ -13,7 +13,7 @@ Decoder (causal language model):
     the states after the new tokens. Layers may have different numbers of heads and head_dims; a layer that reads an
     earlier layer's keys and values has none of its own.
     Caches have the precision of the graph, but recurrent and ssm states are float32 in every graph; keys and values are
-    int8 if the manifest has cache_scales.
+    int8 or float8e4m3fn if the manifest has cache_scales, which say which.
 
 Decoder of an encoder-decoder (its own cache is named `decoder`, the cross-attention cache `encoder`):
     input_ids, decoder_attention_mask, encoder_attention_mask int64 [batch_size, source_length],

@@ -79,7 +79,7 @@ class Manifest:
         prefill: the prefill graph, if there is one.
         windowed_graph: path of the same graph with caches as long as each layer's window, if there is one.
         windows: per layer, the length of that cache; None for the whole context.
-        cache_scales: scales of keys and values that are cached as int8.
+        cache_scales: scales of keys and values that are cached as int8 or fp8.
         smoothing: how the weights of all graphs were smoothed before they were quantized.
         deployment: the deployment that options and files were chosen for, if there was one.
         text_model_of: the bigger model that this is the text model of, if it is one.

@@ -15,7 +15,8 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """Data type of weights; int8 and int4 have a `Quantization`. `default_arithmetic` says what a graph computes in."""
 Prefill = Literal["int8"]
 PrefillChoice = Literal["int8", "none"]
-CachePrecision = Literal["int8"]
+CachePrecision = Literal["int8", "fp8"]
+"""Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
 Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]

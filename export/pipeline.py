@@ -137,7 +137,7 @@ def _begin(model: OpenedModel, plan: ExportPlan, folder: Path, progress: Progres
 
 
 def calibrate(export: Export) -> None:
-    """Smooth the weights, measure the scales of an int8 cache, and round weights by the text, as far as planned."""
+    """Smooth the weights, measure the scales of a quantized cache, and round weights by the text, as far as planned."""
     plan, model_spec, text = export.plan, export.model.model_spec, export.text
     if plan.smooth:
         assert text is not None
@@ -149,7 +149,7 @@ def calibrate(export: Export) -> None:
     if plan.cache_precision is not None:
         export.progress("measuring keys and values", 0)
         texts, bos = () if text is None else text.texts, export.model.provenance.tokens.bos
-        scales = calibrate_caches(model_spec, export.weights, bos, texts)
+        scales = calibrate_caches(model_spec, export.weights, bos, texts, precision=plan.cache_precision)
         export.lowering = replace(export.lowering, cache_scales=scales)
     place = export.folder / calibrated_weights.FOLDER / "graph"
     export.lowering = calibrated_lowering(export.lowering, model_spec, export.weights, text, place, export.progress)

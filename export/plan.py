@@ -167,27 +167,31 @@ def _check_calibration(plan: ExportPlan) -> None:
     if plan.calibration is not None and not used:
         raise ExportError(
             "a text to calibrate with is for int4 and int8 with the rounding gptq, for the prefill graph, and for "
-            "an int8 cache. Leave calibration out, or choose one of these."
+            "a quantized cache. Leave calibration out, or choose one of these."
         )
 
 
 def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None:
     if plan.cache_precision is None:
         return
+    cache = f"an {plan.cache_precision} cache"
     if isinstance(config, Seq2SeqConfig | EncoderConfig):
-        raise ExportError(
-            "an int8 cache is for decoders alone, and this model has an encoder. Leave cache_precision out."
-        )
+        raise ExportError(f"{cache} is for decoders alone, and this model has an encoder. Leave cache_precision out.")
     if isinstance(config, DecoderConfig) and not config.cache_geometry.is_uniform:
         raise ExportError(
-            "an int8 cache is for models whose layers all keep keys and values of one shape, and the layers of this "
+            f"{cache} is for models whose layers all keep keys and values of one shape, and the layers of this "
             "one differ. Leave cache_precision out."
         )
     if plan.ops != "ort":
-        raise ExportError("an int8 cache needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")
+        raise ExportError(f"{cache} needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")
+    if plan.cache_precision == "fp8" and plan.provider != "cuda":
+        raise ExportError(
+            "onnxruntime's attention op has an fp8 cache on CUDA alone. Choose cache_precision int8, which the CPU has "
+            "too, or --provider cuda."
+        )
     if plan.provider == "cuda" and plan.arithmetic == "fp32":
         raise ExportError(
-            "onnxruntime's attention op has no float32 CUDA kernel, with an int8 cache or without. Choose another "
+            f"onnxruntime's attention op has no float32 CUDA kernel, with {cache} or without. Choose another "
             "precision than fp32 for --provider cuda, or leave cache_precision out."
         )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.bfloat16 import element_type
+from edgeformer.runtime.narrow_floats import element_type
 from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
 
 Rows = int | range | None
@@ -71,13 +71,15 @@ class Buffer:
         """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def bind_input(self, binding: Any, name: str, rows: Rows = None) -> None:
-        """Bind the buffer, or rows of it, as an input of a graph."""
-        binding.bind_input(name, self._provider, 0, element_type(self.dtype), *self._shape_and_address(rows))
+    def bind_input(self, binding: Any, name: str, rows: Rows = None, kind: Any = None) -> None:
+        """Bind the buffer, or rows of it, as an input of a graph. kind: its element type there, by default its own."""
+        kind = element_type(self.dtype) if kind is None else kind
+        binding.bind_input(name, self._provider, 0, kind, *self._shape_and_address(rows))
 
-    def bind_output(self, binding: Any, name: str, rows: Rows = None) -> None:
-        """Bind the buffer, or rows of it, as an output of a graph."""
-        binding.bind_output(name, self._provider, 0, element_type(self.dtype), *self._shape_and_address(rows))
+    def bind_output(self, binding: Any, name: str, rows: Rows = None, kind: Any = None) -> None:
+        """Bind the buffer, or rows of it, as an output of a graph. kind: its element type there, by default its own."""
+        kind = element_type(self.dtype) if kind is None else kind
+        binding.bind_output(name, self._provider, 0, kind, *self._shape_and_address(rows))
 
     def _shape_and_address(self, rows: Rows) -> tuple[tuple[int, ...], int]:
         """Return the shape and the address of the buffer, or of rows of it."""

@@ -13,7 +13,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.audio import Spectrogram, log_mel
-from edgeformer.runtime.bfloat16 import stored
+from edgeformer.runtime.narrow_floats import stored
 from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text

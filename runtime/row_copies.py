@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.bfloat16 import element_type
+from edgeformer.runtime.narrow_floats import FLOAT8, element_type
 from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.runtime.small_graphs import Node, Value, open_small_graph, write_graph
@@ -22,6 +22,14 @@ GROUP_BYTES = 2**28
 """Bytes of buffers that are reordered in one run, which needs as much memory again."""
 
 INT64 = np.dtype(np.int64)
+
+
+def copied_type(dtype: np.dtype[Any]) -> Any:
+    """Return the element type by which graphs here copy a type: bytes for float8, of which Concat has no CUDA kernel.
+
+    Source: the kernels of onnxruntime 1.31 (edgeformer/check/cuda/kernels.json), as of Gather and Slice.
+    """
+    return dtype if dtype == FLOAT8 else element_type(dtype)
 
 
 class Kind(NamedTuple):
@@ -63,8 +71,8 @@ class RowCopies:
         for place, (buffer, count) in enumerate(zip(self._buffers, slots, strict=True)):
             shape = (1, *buffer.shape[1:]) if count is None else (1, buffer.shape[1], count, *buffer.shape[3:])
             arrays.append(np.empty(shape, buffer.dtype))
-            buffer.bind_input(binding, f"from_{place}", row)
-            kind = element_type(buffer.dtype)
+            kind = copied_type(buffer.dtype)
+            buffer.bind_input(binding, f"from_{place}", row, kind)
             binding.bind_output(f"to_{place}", "cpu", 0, kind, shape, arrays[-1].ctypes.data)
         session.run_with_iobinding(binding)
         return [array[0] for array in arrays]
@@ -82,11 +90,11 @@ class RowCopies:
         for index, (place, array) in enumerate(given):
             buffer = self._buffers[place]
             kept.append(np.ascontiguousarray(array)[None])
-            new = kept[-1]
-            binding.bind_input(f"new_{index}", "cpu", 0, element_type(new.dtype), new.shape, new.ctypes.data)
-            buffer.bind_output(binding, f"to_{index}", row)
+            new, kind = kept[-1], copied_type(buffer.dtype)
+            binding.bind_input(f"new_{index}", "cpu", 0, kind, new.shape, new.ctypes.data)
+            buffer.bind_output(binding, f"to_{index}", row, kind)
             if self._kinds[place].per_token:
-                buffer.bind_input(binding, f"from_{index}", row)
+                buffer.bind_input(binding, f"from_{index}", row, kind)
                 binding.bind_cpu_input(f"tokens_{index}", np.array([new.shape[2]], np.int64))
         session.run_with_iobinding(binding)
 
@@ -95,8 +103,9 @@ class RowCopies:
         session = self._session(copy_graph, self._kinds)
         binding = session.io_binding()
         for place, buffer in enumerate(self._buffers):
-            buffer.bind_input(binding, f"from_{place}", source)
-            buffer.bind_output(binding, f"to_{place}", target)
+            kind = copied_type(buffer.dtype)
+            buffer.bind_input(binding, f"from_{place}", source, kind)
+            buffer.bind_output(binding, f"to_{place}", target, kind)
         session.run_with_iobinding(binding)
 
     def reorder(self, parents: NDArray[np.int64]) -> int:
@@ -114,12 +123,13 @@ class RowCopies:
             binding, back = gather.io_binding(), copy.io_binding()
             binding.bind_cpu_input("rows", np.ascontiguousarray(parents, np.int64))
             for index, place in enumerate(places):
-                self._buffers[place].bind_input(binding, f"from_{index}")
+                self._buffers[place].bind_input(binding, f"from_{index}", kind=copied_type(kinds[index].dtype))
                 binding.bind_output(f"to_{index}", self._provider)
             gather.run_with_iobinding(binding, shrink)
             for index, (place, value) in enumerate(zip(places, binding.get_outputs(), strict=True)):
                 back.bind_ortvalue_input(f"from_{index}", value)
-                self._buffers[place].bind_output(back, f"to_{index}", range(len(parents)))
+                kind = copied_type(kinds[index].dtype)
+                self._buffers[place].bind_output(back, f"to_{index}", range(len(parents)), kind)
             copy.run_with_iobinding(back)
         return sum(buffer.nbytes // buffer.shape[0] * len(parents) for buffer in self._buffers)
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Arithmetic, Provider
-from edgeformer.runtime.bfloat16 import BITS
+from edgeformer.manifest_parts import Arithmetic, CachePrecision, Provider
+from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.cuda_machine import cuda_machine, driver, has_gpu_files
 from edgeformer.runtime.cuda_options import CudaOptions, execution_providers
 from edgeformer.runtime.int8_saturation import products_saturate
@@ -26,8 +26,11 @@ from edgeformer.runtime.kernels import BODIES, KernelChoice
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
-CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BITS}
-"""Element type of a cache that is not quantized, by the arithmetic of the bundle; see `edgeformer.runtime.bfloat16`."""
+CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
+"""Element type of a cache that is not quantized, by the arithmetic of the bundle; see `edgeformer.runtime.narrow_floats`."""
+
+QUANTIZED_DTYPES: dict[CachePrecision, type[np.generic]] = {"int8": np.int8, "fp8": FLOAT8}
+"""Element type of a cache that is quantized."""
 
 OLDEST = (1, 30)
 """The oldest onnxruntime with which bundles of all kinds pass verification; 1.29 frees IOBinding outputs on rebind."""
@@ -55,7 +58,8 @@ class SessionSettings(NamedTuple):
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
     """Return the element type of the decoder's self-attention cache."""
-    return np.int8 if manifest.cache_scales is not None else CACHE_DTYPES[manifest.arithmetic]
+    scales = manifest.cache_scales
+    return CACHE_DTYPES[manifest.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
 
 
 def onnxruntime() -> Any:
@@ -185,6 +189,11 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
             f"this bundle computes in bfloat16, for which onnxruntime {ort.__version__} has no kernels of products and "
             "attention on the CPU. Use provider cuda, or export it without --provider cuda: bf16 weights are then "
             "computed with in float32."
+        )
+    elif manifest.provider == "cuda" and manifest.cache_scales is not None and manifest.cache_scales.precision == "fp8":
+        raise RequestError(
+            f"this bundle caches keys and values as float8, for which onnxruntime {ort.__version__} has attention on "
+            "CUDA alone. Use provider cuda, or export it with --cache-precision int8 or without that option."
         )
     return choice
 

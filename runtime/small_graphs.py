@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.bfloat16 import BITS
+from edgeformer.runtime.narrow_floats import BFLOAT16
 from edgeformer.runtime.cuda_options import CudaOptions, execution_providers
 from edgeformer.runtime.session import BESIDE, graph_session, session_options
 
@@ -23,7 +23,7 @@ IR_VERSION, OPSET = 10, 18
 
 ELEMENTS: dict[np.dtype[Any], int] = {
     np.dtype(kind): number
-    for kind, number in ((np.float32, 1), (np.uint8, 2), (np.int8, 3), (np.int64, 7), (np.float16, 10), (BITS, 16))
+    for kind, number in ((np.float32, 1), (np.uint8, 2), (np.int8, 3), (np.int64, 7), (np.float16, 10), (BFLOAT16, 16))
 }
 """ONNX's numbers of element types."""
 

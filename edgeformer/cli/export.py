@@ -99,7 +99,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
 )  # fmt: skip
 @option(
     "--cache-precision", type=click.Choice(get_args(CachePrecision)), topic=QUANTIZATION,
-    help="Data type of the key/value cache. [default: that of activations]",
+    help="Data type of the key/value cache; fp8 is for CUDA. [default: that of activations]",
 )  # fmt: skip
 @option(
     "--prefill", type=click.Choice(get_args(PrefillChoice)), topic=QUANTIZATION,
@@ -265,7 +265,7 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
     if manifest.smoothing is not None:
         click.echo(f"smoothed: {manifest.smoothing}")
     if manifest.cache_scales is not None:
-        click.echo(f"cache: int8, {manifest.cache.elements_per_token:,} bytes per token")
+        click.echo(f"cache: {manifest.cache_scales.precision}, {manifest.cache.elements_per_token:,} bytes per token")
     if manifest.prefill is not None:
         graph = Path(manifest.prefill.graph).name
         click.echo(f"prefill from {manifest.prefill.from_tokens} tokens: {graph}, {manifest.prefill.quantization}")

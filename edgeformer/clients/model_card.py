@@ -171,8 +171,8 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
             rows["layers"] = _stack(model)
     rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if cache.num_layers:
-        int8 = "" if manifest.cache_scales is None else ", int8"
-        rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{int8}"
+        kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
+        rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
         if cache.recurrent:
             rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"
     return rows

@@ -1,6 +1,6 @@
-"""Choose the scales of an int8 key-value cache by the largest keys and values of sample texts.
+"""Choose the scales of a quantized key-value cache by the largest keys and values of sample texts.
 
-The scale of a channel provides for the largest magnitude that was seen there, and a margin. Rotary embeddings rotate
+The scale of a channel, or of a layer, provides for the largest magnitude that was seen there, and a margin. Rotary embeddings rotate
 pairs of key channels further as positions grow, beyond what any sample reaches; they keep the length of the pair, so
 rotated channels provide for that.
 """
@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.cache_scales import CacheScales
+from edgeformer.cache_scales import LARGEST, CacheScales, Scales
 from edgeformer.errors import ExportError
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation
 from edgeformer.export.reference.reference import Reference
+from edgeformer.manifest_parts import CachePrecision
 from edgeformer.model_spec import ModelSpec
 
 MARGIN = 1.25
@@ -30,8 +31,10 @@ def calibrate_caches(
     weights: Mapping[str, Tensor],
     bos: int | None = None,
     texts: Sequence[NDArray[np.int64]] = (),
+    *,
+    precision: CachePrecision = "int8",
 ) -> CacheScales:
-    """Return the scales of a decoder's keys and values, measured on random tokens and on `texts`.
+    """Return the scales of a decoder's keys and values in a precision, measured on random tokens and on `texts`.
 
     texts: token ids int64 [n] each, cut to the context. bos: the first token of half of the random texts, because in
     many models its keys are unlike those of other tokens. Raises ExportError for keys or values that are not finite.
@@ -43,7 +46,11 @@ def calibrate_caches(
     for ids in _batches(model_spec, bos, texts):
         reference.run(ids)
         ranges.check_layers(model_spec.cache.num_layers)
-    return CacheScales(key=_scales("keys", ranges.keys), value=_scales("values", ranges.values))
+    return CacheScales(
+        key=_scales("keys", ranges.keys, precision),
+        value=_scales("values", ranges.values, precision),
+        precision=precision,
+    )
 
 
 def _batches(model_spec: ModelSpec, bos: int | None, texts: Sequence[NDArray[np.int64]]) -> list[Tensor]:
@@ -82,14 +89,16 @@ def _pair_lengths(heads: Tensor, pairs: int, interleaved: bool) -> Tensor:
     return torch.cat((lengths, heads[..., 2 * pairs :]), -1)
 
 
-def _scales(what: str, largest: dict[int, Tensor]) -> tuple[tuple[float, ...], ...]:
+def _scales(what: str, largest: dict[int, Tensor], precision: CachePrecision) -> Scales:
     """Return the scales of each layer, to four digits: the sample does not determine more."""
     scales = []
     for layer in sorted(largest):
         bound = largest[layer] * MARGIN
         if not bound.isfinite().all():
-            raise ExportError(f"{what} of layer {layer} are not finite, and an int8 cache cannot hold them.")
+            raise ExportError(f"{what} of layer {layer} are not finite, and an {precision} cache cannot hold them.")
+        if precision == "fp8":  # whose relative errors need no scale for every channel
+            bound = bound.amax(keepdim=True)
         # A channel that is zero for every token may have any scale.
-        steps = torch.where(bound == 0, 1.0, bound / 127)
+        steps = torch.where(bound == 0, 1.0, bound / LARGEST[precision])
         scales.append(tuple(float(f"{step:.4g}") for step in steps.tolist()))
     return tuple(scales)

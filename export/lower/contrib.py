@@ -16,6 +16,9 @@ ATTENTION_INPUTS = (
 INT8_CACHE = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
 """Attributes of com.microsoft.GroupQueryAttention with an int8 cache."""
 
+FP8_CACHE = INT8_CACHE | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+"""The same with a float8 cache; that it is one says the type of the cache alone."""
+
 
 def attention_input(node: onnx.NodeProto, name: str) -> str:
     """Return the name of the value that a GroupQueryAttention of a written graph reads as `name`; "" where absent."""

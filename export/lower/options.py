@@ -16,7 +16,7 @@ class LoweringOptions:
 
     provider: the execution provider whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches.
     functions: keep canonical ops as functions of the model, for `portable`. quantization: of the weights.
-    primitive_gathers: gather from quantized embeddings with primitives. cache_scales: scales of an int8 cache.
+    primitive_gathers: gather from quantized embeddings with primitives. cache_scales: scales of a quantized cache.
     calibrated: matrices that GPTQ has rounded. twin: give a float32 graph for CUDA the nodes of one in half precision,
     so that the CPU can run them. adapted: parameters whose products also take an adapter as input.
     """

@@ -17,6 +17,7 @@ from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.decoder import Decoder, PrefillSession, returns_last_logits
 from edgeformer.runtime.dynamic_decoder import DynamicDecoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.narrow_floats import FLOAT8, stored
 from edgeformer.runtime.new_decoder import new_decoder
 from edgeformer.runtime.static_decoder import StaticDecoder, needs_numbers
 
@@ -53,12 +54,12 @@ class Graph:
         """Numbers that the unused slots of a static cache may hold, the worst first; none for a dynamic cache."""
         if self.manifest.cache_form == "dynamic":
             return ()
-        if self.manifest.cache_scales is not None:
+        if self.manifest.cache_scales is not None and self.manifest.cache_scales.precision == "int8":
             return (127.0, 0.0)
         return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
 
     def read(self, decoder: Decoder, length: int) -> list[Cache]:
-        """Return what each layer keeps of the first `length` tokens, dequantized if the cache is int8."""
+        """Return what each layer keeps of the first `length` tokens, dequantized if the cache is quantized."""
         caches = decoder.cache.read(length)
         if self.manifest.cache_scales is None:
             return caches
@@ -66,18 +67,20 @@ class Graph:
         return [tuple(map(np.multiply, cache, scales)) for cache, scales in pairs]
 
     def stored(self, layer: int, cache: Cache) -> Cache:
-        """Return keys and values as the cache of a layer stores them; an int8 cache must represent them exactly."""
+        """Return keys and values as the cache of a layer stores them; a quantized one must represent them exactly."""
         if self.manifest.cache_scales is None:
             return cache
-        parts = zip(cache, self.scales[layer], strict=True)
-        return tuple(np.rint(part / scales).astype(np.int8) for part, scales in parts)
+        numbers = [part / scales for part, scales in zip(cache, self.scales[layer], strict=True)]
+        if self.manifest.cache_scales.precision == "int8":
+            return tuple(np.rint(each).astype(np.int8) for each in numbers)
+        return tuple(stored(each, FLOAT8) for each in numbers)
 
     @cached_property
     def scales(self) -> list[Cache]:
-        """Return the scales of an int8 cache: float32 [K, 1, D] for the keys and the values of each layer."""
+        """Return the scales of a quantized cache: float32 [K, 1, D] or [1, 1, 1] of each layer's keys and values."""
         scales, kept = self.manifest.cache_scales, self.manifest.cache.key_value
         assert scales is not None and kept is not None
-        shape = kept.num_kv_heads, 1, kept.head_dim
+        shape = (kept.num_kv_heads, 1, kept.head_dim) if scales.is_per_channel else (1, 1, 1)
         pairs = zip(scales.key, scales.value, strict=True)
         return [(np.array(key, "f").reshape(shape), np.array(value, "f").reshape(shape)) for key, value in pairs]
 

@@ -2,8 +2,9 @@
 
 The twin of a graph is lowered from the same model by the same rules, for the same kernels, in float32: it has the same
 nodes over other types, and the CPU has kernels for all of them. What it computes is compared with PyTorch as any graph
-is. Of a CUDA graph with the structure of its twin, CUDA's kernels and the rounding of half precision are left to
-verify, which takes a GPU; the report says so.
+is. An fp8 cache, which no kernel of the CPU has, is then computed by other nodes (fp8_twin.py). Of a CUDA graph with
+the structure of its twin, CUDA's kernels and the rounding of half precision are left to verify, which takes a GPU; the
+report says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_fi
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower import lower_captured, lowering_options_of
 from edgeformer.export.lower.alignment import alignment_graph
+from edgeformer.export.parity.fp8_twin import attend_in_float32
 from edgeformer.export.parity.report import Check, Report
+from edgeformer.export.parity.trials.quantized_cache import judge_scales
 from edgeformer.export.progress import Progress
 from edgeformer.graph_specs import DECODER_GRAPH
 from edgeformer.manifest import Manifest
@@ -50,6 +53,12 @@ def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject]
     with TemporaryDirectory(prefix="edgeformer-twin.") as place:
         twin = write_twin(subject, Path(place), progress)
         checks = [_same_nodes(subject, twin), _kernels(subject)]
+        scales = subject.manifest.cache_scales
+        if scales is not None and scales.precision == "fp8":
+            found = judge_scales(subject.folder, subject.manifest)
+            checks.append(replace(found, name=f"fp8 cache, {found.name}"))
+            for name in twin.manifest.graphs:
+                attend_in_float32(twin.folder / name)
         report = verify(twin)
     return replace(
         report,

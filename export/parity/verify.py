@@ -29,9 +29,9 @@ from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
-from edgeformer.export.parity.trials.int8_cache import judge_int8_cache, judge_scales
 from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup, Trial
+from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
 from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
 from edgeformer.export.parity.twin import lacks_gpu, verify_twin
@@ -164,7 +164,7 @@ class Verification:
         self._stage(stored.run, stored.judge.checks)
         self._judge_smoothing()
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
-        self._judge_int8_cache(stored.graphs[0])
+        self._judge_quantized_cache(stored.graphs[0])
         self._judge_prefill_graph()
         self._judge_adapters()
         report = self._report(stored, used)
@@ -245,14 +245,18 @@ class Verification:
             prefill = judge_prefill_graph(setup, weights=False)
             checks += [replace(check, name=f"prefill graph, {check.name}") for check in prefill]
 
-    def _judge_int8_cache(self, graph: Graph) -> None:
-        """Check an int8 cache over the integers that the graph stored, which leaves nothing to round."""
-        if self.subject.manifest.cache_scales is None:
+    def _judge_quantized_cache(self, graph: Graph) -> None:
+        """Check a quantized cache over the numbers that the graph stored, which leaves nothing to round."""
+        manifest, setup = self.subject.manifest, self._setup
+        if manifest.cache_scales is None:
             return
-        self._setup.progress("running the int8 cache", 0.93)
-        checks, setup = [judge_scales(self.subject.folder, self.subject.manifest)], self._setup
-        stage = partial(judge_int8_cache, graph, setup.model_spec, setup.weights)
-        self._stage(lambda: checks.extend(stage()), checks, "int8 cache, ")
+        precision = manifest.cache_scales.precision
+        setup.progress(f"running the {precision} cache", 0.93)
+        # Scales of an fp8 cache stand elsewhere in a twin (fp8_twin.py); `verify_twin` checks those of the graph itself.
+        rewritten = precision == "fp8" and setup.provider == "cpu"
+        checks = [] if rewritten else [judge_scales(self.subject.folder, manifest)]
+        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights)
+        self._stage(lambda: checks.extend(stage()), checks, f"{precision} cache, ")
 
     def _judge_prefill_graph(self) -> None:
         """Check the prefill graph by itself."""

@@ -1,4 +1,4 @@
-"""Intercept keys and values of eager PyTorch where they enter the cache of their layer, and round them to int8 there.
+"""Intercept keys and values of eager PyTorch where they enter the cache of their layer, and round them there.
 
 onnxruntime's kernel rounds new keys and values first and attends to the rounded ones, those of the new tokens included.
 Eager PyTorch that passes rounded keys and values to its attention op computes the same (docs/explanation/kv-cache.md).
@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeformer import ops
-from edgeformer.cache_scales import CacheScales, Scales
+from edgeformer.cache_scales import LARGEST, CacheScales, Scales
 from edgeformer.errors import ExportError
+from edgeformer.manifest_parts import CachePrecision
 from edgeformer.ops.token_positions import new_positions
 
 ATTENTION = torch.ops.edgeformer.group_query_attention.default
@@ -53,7 +54,7 @@ class CacheEntrance(TorchDispatchMode, ABC):
         """Raise ExportError unless attention was called once for each cache."""
         if self.layers != num_layers:
             raise ExportError(
-                f"an int8 cache needs a module that calls attention once for each of its {num_layers} caches, in their "
+                f"a quantized cache needs a module that calls attention once for each of its {num_layers} caches, in their "
                 f"order, and this one called it {self.layers} times. Leave cache_precision out."
             )
 
@@ -94,20 +95,22 @@ def _prepare(given: dict[str, Any], rotations: dict[int, Rotation]) -> None:
 
 
 class RoundedCaches(CacheEntrance):
-    """Rounds keys and values as an int8 cache with these scales does."""
+    """Rounds keys and values as a cache with these scales does."""
 
     def __init__(self, scales: CacheScales):
         super().__init__()
-        self._scales = tensors(scales.key), tensors(scales.value)
+        self._scales, self._precision = (tensors(scales.key), tensors(scales.value)), scales.precision
 
     def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Return rounded keys and values."""
         keys, values = self._scales
-        return fake_quantize_cache(key, keys[layer]), fake_quantize_cache(value, values[layer])
+        pairs = (key, keys[layer]), (value, values[layer])
+        rounded_key, rounded_value = (fake_quantize_cache(x, scales, self._precision) for x, scales in pairs)
+        return rounded_key, rounded_value
 
 
 def tensors(scales: Scales) -> list[Tensor]:
-    """Return the scales of each layer as the graph stores them, float32 [K·D]."""
+    """Return the scales of each layer as the graph stores them, float32 [K·D] or [1]."""
     return [torch.tensor(layer, dtype=torch.float32) for layer in scales]
 
 
@@ -117,12 +120,19 @@ def integers(x: Tensor, scales: Tensor) -> Tensor:
     return (wide * scales.reciprocal().to(wide.dtype)).round().clamp(-128, 127)
 
 
-def dequantized(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the keys or values that integers stand for, multiplied in float32 or more and then rounded to a dtype."""
+def floats(x: Tensor, scales: Tensor) -> Tensor:
+    """Return x / scales rounded to float8e4m3fn, ties to even; what is out of its range becomes its largest number."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    most = LARGEST["fp8"]
+    return (wide * scales.reciprocal().to(wide.dtype)).clamp(-most, most).to(torch.float8_e4m3fn)
+
+
+def dequantized(stored: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the keys or values that a cache stands for, multiplied in float32 or more and then rounded to a dtype."""
     wide = torch.promote_types(dtype, torch.float32)
-    return (integers.to(wide) * scales.to(wide)).to(dtype)
+    return (stored.to(wide) * scales.to(wide)).to(dtype)
 
 
-def fake_quantize_cache(x: Tensor, scales: Tensor) -> Tensor:
-    """Return x quantized to int8 and back."""
-    return dequantized(integers(x, scales), scales, x.dtype)
+def fake_quantize_cache(x: Tensor, scales: Tensor, precision: CachePrecision = "int8") -> Tensor:
+    """Return x quantized to a precision and back."""
+    return dequantized(integers(x, scales) if precision == "int8" else floats(x, scales), scales, x.dtype)

@@ -27,7 +27,7 @@ class Reference:
 
     A module whose model spec has `streams` set holds the parameters of one layer at a time; any other holds all of them
     in `dtype` while it runs. entrance: a mode that changes keys and values before attention reads them, such as the
-    rounding of an int8 cache. summation_orders: the number of summation orders of each run (`summation_orders.py`).
+    rounding of a quantized cache. summation_orders: the number of summation orders of each run (`summation_orders.py`).
     """
 
     def __init__(
@@ -138,7 +138,7 @@ def references(
     """Return a model over the weights that a graph stores: in float64, and in `dtype` with the graph's own rounding.
 
     activations: formats of the weights whose products round their inputs to int8, by parameter name. scales: those of
-    an int8 cache. Both, and the number of summation orders, apply to the second reference alone.
+    a quantized cache. Both, and the number of summation orders, apply to the second reference alone.
     """
     stored = CastWeights(weights, dtype)
     float64 = Reference(model_spec, stored)

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeformer.runtime.bfloat16 import BITS
+from edgeformer.runtime.narrow_floats import BFLOAT16
 from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.row_copies import (
     Kind,
@@ -15,7 +15,7 @@ from edgeformer.runtime.row_copies import (
     write_row_graph,
 )
 
-SHAPES = {np.float32: (4, 2, 9, 3), np.float16: (4, 2, 5, 3), np.int8: (4, 2, 9, 8), BITS: (4, 3, 9, 2)}
+SHAPES = {np.float32: (4, 2, 9, 3), np.float16: (4, 2, 5, 3), np.int8: (4, 2, 9, 8), BFLOAT16: (4, 3, 9, 2)}
 """Buffers with slots for tokens; one of them has a shorter window."""
 STATE = (4, 6, 7)
 PER_TOKEN = [True] * len(SHAPES) + [False]

@@ -5,10 +5,10 @@ bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everyth
 packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
 does not take is decomposed.
 
-For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache (on CUDA, for heads
-of 256 at most and without a bias): it rounds new keys and values by the scales that it is given, attends to the rounded
-ones, and caches those. There is no other implementation of an int8 cache, so an attention that the kernel does not take
-is refused then.
+For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, and on CUDA one of
+float8 (both there for heads of 256 at most and without a bias): it rounds new keys and values by the scales that it is
+given, attends to the rounded ones, and caches those. There is no other implementation of such a cache, so an attention
+that the kernel does not take is refused then.
 """
 
 import numpy as np
@@ -22,25 +22,30 @@ from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
-from edgeformer.export.lower.contrib import CONTRIB, INT8_CACHE, attention_inputs
+from edgeformer.export.lower.contrib import CONTRIB, FP8_CACHE, INT8_CACHE, attention_inputs
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
+from edgeformer.manifest_parts import CachePrecision
 
 LENGTHS_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"
 )
 
+CACHE_TYPES: dict[CachePrecision, ir.DataType] = {"int8": ir.DataType.INT8, "fp8": ir.DataType.FLOAT8E4M3FN}
+
 
 def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Lower every attention that meets the requirements, and decompose the others.
 
-    Raises ExportError for an int8 cache where one does not meet them.
+    Raises ExportError for a quantized cache where one does not meet them.
     """
     report, lengths = PassReport("GroupQueryAttention"), Lengths(model)
     for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_kernel(node, lowering)
         if reason is not None and lowering.cache_scales is not None:
-            raise ExportError(f"{node.name} cannot have an int8 cache: {reason}. Leave cache_precision out.")
+            raise ExportError(
+                f"{node.name} cannot have {lowering.cache_scales.name}: {reason}. Leave cache_precision out."
+            )
         if reason is not None:
             report.miss(node, reason)
             decompose(node, lowering.cache_form)
@@ -57,7 +62,7 @@ def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
     if inputs.value_relations is not None:
         return "no kernel adds relation vectors to values"
     if lowering.provider == "cuda":
-        return _no_cuda_kernel(node, lowering) or _no_cuda_int8_cache(node, lowering)
+        return _no_cuda_kernel(node, lowering) or _no_cuda_quantized_cache(node, lowering)
     return None
 
 
@@ -75,14 +80,16 @@ def _no_cuda_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
     return None
 
 
-def _no_cuda_int8_cache(node: ir.Node, lowering: LoweringOptions) -> str | None:
+def _no_cuda_quantized_cache(node: ir.Node, lowering: LoweringOptions) -> str | None:
     inputs, head_dim = canonical_inputs(node), head_dim_of(node)
     if lowering.cache_scales is None:
         return None
     if inputs.attention_bias is not None:
-        return "the CUDA kernel takes a bias of scores or an int8 cache, and not both"
+        return f"the CUDA kernel takes a bias of scores or {lowering.cache_scales.name}, and not both"
     if head_dim > 256:
-        return f"the CUDA kernel takes heads of 256 at most over an int8 cache, and these have {head_dim}"
+        return (
+            f"the CUDA kernel takes heads of 256 at most over {lowering.cache_scales.name}, and these have {head_dim}"
+        )
     return None
 
 
@@ -131,23 +138,23 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowerin
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
         # onnxruntime before 1.29.1 has only causal attention, and refuses attributes that it does not know.
         **({} if attributes.get_int("causal") else {"causal": 0}),
-        **(INT8_CACHE if scales is not None else {}),
+        **({} if scales is None else INT8_CACHE if scales.precision == "int8" else FP8_CACHE),
     )  # fmt: skip
     replace_node(node, emit, outputs, main=outputs[0].producer())
     if scales is not None:
         for cache in (*pasts, *outputs[1:]):
             assert cache is not None
-            cache.type = ir.TensorType(ir.DataType.INT8)
+            cache.type = ir.TensorType(CACHE_TYPES[scales.precision])
 
 
 def _cache_scales(emit: NodeBuilder, node: ir.Node, scales: CacheScales) -> dict[str, ir.Value]:
-    """k_scale and v_scale of the layer whose past a node reads: float32 [1, K, 1, D]."""
+    """k_scale and v_scale of the layer whose past a node reads: float32 [1, K, 1, D], or [1] for the whole layer."""
     past = canonical_inputs(node).past_key
     if past is None or not past.is_graph_input():
         raise ExportError(
-            f"{node.name} reads no cache, so there is nothing to keep as int8. Leave cache_precision out."
+            f"{node.name} reads no cache, so there is nothing to keep as {scales.precision}. Leave cache_precision out."
         )
     layer = int((past.name or "").split(".")[1])
-    shape = 1, dim(past, 1), 1, dim(past, 3)
+    shape = (1, dim(past, 1), 1, dim(past, 3)) if scales.is_per_channel else (1,)
     given = {"k_scale": scales.key, "v_scale": scales.value}
     return {name: emit.constant(np.reshape(each[layer], shape), ir.DataType.FLOAT) for name, each in given.items()}

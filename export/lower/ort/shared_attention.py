@@ -27,14 +27,14 @@ from edgeformer.export.lower.ort.scaled_query import scale_query
 def lower_shared_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Lower every shared attention that meets the requirements, and decompose the others.
 
-    Raises ExportError for an int8 cache, which the kernel does not share.
+    Raises ExportError for a quantized cache, which the kernel does not share.
     """
     report, lengths = PassReport("SharedAttention"), Lengths(model)
     for node in canonical_nodes(model, "SharedAttention"):
         if lowering.cache_scales is not None:
             raise ExportError(
-                f"{node.name} reads the keys and values of an earlier layer, which cannot be int8. Leave "
-                "cache_precision out."
+                f"{node.name} reads the keys and values of an earlier layer, which cannot be "
+                f"{lowering.cache_scales.precision}. Leave cache_precision out."
             )
         reason = _no_kernel(node, lowering)
         if reason is not None:

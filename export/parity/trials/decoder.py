@@ -143,8 +143,10 @@ class DecoderTrial(TextTrial):
                 for tensor, size in zip(kept, sizes[layer], strict=True)
             ]
             if manifest.cache_scales is not None:
-                scales = map(torch.from_numpy, self.graphs[0].scales[layer])
-                tensors = [fake_quantize_cache(part, scale) for part, scale in zip(tensors, scales, strict=True)]
+                scales, precision = map(torch.from_numpy, self.graphs[0].scales[layer]), manifest.cache_scales.precision
+                tensors = [
+                    fake_quantize_cache(part, scale, precision) for part, scale in zip(tensors, scales, strict=True)
+                ]
             return tuple(made if tensor.single else made.to(dtype) for tensor, made in zip(kept, tensors, strict=True))
 
         def arrays(layer: int) -> tuple[Array, ...]:

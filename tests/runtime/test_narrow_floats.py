@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgeformer.contract import CacheGeometry
-from edgeformer.runtime.bfloat16 import BITS, numbers_of, stored
+from edgeformer.runtime.narrow_floats import BFLOAT16, numbers_of, stored
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -15,10 +15,10 @@ SPECIAL = [0.0, -0.0, 1.0, 1.00390625, 1.01171875, np.inf, -np.inf, np.nan, 3.3e
 
 def test_numbers_are_rounded_as_torch_rounds_them():
     numbers = np.concatenate([np.array(SPECIAL, "f"), np.random.default_rng(0).normal(size=1000).astype("f")])
-    bits = stored(numbers, BITS)
+    bits = stored(numbers, BFLOAT16)
     np.testing.assert_array_equal(numbers_of(bits), torch.from_numpy(numbers).bfloat16().float().numpy())
-    assert stored(bits, BITS) is bits
-    truncated = (numbers.view(np.uint32) >> 16).astype(BITS)
+    assert stored(bits, BFLOAT16) is bits
+    truncated = (numbers.view(np.uint32) >> 16).astype(BFLOAT16)
     assert (truncated != bits).mean() > 0.3  # rounding down is something else
 
 
@@ -31,7 +31,7 @@ def test_a_cache_of_bfloat16_is_bound_as_such(tmp_path):
     """The graph copies its past, for which the CPU provider has a kernel."""
     kind = onnx.TensorProto.BFLOAT16
     geometry = CacheGeometry.of_attention(num_layers=1, num_kv_heads=1, head_dim=2)
-    cache = StaticCache(geometry, BITS, batch_size=1, capacity=3)
+    cache = StaticCache(geometry, BFLOAT16, batch_size=1, capacity=3)
     key, value = geometry.tensors("")
     names = [(each.past, each.present) for each in (key, value)]
     graph = onnx.helper.make_graph(

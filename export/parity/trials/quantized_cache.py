@@ -1,9 +1,10 @@
-"""Check an int8 cache against PyTorch, number by number.
+"""Check a quantized cache against PyTorch, number by number.
 
 Where a key lies halfway between two integers, float64 and a graph in less precision may correctly round it to different
 ones, and everything behind it would differ by a step of the cache. So PyTorch is given the integers that the graph
 stored. Each must be one to which float64's own key or value may be rounded, and the graph's logits must be those of
-PyTorch over the same integers, within the limits of any graph.
+PyTorch over the same integers, within the limits of any graph. In an fp8 cache numbers of float8e4m3fn take the places
+of integers, and their steps grow with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor
 
-from edgeformer.cache_scales import CacheScales
+from edgeformer.cache_scales import LARGEST, CacheScales
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
@@ -31,6 +32,7 @@ from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation, dequantized, tensors
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.manifest import Manifest
+from edgeformer.manifest_parts import CachePrecision
 from edgeformer.model_spec import ModelSpec
 
 LENGTH = 48
@@ -41,13 +43,17 @@ STEPS = 4
 """Single steps behind the prompts of a batch."""
 SCALES = "k_scale", "v_scale"
 """Inputs of GroupQueryAttention that hold the scales of the cache."""
+NAMES: dict[CachePrecision, str] = {"int8": "integers", "fp8": "floats"}
+"""The numbers of a cache in the names of checks."""
+BEYOND: dict[CachePrecision, float] = {"int8": 128, "fp8": 464}
+"""Numbers up to which rounding, and not the range, makes the largest number of a cache of them."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Outputs of a graph for a text: logits [n, V], and the integers of each layer's keys and values [n, K·D]."""
+    """Outputs of a graph for a text: logits [n, V], and the numbers of each layer's cached keys and values [n, K·D]."""
 
     run: str
     tokens: NDArray[np.int64]
@@ -55,8 +61,8 @@ class _Row:
     caches: list[tuple[Array, ...]]
 
 
-def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[Check]:
-    """Run a prompt, steps, chunks and a batch; check the integers and the logits of each.
+def judge_quantized_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[Check]:
+    """Run a prompt, steps, chunks and a batch; check the numbers that are cached and the logits of each.
 
     weights: those that the graph holds.
     """
@@ -80,18 +86,19 @@ def judge_int8_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, 
             for place, row in enumerate(rows)
             if row.run == run
         )
-        judge.logits(run, "over the integers that the graph cached", pieces)
+        judge.logits(run, f"over the {NAMES[scales.precision]} that the graph cached", pieces)
     # The zeros behind the end of a shorter row are not the graph's.
     valid = _stacked([np.ones(len(row.logits), np.bool_) for row in rows])
     beyond = max(0.0, float(exact.distances(valid).max()) - 0.5)
-    eager_error = float(np.abs(eager.numbers(valid) - exact.numbers(valid)).max())
+    numbers = exact.numbers(valid)
+    eager_error = float((np.abs(eager.numbers(valid) - numbers) / steps_at(numbers, scales.precision)).max())
     judge.check(
-        "integers: beyond rounding",
-        "largest distance of an integer from float64's key or value, in steps beyond the half of rounding",
+        f"{NAMES[scales.precision]}: beyond rounding",
+        "largest distance of what is cached from float64's key or value, in steps beyond the half of rounding",
         "cache step", beyond, eager_error,
     )  # fmt: skip
     judge.check(
-        "scales: clipped", "fraction of a layer's keys or values that are out of int8's range, at the worst layer",
+        "scales: clipped", f"fraction of a layer's keys or values that are out of {scales.precision}'s range, at the worst layer",
         "clipped", exact.clipped(valid), None,
     )  # fmt: skip
     return judge.checks
@@ -131,37 +138,50 @@ def _stacked(rows: Sequence[Array]) -> Array:
     return np.stack([np.pad(row, [(0, longest - len(row)), *[(0, 0)] * (row.ndim - 1)]) for row in rows])
 
 
-class _GivenCaches(CacheEntrance):
-    """Gives attention the integers of a cache, and records the keys and values that they stand for, in steps.
+def steps_at(numbers: NDArray[np.float64], precision: CachePrecision) -> NDArray[np.float64]:
+    """Return the distance of neighbours in a cache at each number: 1 between integers, 1/8 of a float's power of two.
 
-    A step is one unit of the integers, the scale. valid: which of the positions [B, S] hold tokens.
+    float8e4m3fn has 3 bits of mantissa, and its steps shrink no further below 2⁻⁶.
+    """
+    if precision == "int8":
+        return np.ones_like(numbers)
+    _, exponents = np.frexp(numbers)
+    return np.ldexp(1.0, np.maximum(exponents - 1, -6) - 3)
+
+
+class _GivenCaches(CacheEntrance):
+    """Gives attention what a graph cached, and records the keys and values that it stands for, divided by the scales.
+
+    valid: which of the positions [B, S] hold tokens.
     """
 
     def __init__(self, caches: list[tuple[Array, ...]], scales: CacheScales):
         super().__init__()
         self._caches = [tuple(map(torch.from_numpy, cache)) for cache in caches]
         self._scales = list(zip(tensors(scales.key), tensors(scales.value), strict=True))
+        self._precision = scales.precision
         self._numbers: list[Tensor] = []
 
     def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that the integers mean; record those of the module, divided by their scales."""
+        """Return the keys and values that the cache means; record those of the module, divided by their scales."""
         pairs = list(zip((key, value), self._caches[layer], self._scales[layer], strict=True))
         self._numbers += [x.double() / scales for x, _, scales in pairs]
         given_key, given_value = (dequantized(integers, scales, x.dtype) for x, integers, scales in pairs)
         return given_key, given_value
 
     def numbers(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return keys and values in steps, clipped to int8's range: [layers · 2, tokens, K·D]."""
-        return np.clip(self._all(valid), -128, 127)
+        """Return keys and values over their scales, clipped to the range: [layers · 2, tokens, K·D]."""
+        least = -128 if self._precision == "int8" else -LARGEST[self._precision]
+        return np.clip(self._all(valid), least, LARGEST[self._precision])
 
     def distances(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return their distances from the integers, in the same shape."""
-        given = np.stack([part.numpy() for cache in self._caches for part in cache])
-        return np.abs(self.numbers(valid) - given[:, valid])
+        """Return their distances from what is cached, in steps of the cache, in the same shape."""
+        given, numbers = np.stack([part.numpy() for cache in self._caches for part in cache]), self.numbers(valid)
+        return np.abs(numbers - given[:, valid]) / steps_at(numbers, self._precision)
 
     def clipped(self, valid: NDArray[np.bool_]) -> float:
-        """Return the fraction of a layer's keys or values that are out of int8's range, at the worst layer."""
-        return float((np.abs(self._all(valid)) > 128).mean((1, 2)).max())
+        """Return the fraction of a layer's keys or values that are out of the range, at the worst layer."""
+        return float((np.abs(self._all(valid)) > BEYOND[self._precision]).mean((1, 2)).max())
 
     def _all(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
         return torch.stack(self._numbers).numpy()[:, valid]
@@ -178,7 +198,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
     """Check that every graph of a bundle has the scales of the manifest, since all graphs share one cache."""
     scales = manifest.cache_scales
     assert scales is not None
-    wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D]
+    wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D or 1]
     differing = 0
     for name in manifest.all_graphs:
         graph = inline_functions(load_onnx(folder / name)).graph
@@ -194,5 +214,5 @@ def judge_scales(folder: Path, manifest: Manifest) -> Check:
     return Check(
         name="scales: differing numbers", what=f"that differ from the manifest in {', '.join(manifest.all_graphs)}",
         value=float(differing), limit=0.0, eager=None,
-        reason="the graphs share one cache, so its integers must mean the same to all of them",
+        reason="the graphs share one cache, so what it holds must mean the same to all of them",
     )  # fmt: skip
