@@ -80,8 +80,8 @@ class ExportOptions:
     activations; for a CPU it is float32 but with fp16 weights, for CUDA that of the weights, and fp16 with int4 and
     int8 weights, which `bf16` can replace. provider: whose kernels the graph must find.
     ops: the op set that the graph is written in. cache: how graphs of `standard` and `portable` keep their cache.
-    cache_precision: `int8` for a decoder's cache in a quarter of the memory, or `fp8` in as much, for CUDA. functions: keep our ops in a `portable`
-    graph, as functions of the model.
+    cache_precision: `int8` for a decoder's cache in a quarter of the memory, or `fp8` in as much, for CUDA.
+    functions: keep our ops in a `portable` graph, as functions of the model.
 
     quantization: how int8 and int4 weights are stored, as a whole config or as overrides of the default one.
     calibration: a text of what the model is for, by which int8 and int4 weights are rounded (`gptq`) and the scales of

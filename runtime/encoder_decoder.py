@@ -13,10 +13,10 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.alignment import cross_attentions
 from edgeformer.runtime.audio import Spectrogram, log_mel
-from edgeformer.runtime.narrow_floats import stored
 from edgeformer.runtime.decoder import Decoder
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, check_length, pad_right
 from edgeformer.runtime.model import Model, Text
+from edgeformer.runtime.narrow_floats import stored
 from edgeformer.runtime.new_decoder import new_decoder
 from edgeformer.runtime.session import CACHE_DTYPES, SessionSettings, check_tensors
 from edgeformer.runtime.sound_files import load_audio

@@ -16,8 +16,8 @@ from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.narrow_floats import element_type
 from edgeformer.runtime.buffer import Buffer, Rows
+from edgeformer.runtime.narrow_floats import element_type
 from edgeformer.runtime.session import CACHE_DTYPES
 from edgeformer.runtime.static_cache import move_rows
 

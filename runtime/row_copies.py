@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.narrow_floats import FLOAT8, element_type
 from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.narrow_floats import FLOAT8, element_type
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.runtime.small_graphs import Node, Value, open_small_graph, write_graph
 

@@ -18,16 +18,16 @@ import numpy as np
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest import Manifest
 from edgeformer.manifest_parts import Arithmetic, CachePrecision, Provider
-from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.cuda_machine import cuda_machine, driver, has_gpu_files
 from edgeformer.runtime.cuda_options import CudaOptions, execution_providers
 from edgeformer.runtime.int8_saturation import products_saturate
 from edgeformer.runtime.kernels import BODIES, KernelChoice
+from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
-"""Element type of a cache that is not quantized, by the arithmetic of the bundle; see `edgeformer.runtime.narrow_floats`."""
+"""Element type of a cache that is not quantized, by the arithmetic of the bundle (edgeformer.runtime.narrow_floats)."""
 
 QUANTIZED_DTYPES: dict[CachePrecision, type[np.generic]] = {"int8": np.int8, "fp8": FLOAT8}
 """Element type of a cache that is quantized."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.narrow_floats import BFLOAT16
 from edgeformer.runtime.cuda_options import CudaOptions, execution_providers
+from edgeformer.runtime.narrow_floats import BFLOAT16
 from edgeformer.runtime.session import BESIDE, graph_session, session_options
 
 IR_VERSION, OPSET = 10, 18

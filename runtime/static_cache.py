@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from edgeformer.contract import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
 from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.narrow_floats import numbers_of, stored
 from edgeformer.runtime.buffer import Buffer, Rows
+from edgeformer.runtime.narrow_floats import numbers_of, stored
 from edgeformer.runtime.row_copies import RowCopies
 
 Array = NDArray[Any]

@@ -49,6 +49,7 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
         "first_state": next(iter(past_names(manifest.cache)), ""),
         "empty_cache": f"an empty cache with room for {slots} tokens" if is_static else "an empty cache",
         "cache_dtype": 'np.float16 if tensor.type == "tensor(float16)" else np.float32',
+        "numpy_lacks": _type_that_numpy_lacks(manifest),
         "genai_obstacle": genai_obstacle(manifest.cache),
         "transformers_js_where": _transformers_js_where(manifest),
         "operators": OPERATORS_FILE,
@@ -63,6 +64,13 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values)
+
+
+def _type_that_numpy_lacks(manifest: Manifest) -> str | None:
+    """Return the type of a decoder's cache if numpy has none like it."""
+    if manifest.cache_scales is not None:
+        return "float8e4m3fn" if manifest.cache_scales.precision == "fp8" else None
+    return "bfloat16" if manifest.arithmetic == "bf16" else None
 
 
 def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> str:

@@ -1,8 +1,8 @@
 """Choose the scales of a quantized key-value cache by the largest keys and values of sample texts.
 
-The scale of a channel, or of a layer, provides for the largest magnitude that was seen there, and a margin. Rotary embeddings rotate
-pairs of key channels further as positions grow, beyond what any sample reaches; they keep the length of the pair, so
-rotated channels provide for that.
+The scale of a channel, or of a layer, provides for the largest magnitude that was seen there, and a margin. Rotary
+embeddings rotate pairs of key channels further as positions grow, beyond what any sample reaches; they keep the length
+of the pair, so rotated channels provide for that.
 """
 
 from collections.abc import Mapping, Sequence

@@ -26,10 +26,25 @@ def attend_in_float32(path: Path) -> int:
     model = ir.load(path)
     found = [node for node in model.graph if (node.domain, node.op_type) == (CONTRIB, "GroupQueryAttention")]
     found = [node for node in found if node.attributes.get_string("k_quant_type", "") == FP8_CACHE["k_quant_type"]]
+    _widen_pasts(model)
     for node in found:
         _replace(node)
     ir.save(model, path)
     return len(found)
+
+
+def _widen_pasts(model: ir.Model) -> None:
+    """Cast the pasts to float32 before all else: other nodes read their shapes, for which the CPU has no float8."""
+    emit = NodeBuilder("pasts")
+    first = model.graph[0]
+    for past in model.graph.inputs:
+        if past.dtype == FLOAT8:
+            readers = list(past.uses())
+            wide = emit("Cast", past, to=FLOAT)
+            wide.shape, wide.type = past.shape, ir.TensorType(FLOAT)
+            for node, place in readers:
+                node.replace_input_with(place, wide)
+    model.graph.insert_before(first, emit.nodes)
 
 
 def _replace(node: ir.Node) -> None:
@@ -37,7 +52,7 @@ def _replace(node: ir.Node) -> None:
     attributes = {name: each.value for name, each in node.attributes.items() if name not in FP8_CACHE}
     scales = [inputs.pop(name) for name in ("k_scale", "v_scale")]
     emit = NodeBuilder(node.name or "")
-    past = [_numbers(emit, inputs[name], scale) for name, scale in zip(KEPT, scales, strict=True)]
+    past = [emit("Mul", inputs[name], scale) for name, scale in zip(KEPT, scales, strict=True)]
 
     def attention(**changed: ir.Value | None) -> list[ir.Value]:
         given = attention_inputs(**{**inputs, **changed})
@@ -53,7 +68,7 @@ def _replace(node: ir.Node) -> None:
     replace_node(node, emit, [output, *presents], main=output.producer())
 
 
-def _numbers(emit: NodeBuilder, stored: ir.Value | None, scale: ir.Value | None) -> ir.Value:
+def _numbers(emit: NodeBuilder, stored: ir.Value, scale: ir.Value | None) -> ir.Value:
     """Return what float8 stands for, in float32."""
     return emit("Mul", emit("Cast", stored, to=FLOAT), scale)
 

@@ -121,7 +121,7 @@ LIMITS: dict[str, Limit] = {
             figure="cache step",
             factor=_same(6.0),
             floor=_same(1e-4),
-            reason="where a value lies halfway between two numbers of the cache, rounding errors decide which one is cached",
+            reason="rounding errors decide which one is cached of two numbers, where a value lies halfway between them",
         ),
         Limit(
             figure="clipped",

@@ -252,7 +252,7 @@ class Verification:
             return
         precision = manifest.cache_scales.precision
         setup.progress(f"running the {precision} cache", 0.93)
-        # Scales of an fp8 cache stand elsewhere in a twin (fp8_twin.py); `verify_twin` checks those of the graph itself.
+        # The twin of an fp8 cache has scales elsewhere (fp8_twin.py); `verify_twin` checks those of the graph itself.
         rewritten = precision == "fp8" and setup.provider == "cpu"
         checks = [] if rewritten else [judge_scales(self.subject.folder, manifest)]
         stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights)

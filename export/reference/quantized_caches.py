@@ -54,8 +54,8 @@ class CacheEntrance(TorchDispatchMode, ABC):
         """Raise ExportError unless attention was called once for each cache."""
         if self.layers != num_layers:
             raise ExportError(
-                f"a quantized cache needs a module that calls attention once for each of its {num_layers} caches, in their "
-                f"order, and this one called it {self.layers} times. Leave cache_precision out."
+                f"a quantized cache needs a module that calls attention once for each of its {num_layers} caches, in "
+                f"their order, and this one called it {self.layers} times. Leave cache_precision out."
             )
 
     def __torch_dispatch__(

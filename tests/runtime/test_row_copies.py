@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeformer.runtime.narrow_floats import BFLOAT16
 from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.narrow_floats import BFLOAT16
 from edgeformer.runtime.row_copies import (
     Kind,
     RowCopies,

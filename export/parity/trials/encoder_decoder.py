@@ -29,8 +29,8 @@ from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup,
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest_parts import AlignmentHead
 from edgeformer.runtime.alignment import cross_attentions
-from edgeformer.runtime.narrow_floats import numbers_of, stored
 from edgeformer.runtime.encoder_outputs import EncoderOutputs, pad_right
+from edgeformer.runtime.narrow_floats import numbers_of, stored
 from edgeformer.runtime.session import CACHE_DTYPES
 
 ALIGNMENT = "alignment"

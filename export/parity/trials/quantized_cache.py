@@ -98,7 +98,8 @@ def judge_quantized_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[
         "cache step", beyond, eager_error,
     )  # fmt: skip
     judge.check(
-        "scales: clipped", f"fraction of a layer's keys or values that are out of {scales.precision}'s range, at the worst layer",
+        "scales: clipped",
+        f"fraction of a layer's keys or values that are out of {scales.precision}'s range, at the worst layer",
         "clipped", exact.clipped(valid), None,
     )  # fmt: skip
     return judge.checks
