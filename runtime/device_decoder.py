@@ -4,9 +4,10 @@
                                               logits [B, 1, V] stay there
     host     the most likely tokens, or all logits if rules or the sampler need them  ◄──
 
-All that a step reads and writes stays where it is, so that a CUDA graph may replay its kernels. onnxruntime keeps each
-captured graph as long as its session, and a graph is of use for the memory that it was captured over alone. So that
-memory is kept, too, and is lent to one request after the other (`CapturedSteps`).
+What crosses is page-locked on the host (`pinned_memory`). All that a step reads and writes stays where it is, so that a
+CUDA graph may replay its kernels. onnxruntime keeps each captured graph as long as its session, and a graph is of use
+for the memory that it was captured over alone. So that memory is kept, too, and is lent to one request after the other
+(`CapturedSteps`).
 """
 
 import weakref
@@ -24,6 +25,7 @@ from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer, Rows
 from edgeformer.runtime.decoder import Candidates, Decoder, Logits, Mask, Tokens
 from edgeformer.runtime.device_logits import MOST_CANDIDATES, device_logits
+from edgeformer.runtime.pinned_memory import HostMemory
 from edgeformer.runtime.static_cache import StaticCache
 from edgeformer.runtime.static_decoder import StaticDecoder, new_static_cache
 
@@ -46,13 +48,14 @@ def next_power_of_two(number: int) -> int:
 class StepMemory:
     """Memory of decode steps at fixed addresses: a cache, and the token ids, mask and logits of its rows.
 
-    run: options of the runs that capture a CUDA graph over it and replay it; None where a step launches its kernels one
-    by one.
+    host: where ids and mask are made, and results come to. run: options of the runs that capture a CUDA graph over it
+    and replay it; None where a step launches its kernels one by one.
     """
 
-    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, run: Any = None):
+    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, host: HostMemory, run: Any = None):
         self.cache = cache
         self.logits = logits
+        self.host = host
         self.tokens = Buffer((cache.batch_size, 1), np.int64, provider)
         self.mask = Buffer((cache.batch_size, cache.capacity), np.int64, provider)
         self.run = run
@@ -166,14 +169,14 @@ class DeviceDecoder(DevicePrompts):
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step, and copy the logits of all tokens from the device."""
         self._run_step(tokens, active)
-        return self._reader.all(self._memory.logits, range(len(self.lengths)))
+        return self._reader.all(self._memory.logits, range(len(self.lengths)), self._memory.host)
 
     def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
         """Run a step, and copy the most likely tokens of each row from the device."""
         if not self._chooses(count):
             return None
         self._run_step(tokens, active)
-        return self._reader.candidates(self._memory.logits, range(len(self.lengths)), count)
+        return self._reader.candidates(self._memory.logits, range(len(self.lengths)), count, self._memory.host)
 
     def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
         """Return None: fewer rows are another shape, and a step waits for the weights, however few there are."""
@@ -183,11 +186,12 @@ class DeviceDecoder(DevicePrompts):
         lengths = self.lengths + (1 if active is None else active)
         self._check_room(int(lengths.max()))
         self.lengths[:] = lengths
-        np.less(self._slots, lengths[:, None], out=self._step_mask, casting="unsafe")
-        self._tokens[:, 0] = tokens
         memory = self._memory
-        memory.mask.put(self._step_mask)
-        memory.tokens.put(self._tokens)
+        mask, ids = (memory.host.array(*each) for each in self._sent)
+        np.less(self._slots, lengths[:, None], out=mask, casting="unsafe")
+        ids[:, 0] = tokens
+        memory.mask.put(mask)
+        memory.tokens.put(ids)
         if memory.run is None or memory.captured:
             self._session.run_with_iobinding(self._step, memory.run)
             return
@@ -215,9 +219,10 @@ class DeviceDecoder(DevicePrompts):
         def make() -> StepMemory:
             cache = new_static_cache(self._session, manifest, batch_size, capacity, provider, prefix)
             logits = Buffer((batch_size, 1, self._vocab_size), self._logits_dtype, provider)
-            return StepMemory(cache, logits, provider, None if captured is None else self._session.new_graph_run())
+            run = None if captured is None else self._session.new_graph_run()
+            return StepMemory(cache, logits, provider, HostMemory(self._session, provider), run)
 
         self._prepare(batch_size, capacity, provider)
-        self._step_mask = np.empty((batch_size, capacity), np.int64)
+        self._sent = (("mask", (batch_size, capacity), np.int64), ("tokens", (batch_size, 1), np.int64))
         self._memory = make() if captured is None else captured.lend(self, batch_size, capacity, make)
         return self._memory.cache

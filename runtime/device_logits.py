@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from edgeformer.manifest_parts import Provider
 from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.decoder import Candidates
+from edgeformer.runtime.pinned_memory import HostMemory
 from edgeformer.runtime.small_graphs import Node, Value, open_small_graph, write_graph
 
 Array = NDArray[Any]
@@ -26,9 +27,9 @@ class DeviceLogits:
         self._row = open_small_graph(row_graph(dtype), provider)
         self._most_likely = open_small_graph(candidates_graph(dtype), provider)
 
-    def all(self, logits: Buffer, rows: range) -> Array:
-        """Return rows of logits [B, 1, V] as an array [n, V]."""
-        binding, found = self._all.io_binding(), np.empty((len(rows), 1, logits.shape[2]), self._dtype)
+    def all(self, logits: Buffer, rows: range, host: HostMemory) -> Array:
+        """Return rows of logits [B, 1, V] as an array [n, V] in memory of the host, which the next call overwrites."""
+        binding, found = self._all.io_binding(), host.array("logits", (len(rows), 1, logits.shape[2]), self._dtype)
         logits.bind_input(binding, "logits", rows)
         binding.bind_output("copy", "cpu", 0, found.dtype, found.shape, found.ctypes.data)
         self._all.run_with_iobinding(binding)
@@ -44,23 +45,26 @@ class DeviceLogits:
         self._row.run_with_iobinding(binding)
         return found[0, 0]
 
-    def candidates(self, logits: Buffer, rows: range, count: int) -> list[Candidates]:
-        """Return the `count` most likely tokens of each row of logits [B, 1, V]; V is larger than `count`."""
+    def candidates(self, logits: Buffer, rows: range, count: int, host: HostMemory) -> list[Candidates]:
+        """Return the `count` most likely tokens of each row of logits [B, 1, V]; V is larger than `count`.
+
+        host: memory that they come by.
+        """
         # One more token says whether others are as likely as the last of them.
-        values, ids = self._likeliest(logits, rows, count + 1)
+        values, ids = self._likeliest(logits, rows, count + 1, host)
         least = values[:, count - 1]
         if (least == values[:, count]).any():
-            return list(map(_at_least, self.all(logits, rows), least))
+            return list(map(_at_least, self.all(logits, rows, host), least))
         order = np.argsort(ids[:, :count], axis=1)
         return [Candidates(row[places], found[places]) for row, found, places in zip(ids, values, order, strict=True)]
 
-    def _likeliest(self, logits: Buffer, rows: range, count: int) -> tuple[Array, NDArray[np.int64]]:
+    def _likeliest(self, logits: Buffer, rows: range, count: int, host: HostMemory) -> tuple[Array, NDArray[np.int64]]:
         """Return the largest logits and their ids [B, count], the largest first."""
         binding = self._most_likely.io_binding()
         logits.bind_input(binding, "logits", rows)
         binding.bind_cpu_input("count", np.array([count], np.int64))
         shape = (len(rows), 1, count)
-        values, ids = np.empty(shape, self._dtype), np.empty(shape, np.int64)
+        values, ids = host.array("values", shape, self._dtype), host.array("ids", shape, np.int64)
         for name, array in (("values", values), ("ids", ids)):
             binding.bind_output(name, "cpu", 0, array.dtype, shape, array.ctypes.data)
         self._most_likely.run_with_iobinding(binding)

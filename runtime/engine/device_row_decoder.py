@@ -16,6 +16,7 @@ from edgeformer.runtime.buffer import Buffer
 from edgeformer.runtime.decoder import Candidates, Logits, Tokens
 from edgeformer.runtime.device_decoder import SHORTEST, DevicePrompts, next_power_of_two
 from edgeformer.runtime.engine.row_decoder import MASK_STEP, RowDecoder
+from edgeformer.runtime.pinned_memory import HostMemory
 from edgeformer.runtime.static_cache import StaticCache
 from edgeformer.runtime.static_decoder import new_static_cache
 
@@ -48,14 +49,17 @@ class DeviceRowDecoder(DevicePrompts, RowDecoder):
         lengths = self.lengths[bound.start : bound.stop] + 1
         step = self._step_of_rows(bound, int(lengths.max()))
         self.lengths[rows.start : rows.stop] += 1
-        ids = np.zeros(step.tokens.shape, np.int64)
+        ids = self._host.array("tokens", step.tokens.shape, np.int64)
+        ids[:] = 0
         ids[rows.start - bound.start : rows.stop - bound.start, 0] = tokens
         step.tokens.put(ids)
-        step.mask.put((np.arange(step.mask.shape[1]) < lengths[:, None]).astype(np.int64))
+        mask = self._host.array("mask", step.mask.shape, np.int64)
+        np.less(self._slots[: mask.shape[1]], lengths[:, None], out=mask, casting="unsafe")
+        step.mask.put(mask)
         self._session.run_with_iobinding(step.binding, step.run)
         if candidates is not None and self._chooses(candidates):
-            return self._reader.candidates(self._step_logits, rows, candidates)
-        return self._reader.all(self._step_logits, rows)
+            return self._reader.candidates(self._step_logits, rows, candidates, self._host)
+        return self._reader.all(self._step_logits, rows, self._host)
 
     def _step_of_rows(self, rows: range, longest: int) -> _Step:
         """Return the step of rows of up to `longest` tokens."""
@@ -80,6 +84,7 @@ class DeviceRowDecoder(DevicePrompts, RowDecoder):
     def _bind_step(self) -> None:
         super()._bind_step()
         self._device_steps: dict[tuple[range, int], _Step] = {}
+        self._host = HostMemory(self._session, self._provider)
         self._step_logits = Buffer((self.cache.batch_size, 1, self._vocab_size), self._logits_dtype, self._provider)
 
     def _new_cache(

@@ -103,7 +103,7 @@ def counts():
     library.simulated_reset()
     return found
 """
-PLACES = {"launches": 0, "to_device": 2, "to_host": 3, "captures": 6, "replays": 7, "forbidden": 8}
+PLACES = {"launches": 0, "to_device": 2, "to_host": 3, "captures": 6, "replays": 7, "forbidden": 8, "pinned": 9}
 """Places of counters in runtime.c."""
 
 
@@ -146,6 +146,8 @@ def test_the_provider_captures_a_step_and_replays_it(simulated, tmp_path, precis
     assert all(each["forbidden"] == 0 for each in captured)
     # Token ids and mask go to the device, and logits come back; of a prompt those of one token do.
     assert all((each["to_device"], each["to_host"]) == (2, 1) for each in captured[1:3])
+    # All of them over page-locked memory, which a prompt does not use.
+    assert [each["pinned"] for each in captured] == [each["pinned"] for each in launched] == [0, 3, 3] * 2
     assert captured[0]["to_host"] == launched[0]["to_host"] == 1
 
 
@@ -177,6 +179,7 @@ def test_an_engine_runs_on_simulated_cuda(simulated, tmp_path, captures):
     first, second = counted(simulated, bundle, captures, program)
     assert (first["captures"] > 0) == captures and second["captures"] == 0
     assert (second["replays"] > 0) == captures and first["forbidden"] == 0
+    assert second["pinned"] >= 40, "4 steps of each of two waves, and ids, mask, values, ids and logits of each"
 
 
 def test_rows_of_the_table_are_joined_only_where_they_accept_the_same():

@@ -4,9 +4,10 @@
     python tools/benchmarks/quantization_loss.py MODEL --text held_out.txt --calibrate text.txt
     python tools/benchmarks/quantization_loss.py tiny-llama --peer llama.cpp=/opt/peers/llama_cpp/bin/python
 
-Each config is exported and run in onnxruntime. After every token, its distribution of the next token is compared with
-that of the float32 export. Prints, for each config, the size in MB, the mean Kullback-Leibler divergence in nats (on
-the answers, and on all tokens), the share of equal top-1 tokens in percent, and the change of perplexity in percent.
+Each config is exported and run in onnxruntime on the CPU, where a float32 twin stands for one with an fp8 cache. After
+every token, its distribution of the next token is compared with that of the float32 export. Prints,
+for each config, the size in MB, the mean Kullback-Leibler divergence in nats (on the answers, and on all tokens), the
+share of equal top-1 tokens in percent, and the change of perplexity in percent.
 Calibrated configs read another text.
 
 By default the texts are the preset's held-out problems, each with its right answer; calibration texts are drawn like
@@ -35,6 +36,9 @@ from rich.console import Console
 from rich.table import Table
 
 from edgeformer.export import export_model
+from edgeformer.export.adapters.opened_bundle import open_subject
+from edgeformer.export.parity.twin import let_the_cpu_run, write_twin
+from edgeformer.export.progress import no_progress
 from edgeformer.quantization import (
     MATRICES,
     VOCABULARY,
@@ -111,10 +115,14 @@ def per_token(rounding: Rounding) -> Options:
     return {"precision": "int8", "quantization": Quantization(rules=(*vocabulary, own))}
 
 
+FP8_CACHE: Options = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
+
 CONFIGS: dict[str, Callable[[], Options]] = {
     "bf16": lambda: {"precision": "bf16"},
     "float32, int8 cache": lambda: {"cache_precision": "int8"},
     "float32, int8 cache, calibrated": lambda: {"cache_precision": "int8"},
+    "float32, fp8 cache": lambda: FP8_CACHE,
+    "float32, fp8 cache, calibrated": lambda: FP8_CACHE,
     "int8 in blocks of 128, nearest": lambda: blocks("int8", "nearest"),
     "int8 in blocks of 128, gptq": lambda: blocks("int8", "gptq"),
     "int8 × int8, nearest": lambda: per_token("nearest"),
@@ -155,6 +163,14 @@ def logits_of(bundle: Path, texts: list[Text]) -> Iterator[NDArray[np.float32]]:
     """Yield logits [S, V] after each of the S tokens, one text after the other."""
     model = load(bundle, provider="cpu")
     return (model.forward(text.tokens) for text in texts)
+
+
+def twin_of(bundle: Path, model: str, folder: Path) -> Path:
+    """Write the float32 twin of a bundle for CUDA into a folder, as a bundle that the CPU runs; return it."""
+    folder.mkdir()
+    twin = let_the_cpu_run(write_twin(open_subject(bundle, model), folder, no_progress))
+    twin.manifest.write(folder)
+    return folder
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -296,12 +312,14 @@ def main(
                 theirs[called] = loss
                 click.echo(f"{called}: {loss.kl:.2e}", err=True)
         for name in configs:
-            options = CONFIGS[name]()
+            options = dict(CONFIGS[name]())
             if calibrated(name):
                 options["calibration"] = calibration
-            export_model(model, folder / "bundle", verify=None, overwrite=True, **options)
-            logits, exact = (logits_of(folder / bundle, texts) for bundle in ("bundle", "whole"))
-            ours[name] = compare((folder / "bundle" / "onnx").iterdir(), logits, exact, texts)
+            bundle = export_model(model, folder / "bundle", verify=None, overwrite=True, **options).path
+            if options.get("cache_precision") == "fp8":
+                bundle = twin_of(bundle, model, Path(tempfile.mkdtemp(dir=folder)) / "twin")
+            logits, exact = (logits_of(each, texts) for each in (bundle, folder / "whole"))
+            ours[name] = compare((bundle / "onnx").iterdir(), logits, exact, texts)
             click.echo(f"{name}: {ours[name].kl:.2e}", err=True)
     losses = ours | theirs
     read = sum(len(text.tokens) for text in texts)

@@ -15,6 +15,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 COUNTS = (
     "launches", "waits", "to_device", "to_host", "on_device", "allocations", "captures", "replays", "forbidden",
+    "pinned",
 )  # fmt: skip
 """The counters of runtime.c, in its order."""
 

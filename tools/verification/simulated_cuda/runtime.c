@@ -17,7 +17,7 @@
 typedef struct { unsigned x, y, z; } dim3;
 
 /* What is counted; `COUNTS` of child.py has the same order. */
-enum { LAUNCHES, WAITS, TO_DEVICE, TO_HOST, ON_DEVICE, ALLOCATIONS, CAPTURES, REPLAYS, FORBIDDEN, COUNTERS };
+enum { LAUNCHES, WAITS, TO_DEVICE, TO_HOST, ON_DEVICE, ALLOCATIONS, CAPTURES, REPLAYS, FORBIDDEN, PINNED, COUNTERS };
 static int64_t counts[COUNTERS];
 int64_t simulated_count(int which) { return counts[which]; }
 void simulated_reset(void) { memset(counts, 0, sizeof counts); }
@@ -59,9 +59,35 @@ int cudaFree(void *place) {
 
 int cudaMallocFromPoolAsync(void **place, size_t bytes, void *pool, void *stream) { return cudaMalloc(place, bytes); }
 int cudaFreeAsync(void *place, void *stream) { return cudaFree(place); }
-int cudaHostAlloc(void **place, size_t bytes, unsigned flags) { return !(*place = calloc(1, bytes + 64)); }
-int cudaMallocHost(void **place, size_t bytes) { return !(*place = calloc(1, bytes + 64)); }
-int cudaFreeHost(void *place) { free(place); return 0; }
+
+/* Page-locked memory of the host, by address. */
+static struct { char *start; size_t bytes; } locked[BLOCKS];
+static int locks;
+
+static int page_locked(const void *place) {
+  for (int i = 0; i < locks; i++)
+    if ((const char *)place >= locked[i].start && (const char *)place < locked[i].start + locked[i].bytes) return 1;
+  return 0;
+}
+
+int cudaHostAlloc(void **place, size_t bytes, unsigned flags) {
+  forbidden();
+  *place = calloc(1, bytes + 64);
+  if (!*place || locks == BLOCKS) return 2; /* cudaErrorMemoryAllocation */
+  locked[locks].start = *place;
+  locked[locks++].bytes = bytes;
+  return 0;
+}
+int cudaMallocHost(void **place, size_t bytes) { return cudaHostAlloc(place, bytes, 0); }
+int cudaFreeHost(void *place) {
+  for (int i = 0; i < locks; i++)
+    if (locked[i].start == place) {
+      locked[i] = locked[--locks];
+      break;
+    }
+  free(place);
+  return 0;
+}
 int cudaMemGetInfo(size_t *unused, size_t *all) { *unused = 79ull << 30; *all = 80ull << 30; return 0; }
 int cudaMemPoolGetAttribute(void *pool, int which, void *value) { *(uint64_t *)value = 0; return 0; }
 int cudaMemPoolSetAttribute(void *pool, int which, void *value) { return 0; }
@@ -79,6 +105,7 @@ int cudaPointerGetAttributes(char *attributes, const void *place) {
 static void copied(const void *to, const void *from) {
   int target = on_device(to), source = on_device(from);
   counts[target && source ? ON_DEVICE : source ? TO_HOST : TO_DEVICE]++;
+  if (target != source && page_locked(target ? from : to)) counts[PINNED]++;
 }
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) {
   copied(to, from);
