@@ -44,26 +44,39 @@ class Case:
 
 
 def attention(
-    name, problem=None, kind=HALF, cache=None, dim=64, bias=False, sink=False, scales=False, rotary=0, **attributes
+    name,
+    problem=None,
+    kind=HALF,
+    cache=None,
+    dim=64,
+    bias=False,
+    sink=False,
+    scales=False,
+    rotary=0,
+    heads=4,
+    tokens=1,
+    scaled="PER_CHANNEL",
+    **attributes,
 ):
-    """One new token in a cache of 64, 4 heads over 2. rotary: how many numbers of a head are rotated."""
+    """New tokens in a cache of 64, heads over 2. rotary: how many numbers of a head are rotated."""
     cache = cache or kind
     stored = dim // 2 if cache == UINT8 else dim
     optional: list[Input] = [
         ("cos", kind, [128, rotary // 2]) if rotary else None,
         ("sin", kind, [128, rotary // 2]) if rotary else None,
         None,
-        ("bias", kind, [1, 4, 1, 64]) if bias else None,
-        ("sink", kind, [4]) if sink else None,
-        ("k_scale", FLOAT, [2 * dim]) if scales else None,
-        ("v_scale", FLOAT, [2 * dim]) if scales else None,
+        ("bias", kind, [1, heads, tokens, 64]) if bias else None,
+        ("sink", kind, [heads]) if sink else None,
+        ("k_scale", FLOAT, [2 * dim if scaled == "PER_CHANNEL" else 1]) if scales else None,
+        ("v_scale", FLOAT, [2 * dim if scaled == "PER_CHANNEL" else 1]) if scales else None,
     ]
-    attributes |= {"num_heads": 4, "kv_num_heads": 2, "do_rotary": int(rotary > 0)}
+    attributes |= {"num_heads": heads, "kv_num_heads": 2, "do_rotary": int(rotary > 0)}
     if scales:
         bits = 4 if cache == UINT8 else 8
-        attributes |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": bits}
+        attributes |= {"k_quant_type": scaled, "v_quant_type": scaled, "kv_cache_bit_width": bits}
     inputs: list[Input] = [
-        ("query", kind, [1, 1, 4 * dim]), ("key", kind, [1, 1, 2 * dim]), ("value", kind, [1, 1, 2 * dim]),
+        ("query", kind, [1, tokens, heads * dim]), ("key", kind, [1, tokens, 2 * dim]),
+        ("value", kind, [1, tokens, 2 * dim]),
         ("past_key", cache, [1, 2, 64, stored]), ("past_value", cache, [1, 2, 64, stored]),
         ("seqlens_k", INT32, [1]), ("total", INT32, []), *optional,
     ]  # fmt: skip
@@ -121,6 +134,16 @@ CASES = [
     attention("attention, int8 cache", cache=INT8, scales=True),
     attention("attention, 4-bit cache", cache=UINT8, scales=True),
     attention("attention, fp8 cache", cache=FP8, scales=True),
+    attention("attention, fp8 cache, a scale for each layer", cache=FP8, scales=True, scaled="PER_TENSOR"),
+    attention("attention, fp8 cache, heads of 512", "up to 256", cache=FP8, scales=True, dim=512, scaled="PER_TENSOR"),
+    attention(
+        "attention, fp8 cache, bias",
+        "a bias of scores and a quantized",
+        cache=FP8,
+        scales=True,
+        bias=True,
+        scaled="PER_TENSOR",
+    ),
     attention("attention, int8 cache, bias", "a bias of scores and a quantized", cache=INT8, scales=True, bias=True),
     attention("attention, int8 cache, heads of 512", "up to 256", cache=INT8, scales=True, dim=512),
     attention("attention, int8 cache, soft-cap", cache=INT8, scales=True, softcap=5.0),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cuda_cases import CASES
+from cuda_cases import CASES, FP8, INT8, attention
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import TABLE, kernel_table
@@ -62,6 +62,64 @@ def test_the_provider_takes_and_refuses_the_same_nodes(simulated, tmp_path):
         if (on_cuda and "error" not in ran) != (case.problem is None):
             wrong.append((case.name, on_cuda, ran))
     assert wrong == []
+
+
+DECODING, WIDENING, PROMPT = "kernel_mha", "DequantizeKV", "flash_fwd"
+"""Parts of the names of kernels: attention of a step over 8 bits, floats made of a cache, attention over floats."""
+
+
+@needs_the_wheel
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"dim": 64}, [DECODING]), ({"dim": 128}, [DECODING]), ({"dim": 256}, [DECODING]), ({"heads": 64}, [DECODING]),
+        ({"local_window_size": 7}, [DECODING]), ({"sink": True}, [DECODING]),
+        ({"dim": 32}, [WIDENING, PROMPT]), ({"heads": 4}, [WIDENING, PROMPT]), ({"heads": 6}, [WIDENING, PROMPT]),
+        ({"softcap": 5.0}, [WIDENING, PROMPT]), ({"tokens": 4}, [WIDENING, PROMPT]), ({"tokens": 64}, [PROMPT]),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(("cache", "scaled"), [(INT8, "PER_CHANNEL"), (FP8, "PER_TENSOR")], ids=["int8", "fp8"])
+def test_which_kernels_attend_over_a_cache_of_8_bits(simulated, tmp_path, cache, scaled, options, expected):
+    """What docs/explanation/kv-cache.md says of them: 4, 8, 16 or 32 heads over one, of 64, 128 or 256 numbers."""
+    case = attention("attention", cache=cache, scales=True, scaled=scaled, **{"heads": 8, **options})
+    onnx.save(case.model(), tmp_path / "graph.onnx")
+    asked = {"graph": str(tmp_path / "graph.onnx"), "sizes": {}, "cuda_graph": False, "runs": 1}
+    asked |= {"bind": {"present_key": "past_key", "present_value": "past_value"}}
+    found = simulated.ask("steps", asked | {"kernels": [DECODING, WIDENING, PROMPT]})["runs"][0]
+    assert [part for part in (DECODING, WIDENING, PROMPT) if found[part]] == expected
+
+
+@needs_the_wheel
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_float8_cache_lies_on_the_device_and_is_captured(simulated, tmp_path, precision):
+    """Every node runs on CUDA; rows are moved, read and written, by copies of bytes, and an engine keeps prefixes."""
+    options = {"precision": precision, "provider": "cuda", "cache_precision": "fp8", "verify": None}
+    bundle = export_model("tiny-llama", tmp_path / "b", **options).path
+    graph = str(bundle / "onnx/model.onnx")
+    cpu = simulated.ask("place", [graph])[graph]["cpu"]
+    assert Counter(op for op, _ in cpu) == {"Cast": 1, "Squeeze": 1}
+    program = (
+        "for _ in range(2):\n"
+        "    counts(); model.generate([1, 2, 3, 4], max_new_tokens=4, ignore_eos=True); print(counts())\n"
+        "decoder = model.new_decoder(2, 64)\n"
+        "decoder.cache.write(3, lambda layer: [np.full((2, 4, 3, 32), 1.5 + layer)] * 2)\n"
+        "print({'layers': [float(pair[0].mean()) for pair in decoder.cache.read(3)]})\n"
+        "decoder.cache.reorder(np.array([1, 0]), 3); decoder.cache.move_row(0, 1, 3)\n"
+        "rows = decoder.cache.read_tokens(1, 0, 3); decoder.cache.write_row(0, [rows], [None] * len(rows))\n"
+        "print({'rows': [(str(each.dtype), each.shape) for each in rows]})\n"
+        "with Engine(model, max_rows=2, memory=2**25) as engine:\n"
+        "    ask = lambda: engine.submit(list(range(2, 40)), max_new_tokens=3, ignore_eos=True).finish(60)\n"
+        "    print({'cached': [ask().cached_tokens for _ in range(2)]})\n"
+    )
+    first, second, kept, moved, engine = counted(simulated, bundle, True, f"import numpy as np\n{program}")
+    assert (first["captures"], second["captures"]) == (1, 0) and second["replays"] == 3
+    assert first["forbidden"] == second["forbidden"] == 0
+    assert kept == {"layers": [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]}
+    assert moved == {"rows": [("uint8", (4, 3, 32))] * 12}
+    assert engine["cached"][0] == 0 < engine["cached"][1]
 
 
 @needs_the_wheel
@@ -179,7 +237,7 @@ def test_an_engine_runs_on_simulated_cuda(simulated, tmp_path, captures):
     first, second = counted(simulated, bundle, captures, program)
     assert (first["captures"] > 0) == captures and second["captures"] == 0
     assert (second["replays"] > 0) == captures and first["forbidden"] == 0
-    assert second["pinned"] >= 40, "4 steps of each of two waves, and ids, mask, values, ids and logits of each"
+    assert second["pinned"] >= 40, "ids and mask go there, values, ids and logits come back, at each of 8 steps"
 
 
 def test_rows_of_the_table_are_joined_only_where_they_accept_the_same():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -23,17 +24,16 @@ from edgeformer.export.calibrate.caches import calibrate_caches
 from edgeformer.export.parity import fp8_twin
 from edgeformer.export.parity.fp8_twin import attend_in_float32
 from edgeformer.export.parity.trials.quantized_cache import steps_at
-from edgeformer.export.parity.twin import write_twin
+from edgeformer.export.parity.twin import let_the_cpu_run, write_twin
 from edgeformer.export.parity.verify import verify_graph
 from edgeformer.export.progress import no_progress
 from edgeformer.export.reference.quantized_caches import RoundedCaches, fake_quantize_cache
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest import Manifest
 from edgeformer.model_spec import model_spec_of
-from edgeformer.runtime import load
+from edgeformer.runtime import Engine, causal_lm, load
+from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
 from edgeformer.runtime.narrow_floats import FLOAT8, FLOAT8_NUMBERS
-from edgeformer.runtime.new_decoder import new_decoder
-from edgeformer.runtime.session import open_session
 from edgeformer.source import open_source
 
 FP8 = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
@@ -62,6 +62,15 @@ def bundle(llama_folder, tmp_path_factory):
 def twin(bundle, llama_folder, tmp_path_factory):
     """The float32 twin of the bundle, which the CPU runs."""
     return write_twin(open_subject(bundle, llama_folder), tmp_path_factory.mktemp("twin"), no_progress)
+
+
+@pytest.fixture(scope="module")
+def model(twin, tmp_path_factory):
+    """The twin, loaded on the CPU, where its cache is one of bytes, too."""
+    place = shutil.copytree(twin.folder, tmp_path_factory.mktemp("loaded") / "twin")
+    running = let_the_cpu_run(replace(twin, folder=place))
+    running.manifest.write(place)
+    return load(place, provider="cpu")
 
 
 def attention(graph):
@@ -264,11 +273,9 @@ def test_the_command_makes_it_and_everything_says_so(llama_folder, tmp_path):
     assert "numpy has no float8e4m3fn" in card and "np.zeros" not in card
 
 
-def test_the_twin_has_the_logits_of_eager_pytorch_that_rounds(twin, tmp_path):
+def test_the_twin_has_the_logits_of_eager_pytorch_that_rounds(model, twin):
     """By our runtime on the CPU, over a cache of bytes: a prompt and steps."""
-    place = shutil.copytree(twin.folder, tmp_path / "twin")
-    attend_in_float32(place / "onnx/model.onnx")
-    decoder = new_decoder(open_session(place / "onnx/model.onnx", "cpu"), twin.manifest, 1, 24)
+    decoder = model.new_decoder(1, 24)
     tokens = np.random.default_rng(0).integers(3, 130, 20)
     logits = [decoder.prefill(0, tokens[:12]).copy()]
     logits += [decoder.decode_one_token([token])[0].copy() for token in tokens[12:]]
@@ -279,3 +286,41 @@ def test_the_twin_has_the_logits_of_eager_pytorch_that_rounds(twin, tmp_path):
         expected = reference.run(torch.from_numpy(tokens)[None])[0][0, 11:].numpy()
         distances.append(np.abs(np.stack(logits) - expected).mean())
     assert distances[0] < 0.3 * distances[1], "as far as float32 and ties allow, and not as far as rounding takes it"
+
+
+PROMPTS = [np.random.default_rng(row).integers(3, 130, length).tolist() for row, length in enumerate((20, 7, 13))]
+
+
+def test_a_decoder_of_devices_writes_the_same_tokens(model, monkeypatch):
+    """Over kept memory, and with rows that are cut off and copied as bytes."""
+    options = {"max_new_tokens": 8, "ignore_eos": True}
+    expected = [each.token_ids for each in model.generate(PROMPTS, **options)]
+    captured = CapturedSteps(64)
+
+    def decoder_of_devices(session, manifest, rows, tokens, provider, *arguments, **_):
+        made = DeviceDecoder(session, manifest, rows, tokens, provider, *arguments, captured=captured)
+        made.cache._copies.on_device = True
+        return made
+
+    monkeypatch.setattr(causal_lm, "new_decoder", decoder_of_devices)
+    for _ in range(2):
+        assert [each.token_ids for each in model.generate(PROMPTS, **options)] == expected
+    decoder = model.new_decoder(2, 40)
+    decoder.prefill(0, PROMPTS[0])
+    decoder.prefill(1, PROMPTS[1])
+    first = [pair[0][0].copy() for pair in decoder.cache.read(20)]
+    decoder.reorder(np.array([1, 0]))
+    for before, after in zip(first, decoder.cache.read(20), strict=True):
+        np.testing.assert_array_equal(before, after[0][1])
+
+
+def test_an_engine_keeps_prefixes_of_bytes(model):
+    with Engine(model, max_rows=2, memory=2**20) as engine:
+
+        def ask(prompt):
+            return engine.submit(prompt, max_new_tokens=8, ignore_eos=True).finish(60)
+
+        first, again = ask(PROMPTS[0]), ask(PROMPTS[0])
+        longer = ask([*PROMPTS[0], *first.token_ids, 5])
+    assert first.token_ids == again.token_ids == model.generate(PROMPTS[0], max_new_tokens=8, ignore_eos=True).token_ids
+    assert first.cached_tokens == 0 < again.cached_tokens < longer.cached_tokens

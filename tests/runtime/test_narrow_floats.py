@@ -1,4 +1,4 @@
-"""bfloat16 in numpy: bits are those of torch, and a buffer of them is bound to graphs as bfloat16."""
+"""bfloat16 and float8 in numpy: bits are those of torch, and a buffer of them is bound to graphs as that type."""
 
 import numpy as np
 import onnx
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgeformer.contract import CacheGeometry
-from edgeformer.runtime.narrow_floats import BFLOAT16, numbers_of, stored
+from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8, FLOAT8_MIDDLES, FLOAT8_NUMBERS, numbers_of, stored
 from edgeformer.runtime.session import onnxruntime
 from edgeformer.runtime.static_cache import StaticCache
 
@@ -22,16 +22,33 @@ def test_numbers_are_rounded_as_torch_rounds_them():
     assert (truncated != bits).mean() > 0.3  # rounding down is something else
 
 
+def test_float8_is_that_of_torch():
+    """For all 256 bytes, all numbers halfway between two, and the range, beyond which the largest number stands."""
+    every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+    np.testing.assert_array_equal(FLOAT8_NUMBERS, every)
+    random = np.random.default_rng(0).normal(size=1000).astype("f") * np.float32([[1e-3], [1], [100]])
+    numbers = np.concatenate([random.ravel(), FLOAT8_MIDDLES, -FLOAT8_MIDDLES, np.float32([0, -0.0, 1e-9, 500, -1e9])])
+    expected = torch.from_numpy(numbers.clip(-448, 448)).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    bits = stored(numbers, FLOAT8)
+    np.testing.assert_array_equal(bits, expected)
+    assert stored(bits, FLOAT8) is bits
+    assert np.isnan(numbers_of(stored(np.float32([np.nan, -np.nan]), FLOAT8))).all()
+    away = np.sign(numbers) * (np.abs(numbers) * (1 + 2**-20))  # ties, rounded away from zero
+    assert (stored(away.astype("f"), FLOAT8) != bits).sum() >= len(FLOAT8_MIDDLES)
+
+
 def test_other_types_are_left_alone():
     numbers = np.ones(3, np.float16)
     assert stored(numbers, np.float16) is numbers and numbers_of(numbers) is numbers
 
 
-def test_a_cache_of_bfloat16_is_bound_as_such(tmp_path):
+@pytest.mark.parametrize(
+    ("bits", "kind"), [(BFLOAT16, onnx.TensorProto.BFLOAT16), (FLOAT8, onnx.TensorProto.FLOAT8E4M3FN)]
+)
+def test_a_cache_is_bound_as_its_type(tmp_path, bits, kind):
     """The graph copies its past, for which the CPU provider has a kernel."""
-    kind = onnx.TensorProto.BFLOAT16
     geometry = CacheGeometry.of_attention(num_layers=1, num_kv_heads=1, head_dim=2)
-    cache = StaticCache(geometry, BFLOAT16, batch_size=1, capacity=3)
+    cache = StaticCache(geometry, bits, batch_size=1, capacity=3)
     key, value = geometry.tensors("")
     names = [(each.past, each.present) for each in (key, value)]
     graph = onnx.helper.make_graph(
@@ -40,7 +57,7 @@ def test_a_cache_of_bfloat16_is_bound_as_such(tmp_path):
         [onnx.helper.make_tensor_value_info(past, kind, [1, 1, 3, 2]) for past, _ in names],
         [onnx.helper.make_tensor_value_info(present, kind, [1, 1, 3, 2]) for _, present in names],
     )
-    opsets = [onnx.helper.make_opsetid("", 18)]
+    opsets = [onnx.helper.make_opsetid("", 19)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "graph.onnx")
     ort = onnxruntime()
     session = ort.InferenceSession(str(tmp_path / "graph.onnx"), providers=["CPUExecutionProvider"])
@@ -52,4 +69,4 @@ def test_a_cache_of_bfloat16_is_bound_as_such(tmp_path):
     cache.fill(float("nan"))
     assert np.isnan(cache.read(3)[0][1]).all()
     with pytest.raises(Exception, match="data type|Unexpected input"):
-        session.run(None, {past: np.zeros((1, 1, 3, 2), np.uint16) for past, _ in names})
+        session.run(None, {past: np.zeros((1, 1, 3, 2), bits) for past, _ in names})

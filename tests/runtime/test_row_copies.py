@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from edgeformer.runtime.buffer import Buffer
-from edgeformer.runtime.narrow_floats import BFLOAT16
+from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.row_copies import (
     Kind,
     RowCopies,
@@ -15,7 +15,13 @@ from edgeformer.runtime.row_copies import (
     write_row_graph,
 )
 
-SHAPES = {np.float32: (4, 2, 9, 3), np.float16: (4, 2, 5, 3), np.int8: (4, 2, 9, 8), BFLOAT16: (4, 3, 9, 2)}
+SHAPES = {
+    np.float32: (4, 2, 9, 3),
+    np.float16: (4, 2, 5, 3),
+    np.int8: (4, 2, 9, 8),
+    BFLOAT16: (4, 3, 9, 2),
+    FLOAT8: (4, 2, 9, 5),
+}
 """Buffers with slots for tokens; one of them has a shorter window."""
 STATE = (4, 6, 7)
 PER_TOKEN = [True] * len(SHAPES) + [False]

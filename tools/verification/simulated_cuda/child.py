@@ -89,10 +89,11 @@ def counted(library: ctypes.CDLL) -> dict[str, int]:
 def steps(asked: dict[str, Any]) -> dict[str, Any]:
     """Run a graph several times with inputs and outputs at fixed places on the device; return what each run counted.
 
-    asked: `graph`; `sizes` of its symbolic dimensions; `cuda_graph`; `runs`; `bind`: outputs that are an input.
+    asked: `graph`; `sizes` of its symbolic dimensions; `cuda_graph`; `runs`; `bind`: outputs that are an input;
+    `kernels`: parts of names, of which the launches of kernels that have them are counted, too.
     """
     library = ctypes.CDLL("libcudart.so.13")
-    library.simulated_count.restype = ctypes.c_int64
+    library.simulated_count.restype = library.simulated_launched.restype = ctypes.c_int64
     options = {"enable_cuda_graph": "1"} if asked["cuda_graph"] else {}
     try:
         session = open_session(asked["graph"], **options)
@@ -114,7 +115,8 @@ def steps(asked: dict[str, Any]) -> dict[str, Any]:
             if asked["cuda_graph"]:
                 run.add_run_config_entry("gpu_graph_id", "1")
             session.run_with_iobinding(binding, run)
-            found.append(counted(library))
+            kernels = {part: library.simulated_launched(part.encode()) for part in asked.get("kernels", ())}
+            found.append(counted(library) | kernels)
     except Exception as error:
         return {"error": str(error)}
     return {"runs": found}

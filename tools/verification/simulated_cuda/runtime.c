@@ -20,7 +20,25 @@ typedef struct { unsigned x, y, z; } dim3;
 enum { LAUNCHES, WAITS, TO_DEVICE, TO_HOST, ON_DEVICE, ALLOCATIONS, CAPTURES, REPLAYS, FORBIDDEN, PINNED, COUNTERS };
 static int64_t counts[COUNTERS];
 int64_t simulated_count(int which) { return counts[which]; }
-void simulated_reset(void) { memset(counts, 0, sizeof counts); }
+
+/* Kernels by the function of the host that stands for them, and those that were launched since the last reset. */
+enum { KERNELS = 1 << 18, LAUNCHED = 1 << 16 };
+static struct { const void *host; const char *name; } kernels[KERNELS];
+static int registered;
+static const void *launched_kernels[LAUNCHED];
+static int launches_kept;
+
+int64_t simulated_launched(const char *part) {
+  int64_t found = 0;
+  for (int i = 0; i < launches_kept; i++)
+    for (int k = 0; k < registered; k++)
+      if (kernels[k].host == launched_kernels[i]) {
+        found += strstr(kernels[k].name, part) != 0;
+        break;
+      }
+  return found;
+}
+void simulated_reset(void) { memset(counts, 0, sizeof counts), launches_kept = 0; }
 
 static void *captured; /* the stream that is being captured */
 static void forbidden(void) { if (captured) counts[FORBIDDEN]++; }
@@ -183,13 +201,17 @@ int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *st
   return 0;
 }
 int __cudaGetKernel(const void **kernel, const void *function) { *kernel = function; return 0; }
-static int launched(void) { counts[LAUNCHES]++; return 0; }
-int __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **given, size_t shared, void *stream) { return launched(); }
-int cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **given, size_t shared, void *stream) { return launched(); }
-int cudaLaunchCooperativeKernel(void *kernel, dim3 grid, dim3 block, void **given, size_t shared, void *stream) {
-  return launched();
+static int launched(const void *kernel) {
+  counts[LAUNCHES]++;
+  if (launches_kept < LAUNCHED) launched_kernels[launches_kept++] = kernel;
+  return 0;
 }
-int cudaLaunchKernelExC(void *configuration, void *kernel, void **given) { return launched(); }
+int __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **given, size_t shared, void *stream) { return launched(kernel); }
+int cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **given, size_t shared, void *stream) { return launched(kernel); }
+int cudaLaunchCooperativeKernel(void *kernel, dim3 grid, dim3 block, void **given, size_t shared, void *stream) {
+  return launched(kernel);
+}
+int cudaLaunchKernelExC(void *configuration, void *kernel, void **given) { return launched(kernel); }
 int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) { function(data); return 0; }
 int cudaFuncGetAttributes(char *attributes, const void *function) {
   memset(attributes, 0, 144);
@@ -208,7 +230,11 @@ void **__cudaRegisterFatBinary(void *binary) { return calloc(1, 64); }
 void __cudaRegisterFatBinaryEnd(void **binary) {}
 void __cudaUnregisterFatBinary(void **binary) {}
 void __cudaRegisterFunction(void **binary, const char *host, char *device, const char *name, int limit, void *thread,
-                            void *block, void *block_size, void *grid_size, int *warp) {}
+                            void *block, void *block_size, void *grid_size, int *warp) {
+  if (registered == KERNELS) return;
+  kernels[registered].host = host;
+  kernels[registered++].name = strdup(name);
+}
 void __cudaRegisterVar(void **binary, char *host, char *device, const char *name, int external, size_t bytes, int constant,
                        int global) {}
 
