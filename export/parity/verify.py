@@ -255,7 +255,8 @@ class Verification:
         # The twin of an fp8 cache has scales elsewhere (fp8_twin.py); `verify_twin` checks those of the graph itself.
         rewritten = precision == "fp8" and setup.provider == "cpu"
         checks = [] if rewritten else [judge_scales(self.subject.folder, manifest)]
-        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights)
+        on_cuda = setup.provider == "cuda"
+        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, exact_prompts=on_cuda)
         self._stage(lambda: checks.extend(stage()), checks, f"{precision} cache, ")
 
     def _judge_prefill_graph(self) -> None:

@@ -2,10 +2,12 @@
 
 onnxruntime's kernel rounds new keys and values first and attends to the rounded ones, those of the new tokens included.
 Eager PyTorch that passes rounded keys and values to its attention op computes the same (docs/explanation/kv-cache.md).
+Only a prompt over an empty cache attends to keys and values as they were before rounding, on CUDA (`attend`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,10 +74,17 @@ class CacheEntrance(TorchDispatchMode, ABC):
         _prepare(given, self._rotations)
         # Rotations are known by their number of heads: keys have num_kv_heads. They are rotated apart from queries.
         rotation = self._rotations.get(given["num_kv_heads"])
-        given["key"], given["value"] = self.store(self.layers, given["key"], given["value"], rotation)
+        key, value = self.store(self.layers, given["key"], given["value"], rotation)
         self.layers += 1
         self._rotations.clear()
-        return function(**given)
+        return self.attend(partial(function, **given), key, value)
+
+    def attend(self, attention: Callable[..., Any], key: Tensor, value: Tensor) -> Any:
+        """Return what attention returns over keys and values that were stored.
+
+        attention: the op with all of its arguments, keys and values before they were stored among them.
+        """
+        return attention(key=key, value=value)
 
 
 def _prepare(given: dict[str, Any], rotations: dict[int, Rotation]) -> None:

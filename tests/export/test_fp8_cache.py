@@ -22,8 +22,9 @@ from edgeformer.export.adapters.opened_bundle import open_subject
 from edgeformer.export.calibrate import caches as cache_calibration
 from edgeformer.export.calibrate.caches import calibrate_caches
 from edgeformer.export.parity import fp8_twin
+from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.fp8_twin import attend_in_float32
-from edgeformer.export.parity.trials.quantized_cache import steps_at
+from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, steps_at
 from edgeformer.export.parity.twin import let_the_cpu_run, write_twin
 from edgeformer.export.parity.verify import verify_graph
 from edgeformer.export.progress import no_progress
@@ -34,6 +35,7 @@ from edgeformer.model_spec import model_spec_of
 from edgeformer.runtime import Engine, causal_lm, load
 from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
 from edgeformer.runtime.narrow_floats import FLOAT8, FLOAT8_NUMBERS
+from edgeformer.runtime.session import open_session
 from edgeformer.source import open_source
 
 FP8 = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
@@ -164,13 +166,30 @@ def test_a_scale_that_the_manifest_does_not_have_is_found_in_the_graph_for_cuda(
     assert next(check.value for check in report.checks if check.name == SCALES) == 1
 
 
+def unrounded(emit, stored, scale):
+    """In the place of what float8 stands for, what is rounded to it."""
+    clipped = stored.producer().inputs[0]  # which the Cast to float8 reads
+    return emit("Mul", clipped, scale)
+
+
+def test_prompts_that_attend_before_rounding_are_right_where_the_kernel_does_so(twin, tmp_path, monkeypatch):
+    """New keys are read before they are rounded here, as CUDA's kernel reads them in a prompt over an empty cache."""
+    monkeypatch.setattr(fp8_twin, "_numbers", unrounded)
+    place = shutil.copytree(twin.folder, tmp_path / "twin")
+    attend_in_float32(place / "onnx/model.onnx")
+    graph = Graph(open_session(place / "onnx/model.onnx", "cpu"), twin.manifest, "cpu")
+
+    def failed(**options):
+        checks = judge_quantized_cache(graph, twin.model_spec, twin.weights, **options)
+        return {check.name.partition(",")[0].partition(":")[0] for check in checks if not check.passed}
+
+    assert failed() >= {"prefill", "steps", "chunks", "batch"}
+    assert failed(exact_prompts=True) >= {"steps", "chunks", "batch"}
+    assert "prefill" not in failed(exact_prompts=True)
+
+
 def test_a_twin_that_attends_to_unrounded_keys_would_be_found(llama_folder, tmp_path, monkeypatch):
     """The cache is right then, and only what the second attention reads is not."""
-
-    def unrounded(emit, stored, scale):
-        clipped = stored.producer().inputs[0]  # which the Cast to float8 reads
-        return emit("Mul", clipped, scale)
-
     monkeypatch.setattr(fp8_twin, "_numbers", unrounded)
     with pytest.raises(ParityError, match="fp8 cache, prefill: max error"):
         export_model(llama_folder, tmp_path / "b", **FP8)

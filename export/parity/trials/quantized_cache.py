@@ -7,7 +7,7 @@ PyTorch over the same integers, within the limits of any graph. In an fp8 cache 
 of integers, and their steps grow with them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,18 +53,26 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Row:
-    """Outputs of a graph for a text: logits [n, V], and the numbers of each layer's cached keys and values [n, K·D]."""
+    """Outputs of a graph for a text: logits [n, V], and the numbers of each layer's cached keys and values [n, K·D].
+
+    prompt: tokens of the first run, with nothing in the cache before it; 0 for a step, which attends over its whole
+    buffer.
+    """
 
     run: str
     tokens: NDArray[np.int64]
     logits: Array
     caches: list[tuple[Array, ...]]
+    prompt: int
 
 
-def judge_quantized_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[Check]:
+def judge_quantized_cache(
+    graph: Graph, model_spec: ModelSpec, weights: Mapping[str, Tensor], *, exact_prompts: bool = False
+) -> list[Check]:
     """Run a prompt, steps, chunks and a batch; check the numbers that are cached and the logits of each.
 
-    weights: those that the graph holds.
+    weights: those that the graph holds. exact_prompts: whether a prompt over an empty cache attends to its keys and
+    values before they are rounded, as CUDA's kernel does (its FlashAttentionAndQuantizeKV, onnxruntime 1.31).
     """
     scales, arithmetic = graph.manifest.cache_scales, graph.manifest.arithmetic
     assert scales is not None
@@ -75,8 +83,9 @@ def judge_quantized_cache(graph: Graph, model_spec: ModelSpec, weights: Mapping[
         for layer in range(model_spec.cache.num_layers)
     ]
     stored = CastWeights(weights, TORCH_PRECISIONS[arithmetic])
+    prompts = torch.tensor([row.prompt if exact_prompts else 0 for row in rows])
     (exact, expected), (eager, rounded) = (
-        _run(model_spec, stored, dtype, torch.from_numpy(ids), _GivenCaches(caches, scales))
+        _run(model_spec, stored, dtype, torch.from_numpy(ids), _GivenCaches(caches, scales, prompts))
         for dtype in (torch.float64, TORCH_PRECISIONS[arithmetic])
     )
     judge = Judge(arithmetic, eager_worst=worst_of(zip(rounded, expected, strict=True)))
@@ -113,13 +122,14 @@ def _feed(graph: Graph) -> list[_Row]:
     feeds = {"prefill": feeding.prefill, "steps": feeding.single_steps, "chunks": feeding.chunks}
     for (run, feed), tokens in zip(feeds.items(), texts, strict=True):
         logits, decoder = feed(graph, tokens)
-        rows.append(_Row(run, tokens, logits, _flat(decoder.cache.read(length), 0, length)))
+        prompt = {"prefill": length, "steps": 0, "chunks": 1}[run]
+        rows.append(_Row(run, tokens, logits, _flat(decoder.cache.read(length), 0, length), prompt))
     lengths = [max(1, min(prompt, length - STEPS)) for prompt in PROMPTS]
     steps = min(STEPS, length - max(lengths))
     batch, decoder = feeding.ragged_batch(graph, texts, lengths, steps)
     caches = decoder.cache.read(max(lengths) + steps)
     return rows + [
-        _Row("batch", texts[row][: len(logits)], logits, _flat(caches, row, len(logits)))
+        _Row("batch", texts[row][: len(logits)], logits, _flat(caches, row, len(logits)), lengths[row])
         for row, logits in enumerate(batch)
     ]
 
@@ -153,14 +163,16 @@ def steps_at(numbers: NDArray[np.float64], precision: CachePrecision) -> NDArray
 class _GivenCaches(CacheEntrance):
     """Gives attention what a graph cached, and records the keys and values that it stands for, divided by the scales.
 
-    valid: which of the positions [B, S] hold tokens.
+    prompts: int64 [B], the first tokens of each row that attend to the module's own keys and values. valid: which of
+    the positions [B, S] hold tokens.
     """
 
-    def __init__(self, caches: list[tuple[Array, ...]], scales: CacheScales):
+    def __init__(self, caches: list[tuple[Array, ...]], scales: CacheScales, prompts: Tensor):
         super().__init__()
         self._caches = [tuple(map(torch.from_numpy, cache)) for cache in caches]
         self._scales = list(zip(tensors(scales.key), tensors(scales.value), strict=True))
         self._precision = scales.precision
+        self._prompts = prompts
         self._numbers: list[Tensor] = []
 
     def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
@@ -169,6 +181,14 @@ class _GivenCaches(CacheEntrance):
         self._numbers += [x.double() / scales for x, _, scales in pairs]
         given_key, given_value = (dequantized(integers, scales, x.dtype) for x, integers, scales in pairs)
         return given_key, given_value
+
+    def attend(self, attention: Callable[..., Any], key: Tensor, value: Tensor) -> Any:
+        """Let prompts attend to keys and values as they are, and the tokens behind them to what is cached of all."""
+        output, *presents = attention(key=key, value=value)
+        if not self._prompts.any():
+            return output, *presents
+        in_prompt = torch.arange(output.shape[1]) < self._prompts[:, None]
+        return torch.where(in_prompt[..., None], attention()[0], output), *presents
 
     def numbers(self, valid: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return keys and values over their scales, clipped to the range: [layers · 2, tokens, K·D]."""
