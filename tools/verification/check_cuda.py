@@ -5,7 +5,7 @@
     python tools/verification/check_cuda.py --dry-run
 
 For each model the tool exports float16, bfloat16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel
-and is decomposed into primitives), some also with an int8 cache, and, to compare speeds, float32 for the CPU. Each
+and is decomposed into primitives), some also with an int8 or fp8 cache, and, to compare speeds, float32 for the CPU. Each
 bundle for CUDA is audited: every node of a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch
 on the provider that it was exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there
 and, but in bfloat16, on the CPU (prefill and decode throughput in tokens/s). On CUDA it is also timed with CUDA graphs,
@@ -80,6 +80,7 @@ class Case(NamedTuple):
 CASES = (
     Case("fp16", "cuda"), Case("bf16", "cuda"), Case("int8", "cuda"), Case("int4", "cuda"),
     Case("int4", "cuda", "bf16"), Case("fp16", "cuda", cache="int8"), Case("int4", "cuda", "bf16", "int8"),
+    Case("fp16", "cuda", cache="fp8"),
     Case("fp32", "cuda"), Case("fp32", "cpu"),
 )  # fmt: skip
 
