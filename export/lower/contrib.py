@@ -17,7 +17,7 @@ INT8_CACHE = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_
 """Attributes of com.microsoft.GroupQueryAttention with an int8 cache."""
 
 FP8_CACHE = INT8_CACHE | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
-"""The same with a float8 cache; that it is one says the type of the cache alone."""
+"""Attributes with a float8 cache, which differs from an int8 cache of the same scales in its type alone."""
 
 
 def attention_input(node: onnx.NodeProto, name: str) -> str:

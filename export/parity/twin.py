@@ -56,7 +56,7 @@ def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject]
         scales = subject.manifest.cache_scales
         if scales is not None and scales.precision == "fp8":
             found = judge_scales(subject.folder, subject.manifest)
-            checks.append(replace(found, name=f"fp8 cache, {found.name}"))
+            checks += [replace(check, name=f"fp8 cache, {check.name}") for check in found]
             twin = let_the_cpu_run(twin)
         report = verify(twin)
     return replace(

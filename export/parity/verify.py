@@ -247,17 +247,12 @@ class Verification:
 
     def _judge_quantized_cache(self, graph: Graph) -> None:
         """Check a quantized cache over the numbers that the graph stored, which leaves nothing to round."""
-        manifest, setup = self.subject.manifest, self._setup
-        if manifest.cache_scales is None:
+        if (scales := self.subject.manifest.cache_scales) is None:
             return
-        precision = manifest.cache_scales.precision
-        setup.progress(f"running the {precision} cache", 0.93)
-        # The twin of an fp8 cache has scales elsewhere (fp8_twin.py); `verify_twin` checks those of the graph itself.
-        rewritten = precision == "fp8" and setup.provider == "cpu"
-        checks = [] if rewritten else [judge_scales(self.subject.folder, manifest)]
-        on_cuda = setup.provider == "cuda"
-        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, exact_prompts=on_cuda)
-        self._stage(lambda: checks.extend(stage()), checks, f"{precision} cache, ")
+        setup, checks = self._setup, judge_scales(self.subject.folder, self.subject.manifest)
+        setup.progress(f"running the {scales.precision} cache", 0.93)
+        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, setup.provider == "cuda")
+        self._stage(lambda: checks.extend(stage()), checks, f"{scales.precision} cache, ")
 
     def _judge_prefill_graph(self) -> None:
         """Check the prefill graph by itself."""

@@ -5,8 +5,8 @@
     python tools/verification/check_cuda.py --dry-run
 
 For each model the tool exports float16, bfloat16, int8, int4 and float32 for CUDA (float32 attention has no CUDA kernel
-and is decomposed into primitives), some also with an int8 or fp8 cache, and, to compare speeds, float32 for the CPU. Each
-bundle for CUDA is audited: every node of a layer needs a CUDA kernel. Each bundle is verified against float64 PyTorch
+and is decomposed into primitives), some also with an int8 or fp8 cache, and, to compare speeds, float32 for the CPU.
+Each bundle for CUDA is audited: every node of a layer needs a CUDA kernel. Each is verified against float64 PyTorch
 on the provider that it was exported for, profiled, to tell which nodes onnxruntime runs on the CPU, and timed there
 and, but in bfloat16, on the CPU (prefill and decode throughput in tokens/s). On CUDA it is also timed with CUDA graphs,
 which must give the same logits, and many requests run in an `Engine` and one by one.
