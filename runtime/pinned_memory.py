@@ -60,5 +60,5 @@ def pinned(session: Any, size: int) -> Array | None:
     except onnxruntime_errors():  # it is for speed alone, so that a system which locks no more pages does without
         return None
     memory: Any = (ctypes.c_byte * size).from_address(value.data_ptr())
-    memory.owner = value, session
+    memory.owner = session, value  # a tuple drops its last item first, and the value may not outlive its session
     return np.frombuffer(memoryview(memory), np.uint8)

@@ -64,8 +64,9 @@ def test_the_provider_takes_and_refuses_the_same_nodes(simulated, tmp_path):
     assert wrong == []
 
 
-DECODING, WIDENING, PROMPT = "kernel_mha", "DequantizeKV", "flash_fwd"
-"""Parts of the names of kernels: attention of a step over 8 bits, floats made of a cache, attention over floats."""
+DECODING, WIDENING, PROMPT, SCALING = "kernel_mha", "DequantizeKV", "flash_fwd", "ScaleHeadsByChannelScale"
+"""Parts of the names of kernels: attention of a step over 8 bits, floats made of a cache, attention over floats, and
+what multiplies its output by a scale for every channel."""
 
 
 @needs_the_wheel
@@ -87,8 +88,9 @@ def test_which_kernels_attend_over_a_cache_of_8_bits(simulated, tmp_path, cache,
     onnx.save(case.model(), tmp_path / "graph.onnx")
     asked = {"graph": str(tmp_path / "graph.onnx"), "sizes": {}, "cuda_graph": False, "runs": 1}
     asked |= {"bind": {"present_key": "past_key", "present_value": "past_value"}}
-    found = simulated.ask("steps", asked | {"kernels": [DECODING, WIDENING, PROMPT]})["runs"][0]
+    found = simulated.ask("steps", asked | {"kernels": [DECODING, WIDENING, PROMPT, SCALING]})["runs"][0]
     assert [part for part in (DECODING, WIDENING, PROMPT) if found[part]] == expected
+    assert (found[SCALING] > 0) == (expected == [DECODING] and scaled == "PER_CHANNEL")
 
 
 @needs_the_wheel
@@ -219,6 +221,23 @@ def test_a_graph_that_cannot_be_captured_is_refused_by_a_sentence(simulated, tmp
     with pytest.raises(RuntimeError, match=r"RequestError: CUDA graphs cannot capture \S+model\.onnx: onnxruntime"):
         counted(simulated, bundle, True, "")
     assert counted(simulated, bundle, False, "print({})") == [{}]
+
+
+@needs_the_wheel
+@pytest.mark.slow
+def test_page_locked_memory_outlives_its_model(simulated, tmp_path):
+    bundle = export_model("tiny-llama", tmp_path / "b", precision="fp16", provider="cuda", verify=None).path
+    program = (
+        "decoder = model.new_decoder(1, 64); decoder.prefill(0, [1, 2, 3])\n"
+        "logits = decoder.decode_one_token([1])\n"
+        "del decoder, model\n"
+        "import gc; gc.collect(); counts()\n"
+        "logits[:] = 1; print({'sum': float(logits.sum()), 'shape': logits.shape})\n"
+        "del logits; gc.collect(); print(counts())\n"
+    )
+    read, after = counted(simulated, bundle, False, program)
+    assert read == {"sum": float(read["shape"][1]), "shape": (1, read["shape"][1])}
+    assert after["forbidden"] == 0
 
 
 @needs_the_wheel
