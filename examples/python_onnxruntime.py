@@ -37,6 +37,8 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     binding.bind_output("logits")
     held = []  # up to 1.29, onnxruntime's bindings do not keep buffers alive
     for past, present in zip(pasts, presents, strict=True):
+        if past.type not in DTYPES:  # bfloat16 and float8
+            raise SystemExit(f"{past.name} is a {past.type}, of a bundle for a GPU; this example runs on the CPU.")
         # All sizes but the number of tokens are numbers; states of fixed size have only these.
         sizes = [(0 if dynamic else end) if isinstance(size, str) else size for size in past.shape[1:]]
         cache = np.zeros((1, *sizes), DTYPES[past.type])

@@ -48,14 +48,13 @@ def next_power_of_two(number: int) -> int:
 class StepMemory:
     """Memory of decode steps at fixed addresses: a cache, and the token ids, mask and logits of its rows.
 
-    host: where ids and mask are made, and results come to. run: options of the runs that capture a CUDA graph over it
-    and replay it; None where a step launches its kernels one by one.
+    run: options of the runs that capture a CUDA graph over it and replay it; None where a step launches its kernels one
+    by one.
     """
 
-    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, host: HostMemory, run: Any = None):
+    def __init__(self, cache: StaticCache, logits: Buffer, provider: Provider, run: Any = None):
         self.cache = cache
         self.logits = logits
-        self.host = host
         self.tokens = Buffer((cache.batch_size, 1), np.int64, provider)
         self.mask = Buffer((cache.batch_size, cache.capacity), np.int64, provider)
         self.run = run
@@ -169,14 +168,14 @@ class DeviceDecoder(DevicePrompts):
     def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
         """Run a step, and copy the logits of all tokens from the device."""
         self._run_step(tokens, active)
-        return self._reader.all(self._memory.logits, range(len(self.lengths)), self._memory.host)
+        return self._reader.all(self._memory.logits, range(len(self.lengths)), self._host)
 
     def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
         """Run a step, and copy the most likely tokens of each row from the device."""
         if not self._chooses(count):
             return None
         self._run_step(tokens, active)
-        return self._reader.candidates(self._memory.logits, range(len(self.lengths)), count, self._memory.host)
+        return self._reader.candidates(self._memory.logits, range(len(self.lengths)), count, self._host)
 
     def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
         """Return None: fewer rows are another shape, and a step waits for the weights, however few there are."""
@@ -187,7 +186,7 @@ class DeviceDecoder(DevicePrompts):
         self._check_room(int(lengths.max()))
         self.lengths[:] = lengths
         memory = self._memory
-        mask, ids = (memory.host.array(*each) for each in self._sent)
+        mask, ids = (self._host.array(*each) for each in self._sent)
         np.less(self._slots, lengths[:, None], out=mask, casting="unsafe")
         ids[:, 0] = tokens
         memory.mask.put(mask)
@@ -220,9 +219,11 @@ class DeviceDecoder(DevicePrompts):
             cache = new_static_cache(self._session, manifest, batch_size, capacity, provider, prefix)
             logits = Buffer((batch_size, 1, self._vocab_size), self._logits_dtype, provider)
             run = None if captured is None else self._session.new_graph_run()
-            return StepMemory(cache, logits, provider, HostMemory(self._session, provider), run)
+            return StepMemory(cache, logits, provider, run)
 
         self._prepare(batch_size, capacity, provider)
+        # Of this decoder alone, since its callers may hold the logits of its last step.
+        self._host = HostMemory(self._session, provider)
         self._sent = (("mask", (batch_size, capacity), np.int64), ("tokens", (batch_size, 1), np.int64))
         self._memory = make() if captured is None else captured.lend(self, batch_size, capacity, make)
         return self._memory.cache

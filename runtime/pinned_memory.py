@@ -55,9 +55,11 @@ def pinned(session: Any, size: int) -> Array | None:
         return None
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice
 
+    # Of other arguments, or no more pages: it is for speed alone.
+    failures: tuple[type[Exception], ...] = (TypeError, *onnxruntime_errors())
     try:
         value = allocate([size], np.uint8, OrtDevice(OrtDevice.cuda(), HOST_ACCESSIBLE, NVIDIA, 0))
-    except onnxruntime_errors():  # it is for speed alone, so that a system which locks no more pages does without
+    except failures:
         return None
     memory: Any = (ctypes.c_byte * size).from_address(value.data_ptr())
     memory.owner = session, value  # a tuple drops its last item first, and the value may not outlive its session

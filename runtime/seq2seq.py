@@ -1,7 +1,6 @@
 """Generate with an encoder-decoder, from texts or from recordings."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, cast, overload
 
@@ -24,7 +23,7 @@ from edgeformer.runtime.speech import Runs, SpeechConfig, SpeechModel, Transcrip
 class Seq2SeqLM(EncoderDecoder):
     """An encoder-decoder. What a call does not set comes from the model's generation_config.json."""
 
-    @cached_property
+    @property
     def generation_config(self) -> GenerationConfig:
         """The config of a call that gives none: what the model's generation_config.json sets, without sampling."""
         return GenerationConfig.from_dict(self.manifest.generation)

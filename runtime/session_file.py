@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.manifest import Manifest
 from edgeformer.runtime.dynamic_cache import DynamicCache
+from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.prefix_cache import Kept, Snapshot
 from edgeformer.runtime.static_cache import StaticCache
 from edgeformer.runtime.tokenizer import Message
@@ -33,7 +34,11 @@ VERSION = "1"
 LARGEST_HEADER = 16 * 2**20
 """Bytes of a header at most: that of a conversation of a million tokens has its messages, 4 MB, and the tensors."""
 
-DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "I8": np.dtype(np.int8), "I64": np.dtype(np.int64)}
+DTYPES = {
+    "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(BFLOAT16),
+    "F8_E4M3": np.dtype(FLOAT8), "I8": np.dtype(np.int8), "I64": np.dtype(np.int64),
+}  # fmt: skip
+"""Types of tensors by their names in the format; those that numpy lacks are bits here."""
 
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and type of a tensor."""

@@ -124,8 +124,8 @@ class Report:
 
     mode: quick or full. reference: what the graphs were compared with. hashes: SHA-256 of the graphs' files, by name.
     environment: versions, provider, threads, TF32, machine. rounding: the effect of storing the weights; quantization:
-    that effect together with all rounding of the graph in use, of activations and of an int8 cache. orders: the number
-    of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was checked again.
+    that effect together with all rounding of the graph in use, of activations and of a quantized cache. orders: the
+    number of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was checked again.
     comparison: of eager PyTorch with the module of transformers, at export; None where there was none to compare.
     pickled_weights: SHA-256 of each pickle that the weights were read from, by name.
     """

@@ -39,7 +39,13 @@ UNPROVED = (
 )
 """The field `cuda` of a report's environment."""
 
-Step = tuple[str, str, tuple[tuple[str, int], ...], tuple[object, ...]]
+Step = tuple[str, str, tuple[tuple[str, object], ...], tuple[object, ...]]
+
+ARITHMETICS = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+"""Types of tensors in which a graph and its float32 twin may differ."""
+
+COMPARED = onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT, onnx.AttributeProto.STRING
+"""Kinds of attributes that must be equal in both."""
 
 
 def lacks_gpu(manifest: Manifest) -> bool:
@@ -157,11 +163,17 @@ def _kernels(subject: Subject) -> Check:
 
 
 def structure(model: onnx.ModelProto) -> list[Step]:
-    """Return domain, op, integer attributes and inputs of each node; casts are left out.
+    """Return domain, op, attributes that are numbers or names, and inputs of each node; casts are left out.
 
-    An input is an input of the graph, an output of an earlier node, or a constant. The last step is the outputs.
+    An input is an input of the graph, an output of an earlier node, or a constant. The last step is the outputs. Before
+    the first one come the inputs and outputs of the graph that are not of the arithmetic, such as a quantized cache.
     """
-    return list(_steps(model.graph, {}))
+    kinds = tuple(
+        (value.name, value.type.tensor_type.elem_type)
+        for value in (*model.graph.input, *model.graph.output)
+        if value.type.tensor_type.elem_type not in ARITHMETICS
+    )
+    return [("", "types", kinds, ()), *_steps(model.graph, {})]
 
 
 def _steps(graph: onnx.GraphProto, outer: dict[str, object]) -> Iterator[Step]:
@@ -172,13 +184,19 @@ def _steps(graph: onnx.GraphProto, outer: dict[str, object]) -> Iterator[Step]:
         if node.op_type == "Cast":
             known[node.output[0]] = inputs[0]
             continue
-        numbers = tuple(sorted((each.name, each.i) for each in node.attribute if each.type == onnx.AttributeProto.INT))
+        values = sorted((each.name, _value(each)) for each in node.attribute if each.type in COMPARED)
         # PyTorch's exporter writes a lower bound as Clip in float32 and as Max in half precision.
         op = "Max" if node.op_type == "Clip" and len(inputs) == 2 else node.op_type
-        yield node.domain, op, numbers, inputs
+        yield node.domain, op, tuple(values), inputs
         place += 1
         known |= {name: (op, place, index) for index, name in enumerate(node.output)}
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _steps(attribute.g, known)
     yield "", "outputs", (), tuple(known.get(value.name) for value in graph.output)
+
+
+def _value(attribute: onnx.AttributeProto) -> object:
+    """Return a number or a name; numbers to three digits, since half precision has no more."""
+    value = onnx.helper.get_attribute_value(attribute)
+    return f"{value:.3g}" if isinstance(value, float) else value

@@ -166,6 +166,31 @@ def test_a_scale_that_the_manifest_does_not_have_is_found_in_the_graph_for_cuda(
     assert next(check.value for check in report.checks if check.name == SCALES) == 1
 
 
+def per_channel(graph):
+    for node in attention(graph):
+        next(each for each in node.attribute if each.name == "k_quant_type").s = b"PER_CHANNEL"
+
+
+def values_not_quantized(graph):
+    for node in attention(graph):
+        next(each for each in node.attribute if each.name == "v_quant_type").s = b"NONE"
+
+
+def integers_declared(graph):
+    for value in (*graph.input, *graph.output):
+        if value.name.startswith(("past", "present")):
+            value.type.tensor_type.elem_type = TensorProto.INT8
+
+
+@pytest.mark.parametrize("fault", [per_channel, values_not_quantized, integers_declared])
+def test_another_kind_of_cache_is_found_in_the_graph_for_cuda(bundle, llama_folder, tmp_path, fault):
+    place = shutil.copytree(bundle, tmp_path / "wrong")
+    changed(place / "onnx/model.onnx", fault)
+    subject = open_subject(bundle, llama_folder)
+    report = verify_graph(place, subject.manifest, subject.model_spec, subject.weights)
+    assert {check.name for check in report.failures()} == {"twin: other nodes"}
+
+
 def unrounded(emit, stored, scale):
     """In the place of what float8 stands for, what is rounded to it."""
     clipped = stored.producer().inputs[0]  # which the Cast to float8 reads
@@ -331,6 +356,37 @@ def test_a_decoder_of_devices_writes_the_same_tokens(model, monkeypatch):
     decoder.reorder(np.array([1, 0]))
     for before, after in zip(first, decoder.cache.read(20), strict=True):
         np.testing.assert_array_equal(before, after[0][1])
+
+
+def test_logits_that_a_caller_holds_stay_when_the_memory_of_steps_is_lent_again(model, monkeypatch):
+    captured = CapturedSteps(64)
+
+    def new():
+        return DeviceDecoder(model.session, model.manifest, 1, 40, "cpu", captured=captured)
+
+    decoder = new()
+    decoder.prefill(0, PROMPTS[0])
+    held = decoder.decode_one_token([4])
+    memory, before = decoder._memory, held.copy()
+    del decoder
+    other = new()
+    assert other._memory is memory
+    other.prefill(0, PROMPTS[1])
+    assert not np.array_equal(other.decode_one_token([9]), before)
+    np.testing.assert_array_equal(held, before)
+
+
+def test_a_session_is_saved_and_loaded(model, tmp_path):
+    prompt = [*PROMPTS[0], *PROMPTS[1]]
+    decoder = model.new_decoder(1, 60)
+    assert model.prefix_cache.prefill(decoder, 0, prompt)[1] == 0
+    model.save_session(tmp_path / "session")
+    model.prefix_cache.clear()
+    model.load_session(tmp_path / "session")
+    kept = model.prefix_cache.latest()
+    assert kept.tokens.tolist() == prompt and {each.dtype for each in kept.tensors} == {np.dtype(FLOAT8)}
+    for tensor, written in zip(kept.tensors, decoder.cache.read_tokens(0, 0, len(prompt)), strict=True):
+        np.testing.assert_array_equal(tensor, written)
 
 
 def test_an_engine_keeps_prefixes_of_bytes(model):

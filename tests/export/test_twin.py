@@ -83,8 +83,13 @@ def test_a_node_with_another_attribute_or_input_is_found(pair):
         add = [node for node in graph.node if node.op_type == "Mul"][-1]
         add.input[0] = add.input[1]
 
+    def scale(graph):
+        node = next(node for node in graph.node if node.op_type == "GroupQueryAttention")
+        next(each for each in node.attribute if each.name == "scale").f *= 1.01
+
     assert [check.passed for check in checks_after(pair, lambda graph: None)] == [True, True]
     assert [check.value for check in checks_after(pair, window)] == [1.0, 0.0]
+    assert [check.value for check in checks_after(pair, scale)] == [1.0, 0.0]
     same, kernels = checks_after(pair, other_input)
     assert same.value >= 1
     assert kernels.passed
@@ -123,7 +128,8 @@ def test_casts_are_no_part_of_the_structure():
     with_cast, without = (
         structure(helper.make_model(helper.make_graph(nodes, "g", value, []))) for nodes in ([cast, last[0]], [last[1]])
     )
-    assert with_cast == without == [("", "Relu", (), ("x",)), ("", "outputs", (), ())]
+    nodes = [("", "Relu", (), ("x",)), ("", "outputs", (), ())]
+    assert with_cast == without == [("", "types", (), ()), *nodes]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ OWN_KV_HEADS = OWN_HEAD_DIM | {
 }  # fmt: skip
 
 
+CACHE_TYPES = frozenset({"float", "float16", "int8"})
+"""Types of caches that it makes. Source: `TypeHelper` in its `optimum/onnxruntime/utils.py` and `io_binding`."""
+
+
 def optimum_findings(folder: Folder) -> Iterator[Finding]:
     """Yield what keeps ORTModelForCausalLM and similar classes from running a folder."""
     config = folder.document(CONFIG)
@@ -55,6 +59,9 @@ def _decoder(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:
             f"It starts with an empty cache, and {graph.file} needs a preallocated one.",
             "Export with --cache dynamic, or --ops ort.",
         )
+    others = {tensor.dtype for tensor in graph.pasts.values()} - CACHE_TYPES
+    if others:
+        yield error(f"The caches of {graph.file} are {', '.join(sorted(others))}, which it has no torch type for.")
     yield from _cache_shape(graph, config)
 
 

@@ -104,8 +104,8 @@ class Locator:
             )
         if manifest.cache_scales is not None:
             raise BundleError(
-                "wrong nodes cannot be located in a graph with an int8 cache, which rounds. Export the model without "
-                "--cache-precision, and locate there what is wrong in both."
+                f"wrong nodes cannot be located in a graph with {manifest.cache_scales.name}, which rounds. Export the "
+                "model without --cache-precision, and locate there what is wrong in both."
             )
         if not manifest.graph.endswith(".onnx"):
             raise BundleError(
