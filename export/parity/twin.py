@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
+import torch
 
 from edgeformer.check.cuda import audit_cuda
 from edgeformer.check.folder import read_folder
@@ -43,6 +44,9 @@ Step = tuple[str, str, tuple[tuple[str, object], ...], tuple[object, ...]]
 
 ARITHMETICS = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 """Types of tensors in which a graph and its float32 twin may differ."""
+
+LOWEST = tuple(torch.finfo(dtype).min for dtype in (torch.float32, torch.float16, torch.bfloat16))
+"""Lowest finite number of each of them."""
 
 COMPARED = onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT, onnx.AttributeProto.STRING
 """Kinds of attributes that must be equal in both."""
@@ -197,6 +201,11 @@ def _steps(graph: onnx.GraphProto, outer: dict[str, object]) -> Iterator[Step]:
 
 
 def _value(attribute: onnx.AttributeProto) -> object:
-    """Return a number or a name; numbers to three digits, since half precision has no more."""
+    """Return a number or a name; numbers to three digits, since half precision has no more.
+
+    The lowest number of a type, which masks are filled with, is that of the other type in a twin.
+    """
     value = onnx.helper.get_attribute_value(attribute)
-    return f"{value:.3g}" if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return "lowest" if value in LOWEST else f"{value:.3g}"

@@ -139,7 +139,7 @@ def test_casts_are_no_part_of_the_structure():
         pytest.param("tiny-llama", "fp32", marks=pytest.mark.slow),
         pytest.param("tiny-llama", "int4", marks=pytest.mark.slow),
         pytest.param("tiny-llama", "int8", marks=pytest.mark.slow),
-        pytest.param("tiny-translate", "fp16", marks=pytest.mark.slow),
+        ("tiny-translate", "fp16"),
         pytest.param("tiny-translate", "fp32", marks=pytest.mark.slow),
     ],
 )
