@@ -1,11 +1,11 @@
 """The graph that takes LoRA adapters as inputs, and the files of the adapters, beside a decoder's own graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from edgeformer.export.adapters.opened_model import OpenedAdapter
@@ -28,20 +28,20 @@ def write_adapter_graph(
     weights: Mapping[str, Tensor],
     arithmetic: Arithmetic,
     lowering: LoweringOptions,
-    adapters: Sequence[OpenedAdapter],
+    adapted: Set[str],
     writer: GraphWriter,
     progress: Progress,
 ) -> tuple[AdapterGraph, Lowered]:
-    """Write the graph whose products take what any of the adapters changes as inputs; it reads the weights of the
-    decode graph, which are written already.
+    """Write the graph whose products take what adapters change as inputs; it reads the weights of the decode graph,
+    which are written already.
 
-    Raises ExportError for a parameter whose product cannot take an adapter.
+    adapted: names of the parameters that any adapter changes. Raises ExportError for a parameter whose product cannot
+    take an adapter.
     """
     progress("adding inputs for adapters", 0)
     spec = model_spec.graphs[-1]
     graph = capture_graph(model_spec, weights, arithmetic, spec)
-    adapted = frozenset(name for adapter in adapters for name in adapter.updates)
-    lowered = lower_captured(graph, spec, replace(lowering, adapted=adapted))
+    lowered = lower_captured(graph, spec, replace(lowering, adapted=frozenset(adapted)))
     found = sites(graph)
     writer.write_again(graph, ADAPTER_GRAPH)
     return AdapterGraph(graph=ADAPTER_GRAPH, sites=found), lowered
@@ -67,6 +67,14 @@ def write_adapters(
         (folder / file).write_bytes(save(tensors))
         written.append(BundledAdapter(name=adapter.name, file=file, origin=adapter.origin))
     return tuple(written)
+
+
+def write_widened_adapters(folder: Path, source: Path, adapters: Sequence[BundledAdapter]) -> None:
+    """Write the files of the adapters of a bundle in half precision in float32, for the twin of its adapter graph."""
+    (folder / FOLDER).mkdir()
+    for adapter in adapters:
+        tensors = load_file(source / adapter.file)
+        (folder / adapter.file).write_bytes(save({name: tensor.float() for name, tensor in tensors.items()}))
 
 
 def stored_updates(

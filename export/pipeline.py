@@ -217,7 +217,7 @@ def write_other_graphs(export: Export) -> None:
             export.weights,
             plan.arithmetic,
             export.lowering,
-            export.model.adapters,
+            {name for adapter in export.model.adapters for name in adapter.updates},
             export.writer,
             export.progress,
         )

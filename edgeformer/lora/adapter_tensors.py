@@ -61,6 +61,10 @@ class Update:
     a: Tensor
     b: Tensor
 
+    def to(self, dtype: torch.dtype) -> "Update":
+        """Return both matrices in another type."""
+        return Update(self.a.to(dtype), self.b.to(dtype))
+
 
 class LoraAdapter:
     """An adapter's folder; tensors are read when they are needed.

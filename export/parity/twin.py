@@ -18,9 +18,11 @@ import torch
 from edgeformer.check.cuda import audit_cuda
 from edgeformer.check.folder import read_folder
 from edgeformer.config import Seq2SeqConfig
+from edgeformer.export.adapter_graph import write_adapter_graph, write_widened_adapters
 from edgeformer.export.adapters.opened_bundle import Subject
 from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files
 from edgeformer.export.capture import capture_graph
+from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.lower import lower_captured, lowering_options_of
 from edgeformer.export.lower.alignment import alignment_graph
 from edgeformer.export.parity.fp8_twin import attend_in_float32
@@ -99,6 +101,16 @@ def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
     writer = GraphWriter(folder, progress)
     for data, names in weight_files(graphs, shared=True).items():
         writer.write_all({name: graphs[name] for name in names}, data)
+    adapter_graph, adapters = manifest.adapter_graph, subject.adapters
+    if adapter_graph is not None:
+        adapted = {name for site in adapter_graph.sites.values() for name in site.parameters}
+        adapter_graph, _ = write_adapter_graph(model_spec, subject.weights, "fp32", lowering, adapted, writer, progress)
+        write_widened_adapters(folder, subject.folder, manifest.adapters)
+        dtype = TORCH_PRECISIONS[manifest.arithmetic]
+        adapters = {
+            name: {parameter: update.to(dtype) for parameter, update in updates.items()}
+            for name, updates in adapters.items()
+        }
     twin = replace(
         manifest,
         precision=manifest.precision if manifest.quantization is not None else "fp32",
@@ -108,15 +120,16 @@ def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
         merged_graph=None,
         windowed_graph=None,
         windows=(),
+        adapter_graph=adapter_graph,
         weights=writer.weights,
         files=file_entries(folder, writer.hashes),
     )
-    return replace(subject, folder=folder, manifest=twin)
+    return replace(subject, folder=folder, manifest=twin, adapters=adapters)
 
 
 def let_the_cpu_run(twin: Subject) -> Subject:
     """Replace what the CPU has no kernels for in the graphs of a twin, attention over an fp8 cache; return the twin."""
-    for name in twin.manifest.graphs:
+    for name in twin.manifest.all_graphs:
         attend_in_float32(twin.folder / name)
     return replace(twin, manifest=replace(twin.manifest, files=file_entries(twin.folder, {})))
 
@@ -136,8 +149,7 @@ def _without_gptq(quantization: Quantization | None) -> Quantization | None:
 
 def _same_nodes(subject: Subject, twin: Subject) -> Check:
     different = 0
-    aligned = [] if twin.manifest.alignment is None else [twin.manifest.alignment.graph]
-    for name in (*twin.manifest.graphs, *aligned):
+    for name in twin.manifest.all_graphs:
         steps, others = (structure(onnx.load(each.folder / name, load_external_data=False)) for each in (subject, twin))
         different += sum(one != other for one, other in zip(steps, others, strict=False)) + abs(
             len(steps) - len(others)

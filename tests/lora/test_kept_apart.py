@@ -124,6 +124,25 @@ def test_the_wrong_adapter_fails(bundle, llama, updates):
     assert judged(bundle, llama, {"polite": updates["polite"], "brief": slightly}) == {"adapter brief"}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "fp16", "cache_precision": "fp8"},
+        pytest.param({"precision": "fp16"}, marks=pytest.mark.slow),
+        pytest.param({"precision": "fp16", "cache_precision": "int8"}, marks=pytest.mark.slow),
+        pytest.param({"precision": "fp32"}, marks=pytest.mark.slow),
+        pytest.param({"precision": "int4"}, marks=pytest.mark.slow),
+    ],
+)
+def test_graphs_for_cuda_are_verified_with_their_adapters(options, llama, adapters, updates, tmp_path):
+    """Without a GPU their twins are."""
+    bundle = export_model(llama, tmp_path / "cuda", provider="cuda", adapters=adapters, **options).path
+    report = verify(bundle, llama, mode="quick")
+    assert report.passed
+    assert {name.split(",")[0] for name in names_of(report)} == {"adapter polite", "adapter brief"}
+    assert judged(bundle, llama, {"polite": updates["brief"], "brief": updates["brief"]}) == {"adapter polite"}
+
+
 def test_int4_weights_take_adapters_as_inputs(llama, adapters, tmp_path):
     result = export_model(llama, tmp_path / "int4", precision="int4", adapters={"polite": adapters["polite"]})
     assert result.report.passed

@@ -44,8 +44,7 @@ def adapter_trials(
         session = AdaptedSession(opened[chosen], read_adapter(setup.folder, manifest, adapter.name))
         updates = adapters.get(adapter.name) or _stored(setup, adapter)
         dtype = TORCH_PRECISIONS[manifest.arithmetic]
-        rounded = {name: Update(each.a.to(dtype), each.b.to(dtype)) for name, each in updates.items()}
-        spec = with_updates(setup.model_spec, rounded)
+        spec = with_updates(setup.model_spec, {name: update.to(dtype) for name, update in updates.items()})
         activations = None if chosen is None else formats
         return DecoderTrial(replace(setup, model_spec=spec, activations=activations), [session])
 
