@@ -18,24 +18,37 @@ struct TileRows {
   float* results;  // [rows][columns]
 };
 
-// One block of a panel: its integers as bytes, and the scales and zero points (or null) of its columns.
-struct BlockOfBytes {
-  const std::uint8_t* bytes;
+// What a tile reads of a block: 8-bit weights; 4-bit weights as they are stored, which the first tile of several unpacks for
+// the others; or what it has unpacked.
+enum class Form { kBytes, kPacked, kPackedForOthers, kUnpacked };
+
+// One block of a panel: its integers, memory for them as bytes, and the scales and zero points (or null) of its columns.
+// is_new: whether the integers are read for the first time.
+struct Block {
+  const std::uint8_t* integers;
+  std::uint8_t* unpacked;
   const std::uint8_t* scales;
   const std::uint8_t* zero_points;
   int size;
-  bool is_signed;
+  bool is_signed, is_new;
 };
 
 // results += rows times block.
-template <class V, int kRows, bool kNibbles>
-void multiply_tile(const BlockOfBytes& block, const TileRows& rows) {
+template <class V, int kRows, Form kForm>
+void multiply_tile(const Block& block, const TileRows& rows) {
   typename V::Ints sums[kRows][2];
 #pragma clang loop unroll(full)
   for (int row = 0; row < kRows; ++row) {
     sums[row][0] = sums[row][1] = V::splat(start_of(block.zero_points, rows.offsets[row]));
   }
-  add_products<V, kRows, kNibbles>(block.bytes, block.size, rows.values, rows.word_stride, false, sums);
+  if constexpr (kForm == Form::kBytes) {
+    add_products<V, kRows, false>(block.integers, block.size, rows.values, rows.word_stride, block.is_new, sums);
+  } else if constexpr (kForm == Form::kUnpacked) {
+    add_products<V, kRows, true>(block.unpacked, block.size, rows.values, rows.word_stride, false, sums);
+  } else {
+    constexpr bool kKeep = kForm == Form::kPackedForOthers;
+    add_packed<V, kRows, kKeep>(block.integers, block.size, rows.values, rows.word_stride, block.unpacked, sums);
+  }
   // Everything is read ahead of the results, which the compiler must take for aliases of bytes.
   const float* of_rows = rows.scales;
   const std::int32_t* offsets = rows.offsets;
@@ -55,14 +68,14 @@ void multiply_tile(const BlockOfBytes& block, const TileRows& rows) {
   }
 }
 
-template <class V, bool kNibbles, int... kRows>
+template <class V, Form kForm, int... kRows>
 constexpr auto tiles_of(std::integer_sequence<int, kRows...>) {
-  return std::array{&multiply_tile<V, kRows + 1, kNibbles>...};
+  return std::array{&multiply_tile<V, kRows + 1, kForm>...};
 }
 
 // Tiles of one row to kTileRows rows.
-template <class V, bool kNibbles>
-inline constexpr auto kTiles = tiles_of<V, kNibbles>(std::make_integer_sequence<int, V::kTileRows>());
+template <class V, Form kForm>
+inline constexpr auto kTiles = tiles_of<V, kForm>(std::make_integer_sequence<int, V::kTileRows>());
 
 // 4-bit weights of a block, one in a byte, in the order of 8-bit weights.
 template <class V>
@@ -87,15 +100,26 @@ void multiply_rows_of(const Panels& panels, const Activations& activations, int 
     std::memset(results, 0, rows * kColumns * sizeof(float));
     const std::uint8_t* w = panels.panel(panel);
     for (int index = 0; index < panels.blocks(); ++index, w += panels.block_bytes()) {
-      if constexpr (kNibbles) unpack_nibbles<V>(w, panels.block(), unpacked);
       const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * kColumns : nullptr;
-      const BlockOfBytes block{kNibbles ? unpacked : w, w + panels.integer_bytes(), points, panels.block(),
-                               panels.bias() != 0};
-      for (int first = 0; first < rows; first += activations.tile_rows) {
+      Block block{w, unpacked, w + panels.integer_bytes(), points, panels.block(), panels.bias() != 0, true};
+      if constexpr (kNibbles && HasMatrices<V>) {
+        unpack_nibbles<V>(w, panels.block(), unpacked);
+        block.is_new = false;
+      }
+      for (int first = 0; first < rows; first += activations.tile_rows, block.is_new = false) {
         const std::size_t at = activations.at(row + first, index);
         const TileRows tile{activations.values_of(row + first, index), activations.word_stride(),
                             activations.scales + at, activations.offsets + at, results + first * kColumns};
-        kTiles<V, kNibbles>[std::min(rows - first, activations.tile_rows) - 1](block, tile);
+        const int index_of_tile = std::min(rows - first, activations.tile_rows) - 1;
+        if constexpr (!kNibbles) {
+          kTiles<V, Form::kBytes>[index_of_tile](block, tile);
+        } else if (!block.is_new) {
+          kTiles<V, Form::kUnpacked>[index_of_tile](block, tile);
+        } else if (rows > activations.tile_rows) {
+          kTiles<V, Form::kPackedForOthers>[index_of_tile](block, tile);
+        } else {
+          kTiles<V, Form::kPacked>[index_of_tile](block, tile);
+        }
       }
     }
     for (int each = 0; each < rows; ++each) {

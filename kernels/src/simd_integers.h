@@ -24,6 +24,23 @@ void exchange(typename V::Ints& first, typename V::Ints& second) {
   first = low;
 }
 
+// sums += rows times four inputs: bytes of both halves of a panel's columns, and words of the rows of a tile. Sums stay in
+// registers only where it is inlined.
+template <class V, int kRows, bool kNibbles>
+[[gnu::always_inline]] inline void add_four(typename V::Bytes left, typename V::Bytes right, const std::int8_t* a, typename V::Ints (&sums)[kRows][2]) {
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    const typename V::Bytes four = V::broadcast4(a + 4 * row);
+    if constexpr (kNibbles) {
+      sums[row][0] = V::dot4_nibbles(sums[row][0], left, four);
+      sums[row][1] = V::dot4_nibbles(sums[row][1], right, four);
+    } else {
+      sums[row][0] = V::dot4(sums[row][0], left, four);
+      sums[row][1] = V::dot4(sums[row][1], right, four);
+    }
+  }
+}
+
 // sums += rows times bytes w of a panel, for `inputs` inputs, a multiple of 8. a: as Activations has a tile, of which words
 // of four inputs lie `stride` bytes apart. kNibbles: of weights below 16. fetch: whether w is read for the first time.
 template <class V, int kRows, bool kNibbles>
@@ -34,17 +51,42 @@ void add_dot4(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size
       V::prefetch(w + kPrefetchDistance);
       V::prefetch(w + V::kBytes + kPrefetchDistance);
     }
+    add_four<V, kRows, kNibbles>(V::load_bytes(w), V::load_bytes(w + V::kBytes), a, sums);
+  }
+}
+
+// sums += rows times 4-bit weights w of a panel, which are read for the first time. kKeep: they are unpacked to `bytes`,
+// for the other tiles.
+//
+// So the memory is read while products are computed; where all of a block is unpacked before, either waits for the other.
+template <class V, int kRows, bool kKeep>
+void add_packed(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, std::uint8_t* bytes,
+                typename V::Ints (&sums)[kRows][2]) {
+  // Few sums would wait for each other, so those of the high halves are apart where registers allow it.
+  constexpr bool kApart = 2 * kRows <= V::kTileRows;
+  typename V::Ints high_sums[kRows][2];
+  if constexpr (kApart) {
+    for (auto& of_row : high_sums) of_row[0] = of_row[1] = V::splat(0);
+  }
+  for (const std::uint8_t* end = w + inputs / 8 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += 2 * stride) {
+    V::prefetch(w + kPrefetchDistance);
+    V::prefetch(w + V::kBytes + kPrefetchDistance);
     const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
-#pragma clang loop unroll(full)
-    for (int row = 0; row < kRows; ++row) {
-      const typename V::Bytes four = V::broadcast4(a + 4 * row);
-      if constexpr (kNibbles) {
-        sums[row][0] = V::dot4_nibbles(sums[row][0], left, four);
-        sums[row][1] = V::dot4_nibbles(sums[row][1], right, four);
-      } else {
-        sums[row][0] = V::dot4(sums[row][0], left, four);
-        sums[row][1] = V::dot4(sums[row][1], right, four);
+    const typename V::Bytes low[2] = {V::low_nibbles(left), V::low_nibbles(right)};
+    add_four<V, kRows, true>(low[0], low[1], a, sums);
+    const typename V::Bytes high[2] = {V::high_nibbles(left), V::high_nibbles(right)};
+    add_four<V, kRows, true>(high[0], high[1], a + stride, kApart ? high_sums : sums);
+    if constexpr (kKeep) {
+      for (int half = 0; half < 2; ++half) {
+        V::store_bytes(bytes + half * V::kBytes, low[half]);
+        V::store_bytes(bytes + (2 + half) * V::kBytes, high[half]);
       }
+      bytes += 4 * V::kBytes;
+    }
+  }
+  if constexpr (kApart) {
+    for (int row = 0; row < kRows; ++row) {
+      for (int half = 0; half < 2; ++half) sums[row][half] = V::add(sums[row][half], high_sums[row][half]);
     }
   }
 }

@@ -56,7 +56,7 @@ int main(int count, char** arguments) {
       if (rows > 1 && level == levels().back()) break;
       const std::vector<float> x = random_activations(rows * kInputs, 0);
       std::vector<float> y(rows * kOutputs);
-      const std::size_t few = rows < 16 ? copies : 2;
+      const std::size_t few = rows <= 16 ? copies : 2;
       const double seconds = median_seconds(kRepeats, [&] {
         for (std::size_t i = 0; i < few; ++i) products[i]->run(x.data(), rows, y.data(), team);
       });
