@@ -33,6 +33,15 @@ FAULTS = {
         "V::multiply_add(exact, V::multiply(of_row, scales[half]), V::load(result))",
         "V::multiply_add(V::multiply(exact, of_row), scales[half], V::load(result))",
     ),
+    "the high halves of packed weights times the inputs of the low ones": Fault(
+        "quantized_linear", "simd_integers.h", "high[1], a + stride, kApart", "high[1], a, kApart"
+    ),
+    "high halves that the other tiles do not get": Fault(
+        "quantized_linear",
+        "simd_integers.h",
+        "V::store_bytes(bytes + (2 + half) * V::kBytes, high[half]);",
+        "V::store_bytes(bytes + (2 + half) * V::kBytes, low[half]);",
+    ),
     "the scale of another token": Fault(
         "per_token_linear", "simd_per_token.h", "x.scales[row + each]", "x.scales[row]"
     ),
