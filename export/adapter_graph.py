@@ -70,7 +70,7 @@ def write_adapters(
 
 
 def write_widened_adapters(folder: Path, source: Path, adapters: Sequence[BundledAdapter]) -> None:
-    """Write the files of the adapters of a bundle in half precision in float32, for the twin of its adapter graph."""
+    """Write the files of a bundle's adapters in float32, for the twin of its adapter graph. source: the bundle."""
     (folder / FOLDER).mkdir()
     for adapter in adapters:
         tensors = load_file(source / adapter.file)

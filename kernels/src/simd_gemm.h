@@ -102,23 +102,21 @@ void multiply_rows_of(const Panels& panels, const Activations& activations, int 
     for (int index = 0; index < panels.blocks(); ++index, w += panels.block_bytes()) {
       const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * kColumns : nullptr;
       Block block{w, unpacked, w + panels.integer_bytes(), points, panels.block(), panels.bias() != 0, true};
-      if constexpr (kNibbles && HasMatrices<V>) {
-        unpack_nibbles<V>(w, panels.block(), unpacked);
-        block.is_new = false;
-      }
+      // Matrices read words of two steps side by side, which are together in unpacked bytes only.
+      if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(w, panels.block(), unpacked);
       for (int first = 0; first < rows; first += activations.tile_rows, block.is_new = false) {
         const std::size_t at = activations.at(row + first, index);
         const TileRows tile{activations.values_of(row + first, index), activations.word_stride(),
                             activations.scales + at, activations.offsets + at, results + first * kColumns};
-        const int index_of_tile = std::min(rows - first, activations.tile_rows) - 1;
+        const int size = std::min(rows - first, activations.tile_rows);
         if constexpr (!kNibbles) {
-          kTiles<V, Form::kBytes>[index_of_tile](block, tile);
-        } else if (!block.is_new) {
-          kTiles<V, Form::kUnpacked>[index_of_tile](block, tile);
+          kTiles<V, Form::kBytes>[size - 1](block, tile);
+        } else if (HasMatrices<V> || !block.is_new) {
+          kTiles<V, Form::kUnpacked>[size - 1](block, tile);
         } else if (rows > activations.tile_rows) {
-          kTiles<V, Form::kPackedForOthers>[index_of_tile](block, tile);
+          kTiles<V, Form::kPackedForOthers>[size - 1](block, tile);
         } else {
-          kTiles<V, Form::kPacked>[index_of_tile](block, tile);
+          kTiles<V, Form::kPacked>[size - 1](block, tile);
         }
       }
     }

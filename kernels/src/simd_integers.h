@@ -27,7 +27,8 @@ void exchange(typename V::Ints& first, typename V::Ints& second) {
 // sums += rows times four inputs: bytes of both halves of a panel's columns, and words of the rows of a tile. Sums stay in
 // registers only where it is inlined.
 template <class V, int kRows, bool kNibbles>
-[[gnu::always_inline]] inline void add_four(typename V::Bytes left, typename V::Bytes right, const std::int8_t* a, typename V::Ints (&sums)[kRows][2]) {
+[[gnu::always_inline]] inline void add_four(typename V::Bytes left, typename V::Bytes right, const std::int8_t* a,
+                                            typename V::Ints (&sums)[kRows][2]) {
 #pragma clang loop unroll(full)
   for (int row = 0; row < kRows; ++row) {
     const typename V::Bytes four = V::broadcast4(a + 4 * row);
